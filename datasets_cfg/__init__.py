@@ -1,0 +1,1 @@
+"""Collections: declared facts, readers and checks. Knows no model and no score."""

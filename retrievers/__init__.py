@@ -1,0 +1,1 @@
+"""Models: texts become vectors, vectors become neighbours. Knows no collection and no score."""

@@ -1,0 +1,39 @@
+"""What every encoder offers, whatever is behind it."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from retrievers.recipe import Recipe
+
+Vectors = npt.NDArray[np.float32]
+Advance = Callable[[int], None]
+
+
+class Encoder(Protocol):
+    """Texts to vectors; the similarity of two vectors is their inner product.
+
+    Returned arrays are float32 ``(n, dim)``, C-contiguous and finite, row i for text i. An
+    encoder whose similarity is cosine returns unit vectors. Weights load at the first call, so
+    that reading ``recipe`` costs nothing. ``advance(n)`` is called as texts are done.
+
+    Raises:
+        RetrieverError: a vector is NaN or infinite, or the checkpoint cannot be loaded.
+    """
+
+    recipe: Recipe
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        ...
+
+    def encode_queries(
+        self, texts: Sequence[str], advance: Advance | None = None
+    ) -> Vectors: ...
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Vectors: ...

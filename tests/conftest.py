@@ -1,0 +1,15 @@
+"""Fixtures shared by all rooms."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def bench_data() -> Path:
+    """Folder of real collections, runs and vectors named by BENCH_DATA."""
+    name = os.environ.get("BENCH_DATA")
+    if not name:
+        pytest.skip("needs real collections: set BENCH_DATA to a folder that holds them")
+    return Path(name)
