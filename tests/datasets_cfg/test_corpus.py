@@ -1,0 +1,311 @@
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datasets_cfg import corpus_writer
+from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.errors import DatasetError
+
+# Text that UTF-8 can carry: everything but lone surrogates.
+unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+documents_strategy = st.lists(
+    st.builds(Document, unicode_text, unicode_text, unicode_text),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda document: document.id,
+)
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def numbered(count: int) -> list[Document]:
+    return [Document(f"d{row}", f"title {row}", f"text {row}") for row in range(count)]
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three documents per record batch, so that tiny corpora have several chunks."""
+    monkeypatch.setattr(corpus_writer, "BATCH_DOCUMENTS", 3)
+
+
+@quick
+@given(documents=documents_strategy)
+def test_any_unicode_documents_come_back(documents: list[Document], tmp_path: Path) -> None:
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+
+    columns = (corpus.ids, corpus.titles, corpus.texts)
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    assert [Document(*row) for row in rows] == documents
+    assert all(column.type == pa.large_string() for column in columns)
+
+
+@quick
+@given(documents=documents_strategy)
+def test_tie_rank_is_the_order_of_the_encoded_ids(
+    documents: list[Document], tmp_path: Path
+) -> None:
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+
+    by_bytes = sorted(range(len(documents)), key=lambda row: documents[row].id.encode())
+    assert np.argsort(corpus.tie_rank).tolist() == by_bytes
+    assert sorted(corpus.tie_rank.tolist()) == list(range(len(documents)))
+
+
+def test_tie_rank_crosses_record_batches(tmp_path: Path, small_batches: None) -> None:
+    corpus = Corpus.build([Document(id_, "", "x") for id_ in "gacfbed"], tmp_path / "corpus")
+
+    assert corpus.ids.num_chunks == 3
+    assert corpus.tie_rank.tolist() == [6, 0, 2, 5, 1, 4, 3]
+
+
+@quick
+@given(documents=documents_strategy, asked=st.lists(unicode_text, max_size=10), seed=st.integers(0))
+def test_rows_of_finds_each_id_and_marks_absent_ones(
+    documents: list[Document], asked: list[str], seed: int, tmp_path: Path
+) -> None:
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+    present = [documents[seed % len(documents)].id] * 2
+    row_of = {document.id: row for row, document in enumerate(documents)}
+
+    rows = corpus.rows_of(asked + present)
+
+    assert rows.dtype == np.int64
+    assert rows.tolist() == [row_of.get(id_, -1) for id_ in asked + present]
+
+
+def test_rows_of_and_texts_at_cross_record_batches(tmp_path: Path, small_batches: None) -> None:
+    corpus = Corpus.build(numbered(10), tmp_path / "corpus")
+
+    rows = corpus.rows_of(["d9", "absent", "d0", "d4", "d9"])
+
+    assert rows.tolist() == [9, -1, 0, 4, 9]
+    assert corpus.texts_at(rows[rows >= 0]) == ["text 9", "text 0", "text 4", "text 9"]
+
+
+def test_rows_of_nothing_is_empty(tmp_path: Path) -> None:
+    assert Corpus.build(numbered(2), tmp_path / "corpus").rows_of([]).shape == (0,)
+
+
+@pytest.mark.parametrize("row", [-1, 3])
+def test_texts_at_refuses_a_row_outside_the_corpus(row: int, tmp_path: Path) -> None:
+    corpus = Corpus.build(numbered(3), tmp_path / "corpus")
+
+    with pytest.raises(IndexError, match=r"0\.\.2"):
+        corpus.texts_at(np.array([0, row]))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 100])
+def test_batches_cover_the_corpus_in_order(rows: int, tmp_path: Path, small_batches: None) -> None:
+    corpus = Corpus.build(numbered(7), tmp_path / "corpus")
+
+    batches = list(corpus.iter_batches(rows))
+
+    assert [start for start, _, _ in batches] == list(range(0, 7, rows))
+    assert [text for _, _, texts in batches for text in texts] == [
+        f"text {row}" for row in range(7)
+    ]
+    assert all(len(titles) == len(texts) <= rows for _, titles, texts in batches)
+
+
+def test_the_hash_depends_on_where_a_field_ends(tmp_path: Path) -> None:
+    one = Corpus.build([Document("1", "a b", "c")], tmp_path / "one")
+    other = Corpus.build([Document("1", "a", "b c")], tmp_path / "other")
+
+    assert one.sha256 != other.sha256
+
+
+def test_the_hash_does_not_depend_on_record_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Corpus.build(numbered(10), tmp_path / "whole")
+    monkeypatch.setattr(corpus_writer, "BATCH_BYTES", 1)
+    split = Corpus.build(numbered(10), tmp_path / "split")
+
+    assert split.ids.num_chunks == 10
+    assert whole.ids.num_chunks == 1
+    assert split.sha256 == whole.sha256
+
+
+def test_the_hash_is_sha256_of_length_prefixed_fields(tmp_path: Path) -> None:
+    corpus = Corpus.build([Document("1", "é", "")], tmp_path / "corpus")
+
+    expected = b"\x01" + bytes(7) + b"1" + b"\x02" + bytes(7) + "é".encode() + bytes(8)
+    assert corpus.sha256 == hashlib.sha256(expected).hexdigest()
+
+
+def test_the_manifest_counts_documents_and_names_the_sources(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.jsonl"
+    source.write_bytes(b"12345")
+    documents = [Document("1", " ", "\n"), Document("2", "t", ""), Document("3", "", "x")]
+
+    manifest = Corpus.build(documents, tmp_path / "corpus", [source]).manifest
+
+    assert (manifest.documents, manifest.empty_documents) == (3, 1)
+    assert [(file.path, file.size) for file in manifest.sources] == [(str(source), 5)]
+
+
+def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches: None) -> None:
+    documents = [*numbered(8), Document("d2", "", "again")]
+
+    with pytest.raises(DatasetError, match="'d2' occurs twice: documents 3 and 9"):
+        Corpus.build(documents, tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_duplicates_are_found_across_slices_of_the_sorted_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets_cfg.corpus._COMPARED_IDS", 2)
+    for twin in range(7):
+        with pytest.raises(DatasetError, match=f"'d{twin}' occurs twice"):
+            Corpus.build([*numbered(7), Document(f"d{twin}", "", "")], tmp_path / "corpus")
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no documents"):
+        Corpus.build([], tmp_path / "corpus")
+
+
+def test_a_lone_surrogate_is_refused_naming_the_document(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"'d7'.*not valid Unicode"):
+        Corpus.build([Document("d7", "", "\ud800")], tmp_path / "corpus")
+
+
+def test_a_reader_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def documents() -> Iterator[Document]:
+        yield from numbered(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Corpus.build(documents(), tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(DatasetError, match="could not be built"):
+        Corpus.build(numbered(1), tmp_path / "file" / "corpus")
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets_cfg.corpus.DOCUMENTS_FILE", "/dev/full")
+        with pytest.raises(DatasetError, match="No space left on device"):
+            Corpus.build(numbered(1), tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_build_leaves_no_corpus_that_opens(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from datasets_cfg.corpus import Corpus, Document\n"
+        "def documents():\n"
+        "    yield Document('1', '', 'text')\n"
+        "    print('writing', flush=True)\n"
+        "    time.sleep(60)\n"
+        "Corpus.build(documents(), Path(sys.argv[1]))\n"
+    )
+    folder = tmp_path / "corpus"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"writing\n"
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+
+    assert not folder.exists()
+    with pytest.raises(DatasetError, match="no usable corpus"):
+        Corpus.open(folder)
+    assert len(Corpus.build(numbered(2), folder)) == 2
+
+
+def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "corpus"
+    old = Corpus.build(numbered(3), folder)
+    new = Corpus.build(numbered(5), folder)
+
+    assert (len(old), len(new), len(Corpus.open(folder))) == (3, 5, 5)
+    assert old.texts.to_pylist() == ["text 0", "text 1", "text 2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_two_builds_at_the_same_time_leave_one_whole_corpus(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+
+    def slow_documents() -> Iterator[Document]:
+        yield from numbered(3)
+        Corpus.build(numbered(3), folder)  # the other build starts later and ends earlier
+
+    corpus = Corpus.build(slow_documents(), folder)
+
+    assert corpus.sha256 == Corpus.open(folder).sha256
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from datasets_cfg.corpus import Corpus, Document\n"
+        "for _ in range(20):\n"
+        "    Corpus.build([Document('1', '', 'text')], Path(sys.argv[1]))\n"
+    )
+    folder = tmp_path / "corpus"
+    command = [sys.executable, "-c", program, str(folder)]
+    children = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for _ in range(3)]
+
+    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
+    assert Corpus.open(folder).texts.to_pylist() == ["text"]
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy", "manifest.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
+def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    Corpus.build(numbered(3), folder)
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if damage != "missing":
+        (folder / name).write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+
+    with pytest.raises(DatasetError, match="no usable corpus"):
+        Corpus.open(folder)
+
+
+@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy"])
+def test_files_of_two_corpora_do_not_mix(name: str, tmp_path: Path) -> None:
+    Corpus.build(numbered(3), tmp_path / "one")
+    Corpus.build(numbered(4), tmp_path / "other")
+    shutil.copy(tmp_path / "one" / name, tmp_path / "other" / name)
+
+    with pytest.raises(DatasetError, match="not what the manifest says"):
+        Corpus.open(tmp_path / "other")
+
+
+def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
+    Corpus.build(numbered(1), tmp_path / "corpus")
+    manifest = tmp_path / "corpus" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 9'))
+
+    with pytest.raises(DatasetError, match="version 9"):
+        Corpus.open(tmp_path / "corpus")
