@@ -1,0 +1,80 @@
+"""Files of a collection to documents, queries and judgements: one module per layout."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.readers import beir, dpr, msmarco
+from datasets_cfg.readers.judgements import Judgements
+
+READER_VERSION = 1  # raised when a reader yields other documents from the same files
+_SIGN_OF_LAYOUT = {
+    "beir": "corpus.jsonl",
+    "msmarco": msmarco.COLLECTION,
+    "dpr": dpr.PASSAGES,
+}
+
+
+class Reader(Protocol):
+    """One split of a collection in the files of some layout."""
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Files that the documents come from."""
+        ...
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the documents, in file order."""
+        ...
+
+    def judgements(self) -> Judgements:
+        """Queries with their judgements."""
+        ...
+
+
+def reader_for(
+    layout: str,
+    folder: Path,
+    split: str,
+    titled: bool = False,
+    files: Mapping[str, str] | None = None,
+) -> Reader:
+    """Reader of a folder in the given layout: "beir", "msmarco" or "dpr".
+
+    ``titled`` joins the passages of MS MARCO with their titles, ``files`` names its files where
+    they are called otherwise.
+
+    Raises:
+        DatasetError: there is no such layout.
+    """
+    match layout:
+        case "beir":
+            return beir.BeirReader(folder, split)
+        case "msmarco":
+            return msmarco.MsmarcoReader(folder, split, titled, files or {})
+        case "dpr":
+            return dpr.DprReader(folder, split)
+    raise DatasetError(
+        f"there is no layout {layout!r}", hint=f"layouts: {', '.join(_SIGN_OF_LAYOUT)}"
+    )
+
+
+def detect_layout(folder: Path) -> str:
+    """Name the layout of a folder by the corpus file that it holds.
+
+    Raises:
+        DatasetError: it holds none, or more than one.
+    """
+    found = [
+        layout
+        for layout, name in _SIGN_OF_LAYOUT.items()
+        if (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+    ]
+    if len(found) == 1:
+        return found[0]
+    expected = ", ".join(f"{name} ({layout})" for layout, name in _SIGN_OF_LAYOUT.items())
+    raise DatasetError(
+        f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
+        hint=f"one of these files belongs there, plain or .gz: {expected}",
+    )

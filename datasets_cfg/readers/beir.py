@@ -1,0 +1,95 @@
+"""The layout of BEIR: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.readers.judgements import (
+    Judgements,
+    collect_queries,
+    judged,
+    read_beir_qrels,
+)
+from datasets_cfg.readers.lines import bad_line, find_file, read_lines
+from datasets_cfg.records import Queries
+
+Id = Annotated[str, msgspec.Meta(min_length=1)]
+Line = TypeVar("Line")
+
+
+class _DocumentLine(msgspec.Struct):
+    text: str
+    id: Id = msgspec.field(name="_id")
+    title: str | None = None
+
+
+class _QueryLine(msgspec.Struct):
+    text: str
+    id: Id = msgspec.field(name="_id")
+
+
+@dataclass(frozen=True)
+class BeirReader:
+    """A folder in BEIR's layout; every file may be gzip-compressed."""
+
+    folder: Path
+    split: str
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Files that the documents come from."""
+        return (find_file(self.folder, ["corpus.jsonl"]),)
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the documents."""
+        return read_documents(*self.corpus_files())
+
+    def judgements(self) -> Judgements:
+        """Queries and qrels of the split."""
+        queries = read_queries(find_file(self.folder, ["queries.jsonl"]))
+        qrels_file = self._qrels_file()
+        return judged(queries, read_beir_qrels(qrels_file), qrels_file)
+
+    def _qrels_file(self) -> Path:
+        folder = self.folder / "qrels"
+        try:
+            return find_file(folder, [f"{self.split}.tsv"])
+        except DatasetError as error:
+            found = sorted({path.name.split(".tsv")[0] for path in folder.glob("*.tsv*")})
+            hint = f"splits found: {', '.join(found)}" if found else error.hint
+            raise DatasetError(str(error), hint=hint) from error
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """Stream ``corpus.jsonl``: strings ``_id``, ``text`` and, where there is one, ``title``.
+
+    Raises:
+        DatasetError: a line that is not such an object, named with its number.
+    """
+    for _, line in _decoded_lines(path, _DocumentLine):
+        yield Document(line.id, line.title or "", line.text)
+
+
+def read_queries(path: Path) -> Queries:
+    """Read ``queries.jsonl``: strings ``_id`` and ``text``.
+
+    Raises:
+        DatasetError: a line that is not such an object, or an id that occurs twice.
+    """
+    rows = ((number, line.id, line.text) for number, line in _decoded_lines(path, _QueryLine))
+    return collect_queries(rows, path)
+
+
+def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
+    decode = msgspec.json.Decoder(kind).decode
+    for number, line in read_lines(path):
+        if line:
+            try:
+                yield number, decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                hint = 'one JSON object a line, with the strings "_id" and "text"; ids are quoted'
+                raise bad_line(path, number, str(error), hint) from error

@@ -1,0 +1,100 @@
+"""The layout of DPR's open-domain question answering (Karpukhin et al., EMNLP 2020).
+
+``psgs_w100.tsv`` holds passages of 100 words with the columns id, text, title;
+``nq-<split>.qa.csv`` holds questions with their accepted answers. Both are tab-separated with
+CSV quoting, whatever their names say.
+"""
+
+import ast
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.readers.judgements import Judgements
+from datasets_cfg.readers.lines import bad_line, decoded, find_file, read_lines
+from datasets_cfg.records import Qrels, Queries
+
+PASSAGES = "psgs_w100.tsv"
+_HEADER = ["id", "text", "title"]
+
+
+@dataclass(frozen=True)
+class DprReader:
+    """A folder in DPR's layout; every file may be gzip-compressed."""
+
+    folder: Path
+    split: str
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Files that the documents come from."""
+        return (find_file(self.folder, [PASSAGES]),)
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the passages."""
+        return read_passages(*self.corpus_files())
+
+    def judgements(self) -> Judgements:
+        """All questions with their answers; the qrels are empty, for answers decide."""
+        return read_questions(find_file(self.folder, [f"nq-{self.split}.qa.csv"]))
+
+
+def read_passages(path: Path) -> Iterator[Document]:
+    """Stream passages.
+
+    Raises:
+        DatasetError: another header, or a row without exactly three columns.
+    """
+    rows = _csv_rows(path, 3)
+    number, header = next(rows, (1, []))
+    if header != _HEADER:
+        raise bad_line(path, number, f"the header is {header}, where {_HEADER} belongs")
+    for _, (id_, text, title) in rows:
+        yield Document(id_, title, text)
+
+
+def read_questions(path: Path) -> Judgements:
+    """Read questions and answers; a question's id is its row number from 0.
+
+    The typographic apostrophe of a question becomes ``'``, as DPR does before it encodes one.
+
+    Raises:
+        DatasetError: no question, a row without exactly two columns, or answers that are not a
+            list of strings.
+    """
+    texts, answers = [], {}
+    for row, (number, (question, literal)) in enumerate(_csv_rows(path, 2)):
+        texts.append(question.replace("’", "'"))
+        answers[str(row)] = _answers(path, number, literal)
+    if not texts:
+        raise bad_line(path, 1, "the file holds no questions")
+    nothing = Qrels((), (), np.empty(0, dtype=np.int32))
+    return Judgements(Queries(tuple(answers), tuple(texts)), nothing, answers)
+
+
+def _answers(path: Path, number: int, literal: str) -> tuple[str, ...]:
+    try:
+        value = ast.literal_eval(literal)
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        message = f"the answers are not a Python list: {literal[:80]!r}"
+        raise bad_line(path, number, message) from error
+    if not (isinstance(value, list) and value and all(isinstance(text, str) for text in value)):
+        message = f"the answers are not a list of one or more strings: {literal[:80]!r}"
+        raise bad_line(path, number, message)
+    return tuple(value)
+
+
+def _csv_rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
+    lines = (decoded(path, number, line) + "\n" for number, line in read_lines(path))
+    rows = csv.reader(lines, delimiter="\t", strict=True)
+    try:
+        for fields in rows:
+            if len(fields) != columns:
+                message = f"{len(fields)} columns where {columns} belong"
+                raise bad_line(path, rows.line_num, message)
+            yield rows.line_num, fields
+    except csv.Error as error:
+        raise bad_line(path, rows.line_num, str(error)) from error

@@ -1,0 +1,75 @@
+"""Lines of plain and gzip files, with errors that name the file and the line."""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from datasets_cfg.errors import DatasetError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def find_file(folder: Path, names: Sequence[str]) -> Path:
+    """Return the first of ``names`` that ``folder`` holds, plain or with ``.gz``.
+
+    Raises:
+        DatasetError: it holds none of them.
+    """
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise DatasetError(
+        f"{folder} has no {' or '.join(names)}",
+        hint="put the file there, plain or gzip-compressed (.gz)",
+    )
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    r"""Yield ``(line number from 1, line)`` without line end and byte order mark.
+
+    Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
+
+    Raises:
+        DatasetError: the file cannot be read, or its gzip data are cut or corrupt.
+    """
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
+                yield number, line[start:].rstrip(b"\r\n")
+    except (EOFError, zlib.error, OSError) as error:
+        raise bad_line(path, number + 1, str(error), "copy or download the file again") from error
+
+
+def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(line number, fields)`` of each line that is not blank.
+
+    ``separator`` None splits at any white space.
+
+    Raises:
+        DatasetError: a line has another number of columns, or is not UTF-8.
+    """
+    for number, line in read_lines(path):
+        text = decoded(path, number, line)
+        if not text.strip():
+            continue
+        fields = text.split(separator)
+        if len(fields) != columns:
+            raise bad_line(path, number, f"{len(fields)} columns where {columns} belong")
+        yield number, fields
+
+
+def decoded(path: Path, number: int, line: bytes) -> str:
+    """Decode one line as UTF-8, or raise a `DatasetError` that names it."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise bad_line(path, number, f"not UTF-8: {error}", "convert the file to UTF-8") from error
+
+
+def bad_line(path: Path, number: int, message: str, hint: str = "") -> DatasetError:
+    """Error about line ``number`` (from 1) of ``path``."""
+    return DatasetError(f"{path}:{number}: {message}", hint=hint)

@@ -1,0 +1,102 @@
+"""The layout of MS MARCO passage ranking and TREC-DL: tab-separated, no quoting, no header.
+
+``collection.tsv`` holds ``pid <tab> passage``. The official passages have no titles; the file
+``para.title.txt`` (``pid <tab> title``) of the RocketQA authors (Qu et al., NAACL 2021) adds
+them for the title track.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.readers.judgements import (
+    Judgements,
+    judged,
+    read_trec_qrels,
+    read_tsv_queries,
+)
+from datasets_cfg.readers.lines import bad_line, find_file, read_rows
+
+COLLECTION = "collection.tsv"
+TITLES = "para.title.txt"
+_NO_MORE: tuple[int, list[str]] = (0, ["", ""])
+_QUERIES = {
+    "dev": ["queries.dev.small.tsv"],
+    "dl19": ["msmarco-test2019-queries.tsv", "queries.dl19.judged.tsv"],
+    "dl20": ["msmarco-test2020-queries.tsv", "queries.dl20.judged.tsv"],
+}
+_QRELS = {
+    "dev": ["qrels.dev.small.tsv"],
+    "dl19": ["2019qrels-pass.txt", "qrels.dl19-passage.txt"],
+    "dl20": ["2020qrels-pass.txt", "qrels.dl20-passage.txt"],
+}
+
+
+@dataclass(frozen=True)
+class MsmarcoReader:
+    """A folder in MS MARCO's layout; every file may be gzip-compressed.
+
+    ``files`` names files that are called otherwise: keys ``collection``, ``titles``, ``queries``
+    and ``qrels``.
+    """
+
+    folder: Path
+    split: str
+    titled: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def corpus_files(self) -> tuple[Path, ...]:
+        """Files that the documents come from: the collection and, where titled, the titles."""
+        collection = self._find("collection", [COLLECTION])
+        return (collection, self._find("titles", [TITLES])) if self.titled else (collection,)
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the documents."""
+        collection, *titles = self.corpus_files()
+        return read_titled_passages(collection, *titles) if titles else read_passages(collection)
+
+    def judgements(self) -> Judgements:
+        """Queries and qrels of the split."""
+        split = self.split
+        queries = self._find("queries", [*_QUERIES.get(split, []), f"queries.{split}.tsv"])
+        qrels = self._find(
+            "qrels", [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
+        )
+        return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
+
+    def _find(self, role: str, names: Sequence[str]) -> Path:
+        return find_file(self.folder, [self.files[role]] if role in self.files else names)
+
+
+def read_passages(path: Path) -> Iterator[Document]:
+    """Stream ``collection.tsv``; a line without exactly two columns raises a `DatasetError`."""
+    for _, (id_, text) in read_rows(path, 2, "\t"):
+        yield Document(id_, "", text)
+
+
+def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
+    """Stream the collection joined with its titles; a passage may have none.
+
+    Both files are read side by side and must have the same order, so that neither is held in
+    memory.
+
+    Raises:
+        DatasetError: a title is left over, so the orders differ or the files do not belong
+            together.
+    """
+    rows = read_rows(titles, 2, "\t")
+    number, (wanted, title) = next(rows, _NO_MORE)
+    for document in read_passages(collection):
+        if document.id != wanted:
+            yield document
+            continue
+        yield document._replace(title=title)
+        number, (wanted, title) = next(rows, _NO_MORE)
+    if number:
+        raise bad_line(
+            titles,
+            number,
+            f"passage {wanted!r} does not follow in {collection.name}",
+            hint=f"bring both files into the same order, for example: sort -n -o {titles} {titles}",
+        )
