@@ -5,8 +5,6 @@ that reading a text is reading the page that holds it. ``tie_rank.npy`` is the b
 each id. ``manifest.json`` is written last and says what the other two hold.
 """
 
-import errno
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,13 @@ import pyarrow.compute as pc
 
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
 from datasets_cfg.errors import DatasetError
+from datasets_cfg.folders import whole_folder
 
 SCHEMA_VERSION = 1
 DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
-_ATTEMPTS = 20
-_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 __all__ = ["Corpus", "Document", "Manifest", "SourceFile"]
 
@@ -152,15 +149,9 @@ class Corpus:
                 failure to write, such as a full disk.
         """
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(
-                prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
-            ) as temporary:
-                finished = Path(temporary) / "corpus"
-                finished.mkdir()
-                _write(documents, finished, sources)
-                corpus = cls.open(finished)  # its maps outlive the rename
-                _put_in_place(finished, folder, trash=Path(temporary))
+            with whole_folder(folder) as unfinished:
+                _write(documents, unfinished, sources)
+                corpus = cls.open(unfinished)  # its maps outlive the rename
         except OSError as error:
             raise DatasetError(
                 f"the corpus could not be built in {folder}: {error}",
@@ -228,30 +219,6 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> npt.NDArray[np.int64]:
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))
     return rank
-
-
-def _put_in_place(finished: Path, folder: Path, trash: Path) -> None:
-    """Rename ``finished`` to ``folder``; what is there moves to ``trash`` first.
-
-    A folder cannot be renamed over a full one, and another process may put its own there between
-    two steps, hence the attempts.
-    """
-    for attempt in range(_ATTEMPTS):
-        try:
-            finished.rename(folder)
-        except OSError as error:
-            if error.errno not in _OCCUPIED or attempt == _ATTEMPTS - 1:
-                raise
-            _move_aside(folder, trash / f"replaced-{attempt}")
-        else:
-            return
-
-
-def _move_aside(folder: Path, target: Path) -> None:
-    try:
-        folder.rename(target)
-    except FileNotFoundError:
-        return  # another process moved it aside first
 
 
 def _read_manifest(folder: Path) -> Manifest:

@@ -1,0 +1,210 @@
+"""The embedded collection: find a function of the standard library by what it is for.
+
+Made from the source of the running interpreter with `ast`: nothing is imported or downloaded. A
+document is a function or method, unparsed from its syntax tree, so without comments, and without
+any docstring. Its title is empty: the name stands in the signature, as for a reader of the code,
+and counts once. A query is the first sentence of a docstring that opens no other function's
+docstring; the function it was taken from is the one relevant document (known-item search).
+
+What would make the task unfair is left out: functions whose code occurs twice, bodies that do
+nothing, and sentences that spell out a call of their function, as in ``"f(x) -> int"``. Tests and
+demo packages are left out, too.
+
+The selection is by hash, so that it depends on nothing but the source. The collection differs
+between Python versions: its version is a content hash, and scores compare only under the same one.
+"""
+
+import ast
+import hashlib
+import inspect
+import platform
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from datasets_cfg.digests import sha256_of
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.folders import whole_folder
+
+DOCUMENTS = 5_000
+QUERIES = 2_000
+SPLIT = "test"
+HEADER = "query-id\tcorpus-id\tscore\n"
+VERSION_FILE = "version.txt"
+GENERATOR_VERSION = 1  # raised when other documents or queries come from the same source
+_SKIPPED = frozenset(
+    {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "site-packages"}
+)
+_SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!etc)[.!?](?=\s|$)")
+_SHORTEST_QUERY = 4  # words
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: ``id`` is ``module:qualified.name``, ``sentence`` "" if there is no docstring."""
+
+    id: str
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The collection: ``queries`` are those of the ``documents`` whose sentence is asked."""
+
+    documents: tuple[Function, ...]
+    queries: tuple[Function, ...]
+
+    @property
+    def version(self) -> str:
+        """Python version and the first 12 hexadecimal digits of the content hash."""
+        documents = sha256_of((item.id, item.code) for item in self.documents)
+        queries = sha256_of((item.id, item.sentence) for item in self.queries)
+        return f"py{platform.python_version()}-{sha256_of([(documents, queries)])[:12]}"
+
+
+def generate(cache_dir: Path) -> Path:
+    """Return a folder of ``cache_dir`` with the collection in BEIR's layout, made on first use.
+
+    Raises:
+        DatasetError: this Python was installed without the source of its standard library.
+    """
+    sources = list(source_files(Path(sysconfig.get_path("stdlib"))))
+    if not sources:
+        raise DatasetError(
+            f"no source of the standard library in {sysconfig.get_path('stdlib')}",
+            hint="use a Python that was installed with it, or another dataset",
+        )
+    folder = cache_dir / "stdlib-code" / _key(sources)
+    if not (folder / VERSION_FILE).is_file():
+        write(select(functions(sources)), folder)
+    return folder
+
+
+def version_of(folder: Path) -> str:
+    """Version of the collection that `generate` wrote to ``folder``."""
+    return (folder / VERSION_FILE).read_text(encoding="utf-8").strip()
+
+
+def source_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield ``(module name, file)`` of the standard library below ``root``, sorted by path."""
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] in sys.stdlib_module_names and not _SKIPPED.intersection(parts):
+            yield ".".join(parts).removesuffix(".__init__"), path
+
+
+def functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:
+    """Functions and methods of the modules; of several with one name, the first."""
+    for module, path in sources:
+        named: dict[str, FunctionNode] = {}
+        for name, node in _definitions(ast.parse(path.read_bytes()), ""):
+            named.setdefault(name, node)
+        for name, node in named.items():
+            sentence = first_sentence(ast.get_docstring(node) or "")
+            if _does_something(node):
+                yield Function(f"{module}:{name}", code_without_docstrings(node), sentence)
+
+
+def first_sentence(docstring: str) -> str:
+    """First sentence of a docstring's first paragraph, on one line; "" if it is empty."""
+    paragraph = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
+    end = _SENTENCE_END.search(paragraph)
+    return paragraph[: end.end()] if end else paragraph
+
+
+def code_without_docstrings(node: FunctionNode) -> str:
+    """Signature and body; docstrings of inner functions and classes are removed as well."""
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            inner.body = _body(inner) or [ast.Pass()]
+    return ast.unparse(node)
+
+
+def select(
+    found: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
+) -> Selection:
+    """Choose ``queries`` functions that can be asked for, and others up to ``documents``."""
+    known = sorted(found, key=_hash_order)
+    codes = Counter(item.code for item in known)
+    sentences = Counter(item.sentence.casefold() for item in known)
+    unique = [item for item in known if codes[item.code] == 1]
+    askable = [
+        item for item in unique if sentences[item.sentence.casefold()] == 1 and _is_query(item)
+    ]
+    asked = askable[:queries]
+    taken = {item.id for item in asked}
+    others = [item for item in unique if item.id not in taken]
+    chosen = sorted([*asked, *others[: documents - len(asked)]], key=lambda item: item.id)
+    return Selection(tuple(chosen), tuple(sorted(asked, key=lambda item: item.id)))
+
+
+def write(selection: Selection, folder: Path) -> None:
+    """Write a selection to ``folder`` in BEIR's layout, all files or none.
+
+    Query ids differ from document ids, so that nobody takes a known item for a self-match.
+    """
+    documents = (
+        (("_id", item.id), ("title", ""), ("text", item.code)) for item in selection.documents
+    )
+    queries = ((("_id", f"q:{item.id}"), ("text", item.sentence)) for item in selection.queries)
+    qrels = [f"q:{item.id}\t{item.id}\t1\n" for item in selection.queries]
+    with whole_folder(folder) as unfinished:
+        _write_lines(unfinished / "corpus.jsonl", documents)
+        _write_lines(unfinished / "queries.jsonl", queries)
+        (unfinished / "qrels").mkdir()
+        (unfinished / "qrels" / f"{SPLIT}.tsv").write_text("".join([HEADER, *qrels]))
+        (unfinished / VERSION_FILE).write_text(selection.version + "\n")
+
+
+def _write_lines(path: Path, records: Iterable[dict[str, str]]) -> None:
+    path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode]]:
+    """Functions of modules and classes by qualified name; those inside functions are skipped."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{child.name}", child
+        elif isinstance(child, ast.ClassDef):
+            yield from _definitions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.stmt | ast.excepthandler):
+            yield from _definitions(child, prefix)
+
+
+def _body(node: FunctionNode | ast.ClassDef) -> list[ast.stmt]:
+    """Statements of a definition without its docstring."""
+    return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+
+
+def _does_something(node: FunctionNode) -> bool:
+    return not all(
+        isinstance(line, ast.Pass | ast.Raise)
+        or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+        for line in _body(node)
+    )
+
+
+def _is_query(item: Function) -> bool:
+    spells_out_the_call = f"{item.id.rpartition('.')[2].rpartition(':')[2]}(" in item.sentence
+    return len(item.sentence.split()) >= _SHORTEST_QUERY and not spells_out_the_call
+
+
+def _hash_order(item: Function) -> bytes:
+    return hashlib.sha256(item.id.encode()).digest()
+
+
+def _key(sources: Sequence[tuple[str, Path]]) -> str:
+    """Name of the cached collection: another one when any source file changed."""
+    status = ((module, path.stat()) for module, path in sources)
+    files = [(module, f"{file.st_size} {file.st_mtime_ns}") for module, file in status]
+    made_by = (platform.python_version(), str(GENERATOR_VERSION), str(DOCUMENTS), str(QUERIES))
+    return sha256_of([made_by, *files])[:16]
