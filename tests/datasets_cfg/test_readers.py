@@ -1,0 +1,466 @@
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.readers import Reader, detect_layout, reader_for
+from datasets_cfg.readers.beir import read_documents, read_queries
+from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
+from datasets_cfg.readers.dpr import read_questions
+from datasets_cfg.readers.judgements import read_beir_qrels, read_trec_qrels
+from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+one_column = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=20
+).filter(lambda text: text.strip() and not text.startswith("\ufeff"))
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file below the test's folder; a name that ends in .gz is compressed."""
+
+    def write_file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def beir(write: Write, tmp_path: Path) -> Reader:
+    """Two documents, three queries, of which two are judged in the split test."""
+    write("corpus.jsonl", '{"_id":"d1","title":"T","text":"one"}\n{"_id":"d2","text":"two"}\n')
+    write("queries.jsonl", "".join(f'{{"_id":"q{n}","text":"ask {n}"}}\n' for n in (3, 1, 2)))
+    write("qrels/test.tsv", f"{HEADER}q1\td1\t2\nq3\td2\t0\n")
+    return reader_for("beir", tmp_path, "test")
+
+
+def fails_at(path: Path, line: int, message: str) -> str:
+    """Pattern of an error that names the file, the line and what is wrong."""
+    return rf"{path.name}:{line}: .*{message}"
+
+
+# BEIR
+
+
+def test_beir_documents_and_judged_queries_come_in_file_order(beir: Reader) -> None:
+    judgements = beir.judgements()
+
+    assert list(beir.documents()) == [Document("d1", "T", "one"), Document("d2", "", "two")]
+    assert judgements.queries.ids == ("q3", "q1")
+    assert judgements.queries.texts == ("ask 3", "ask 1")
+    assert list(judgements.qrels) == [("q1", "d1", 2), ("q3", "d2", 0)]
+    assert judgements.answers is None
+
+
+def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
+    write: Write, tmp_path: Path
+) -> None:
+    write("corpus.jsonl.gz", '\ufeff{"_id":"d1","text":"one"}\r\n\r\n')
+    write("queries.jsonl.gz", '\ufeff{"_id":"q1","text":"ask"}')
+    write("qrels/test.tsv.gz", f"\ufeff{HEADER}q1\td1\t1\n".replace("\n", "\r\n"))
+    reader = reader_for("beir", tmp_path, "test")
+
+    assert list(reader.documents()) == [Document("d1", "", "one")]
+    assert list(reader.judgements().qrels) == [("q1", "d1", 1)]
+    assert [path.name for path in reader.corpus_files()] == ["corpus.jsonl.gz"]
+
+
+@quick
+@given(rows=st.lists(st.tuples(unicode_text.filter(bool), unicode_text, unicode_text), min_size=1))
+def test_any_unicode_document_survives_json_lines(
+    rows: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"_id": id_, "title": title, "text": text}) for id_, title, text in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    assert list(read_documents(path)) == [Document(*row) for row in rows]
+
+
+def test_a_null_title_is_an_empty_title(write: Write) -> None:
+    path = write("corpus.jsonl", '{"_id":"d1","title":null,"text":"one"}')
+    assert list(read_documents(path)) == [Document("d1", "", "one")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"_id":"d2","text":"cut', "truncated"),
+        ('{"_id":"d2" "text":"x"}', "malformed"),
+        ('{"text":"x"}', "missing required field `_id`"),
+        ('{"_id":"d2"}', "missing required field `text`"),
+        ('{"_id":2,"text":"x"}', "Expected `str`, got `int` - at `\\$._id`"),
+        ('{"_id":"","text":"x"}', "length >= 1 - at `\\$._id`"),
+        ('{"_id":"d2","text":null}', "at `\\$.text`"),
+        ("[]", "Expected `object`"),
+        (b'{"_id":"d2","text":"\xe9"}', "utf-8"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_documents, read_queries])
+@pytest.mark.parametrize("name", ["bad.jsonl", "bad.jsonl.gz"])
+def test_a_bad_json_line_is_named(
+    line: str | bytes, message: str, read: Callable[[Path], object], name: str, write: Write
+) -> None:
+    second = line.encode() if isinstance(line, str) else line
+    path = write(name, b'{"_id":"d1","text":"fine"}\n' + second + b"\n")
+
+    with pytest.raises(DatasetError, match=fails_at(path, 2, message)):
+        list(read(path))  # type: ignore[call-overload]
+
+
+def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
+    text = "".join(f'{{"_id":"d{n}","text":"{n * 7919}"}}\n' for n in range(5000))
+    path = write("corpus.jsonl.gz", text)
+    path.write_bytes(path.read_bytes()[:-5000])
+
+    with pytest.raises(DatasetError, match=r"corpus.jsonl.gz:\d\d+: .*[Ee]nd-of-stream"):
+        list(read_documents(path))
+
+
+def test_a_file_that_only_claims_to_be_gzip_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl.gz"
+    path.write_bytes(b'{"_id":"d1","text":"plain"}\n')
+
+    with pytest.raises(DatasetError, match=fails_at(path, 1, "gzip")):
+        list(read_documents(path))
+
+
+def test_a_query_id_that_occurs_twice_is_refused(write: Write) -> None:
+    path = write("queries.jsonl", '{"_id":"q1","text":"a"}\n{"_id":"q1","text":"b"}\n')
+    with pytest.raises(DatasetError, match=fails_at(path, 2, "'q1' occurs twice")):
+        read_queries(path)
+
+
+def test_a_missing_corpus_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"has no corpus\.jsonl"):
+        list(reader_for("beir", tmp_path, "test").documents())
+
+
+def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, write: Write) -> None:
+    write("qrels/train.tsv.gz", HEADER)
+    with pytest.raises(DatasetError, match=r"has no dev\.tsv") as caught:
+        reader_for("beir", tmp_path, "dev").judgements()
+    assert caught.value.hint == "splits found: test, train"
+
+
+# qrels
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("q1 0 d1 1\n", 1, "TREC qrels format"),
+        ("q1\t0\td1\t1\n", 1, "TREC qrels format"),
+        ("q1\td1\t1\n", 1, "no header line"),
+        ("query\tdoc\tgrade\n", 1, "the header is"),
+        ("", 1, "the header is ''"),
+        (f"{HEADER}q1\td1\t1\nq1\td2\n", 3, "2 columns where 3 belong"),
+        (f"{HEADER}q1 d1 1\n", 2, "1 columns where 3 belong"),
+        (f"{HEADER}q1\td1\t0.5\n", 2, "'0.5' is not an integer"),
+        (f"{HEADER}q1\td1\tyes\n", 2, "'yes' is not an integer"),
+        (f"{HEADER}q1\td1\t99999999999\n", 2, "not an integer"),
+        (f"{HEADER}q1\td1\t1\nq1\td1\t2\n", 3, "has grades 1 and 2"),
+    ],
+)
+def test_bad_beir_qrels_are_refused_with_their_line(
+    content: str, line: int, message: str, write: Write
+) -> None:
+    path = write("test.tsv", content)
+    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+        read_beir_qrels(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("q1 0 d1 1\nq1 0 d2\n", 2, "3 columns where 4 belong"),
+        (f"{HEADER}q1\td1\t1\n", 1, "3 columns where 4 belong"),
+        ("q1 0 d1 x\n", 1, "'x' is not an integer"),
+    ],
+)
+def test_bad_trec_qrels_are_refused_with_their_line(
+    content: str, line: int, message: str, write: Write
+) -> None:
+    path = write("qrels.txt", content)
+    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+        read_trec_qrels(path)
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "  "])
+def test_trec_qrels_are_separated_by_any_white_space(space: str, write: Write) -> None:
+    path = write("qrels.txt", f"q1{space}Q0{space}d1{space}-2\nq2{space}0{space}d2{space}3\n")
+    assert list(read_trec_qrels(path)) == [("q1", "d1", -2), ("q2", "d2", 3)]
+
+
+def test_a_judgement_that_is_said_twice_counts_once(write: Write) -> None:
+    path = write("test.tsv", f"{HEADER}q1\td1\t1\nq1\td1\t1\n")
+    assert list(read_beir_qrels(path)) == [("q1", "d1", 1)]
+
+
+@pytest.mark.parametrize("rows", ["", "q1\td1\t0\nq3\td2\t-1\n"])
+def test_qrels_without_a_relevant_document_are_refused(
+    rows: str, beir: Reader, write: Write
+) -> None:
+    write("qrels/test.tsv", HEADER + rows)
+    with pytest.raises(DatasetError, match=r"test\.tsv: none of the \d judgements has a grade"):
+        beir.judgements()
+
+
+def test_judged_queries_without_text_are_counted_and_named(beir: Reader, write: Write) -> None:
+    rows = "".join(f"x{n}\td1\t1\n" for n in range(7))
+    write("qrels/test.tsv", f"{HEADER}q1\td1\t1\n{rows}")
+    with pytest.raises(
+        DatasetError, match=r"7 judged queries are not .*: x0, x1, x2, x3, x4, \.\.\."
+    ):
+        beir.judgements()
+
+
+# MS MARCO
+
+
+@quick
+@given(rows=st.lists(st.tuples(one_column, one_column), min_size=1))
+def test_any_unicode_passage_survives_tab_separation(
+    rows: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "collection.tsv"
+    path.write_bytes("".join(f"{id_}\t{text}\n" for id_, text in rows).encode())
+
+    assert list(read_passages(path)) == [Document(id_, "", text) for id_, text in rows]
+
+
+def test_quotes_in_passages_are_text(write: Write) -> None:
+    path = write("collection.tsv", '0\t"open\n1\t""both""\n2\t\n')
+    assert [row.text for row in read_passages(path)] == ['"open', '""both""', ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("0\ta\n1\n", 2, "1 columns where 2 belong"),
+        ("0\ta\tb\n", 1, "3 columns where 2 belong"),
+        (b"0\ta\n1\tb\n2\t\xff\n", 3, "not UTF-8"),
+    ],
+)
+def test_a_bad_passage_line_is_named(
+    content: str | bytes, line: int, message: str, write: Write
+) -> None:
+    path = write("collection.tsv", content)
+    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+        list(read_passages(path))
+
+
+def test_titles_join_by_id_and_may_be_missing(write: Write) -> None:
+    collection = write("collection.tsv", "0\ta\n1\tb\n2\tc\n")
+    titles = write("para.title.txt.gz", "0\tA\n2\tC\n")
+
+    titled = list(read_titled_passages(collection, titles))
+
+    assert titled == [Document("0", "A", "a"), Document("1", "", "b"), Document("2", "C", "c")]
+
+
+@pytest.mark.parametrize(("titles", "line"), [("2\tC\n1\tB\n", 2), ("9\tZ\n", 1)])
+def test_a_title_that_is_left_over_is_refused(titles: str, line: int, write: Write) -> None:
+    collection = write("collection.tsv", "0\ta\n1\tb\n2\tc\n")
+    path = write("para.title.txt", titles)
+
+    with pytest.raises(DatasetError, match=fails_at(path, line, "does not follow")):
+        list(read_titled_passages(collection, path))
+
+
+OFFICIAL_NAMES = {
+    "dev": ("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+    "dl19": ("msmarco-test2019-queries.tsv.gz", "2019qrels-pass.txt"),
+    "dl20": ("msmarco-test2020-queries.tsv.gz", "2020qrels-pass.txt"),
+    "mine": ("queries.mine.tsv", "qrels.mine.tsv"),
+}
+
+
+@pytest.mark.parametrize("split", list(OFFICIAL_NAMES))
+def test_msmarco_splits_are_found_by_their_distributed_names(
+    split: str, write: Write, tmp_path: Path
+) -> None:
+    queries, qrels = OFFICIAL_NAMES[split]
+    write(queries, "7\t leading space\n8\tnot judged\n")
+    write(qrels, "7 Q0 d1 1\n")
+
+    judgements = reader_for("msmarco", tmp_path, split).judgements()
+
+    assert judgements.queries.ids == ("7",)
+    assert judgements.queries.texts == (" leading space",)
+    assert list(judgements.qrels) == [("7", "d1", 1)]
+
+
+def test_msmarco_files_may_be_called_otherwise(write: Write, tmp_path: Path) -> None:
+    write("para.txt", "0\ta\n")
+    write("titles.tsv", "0\tA\n")
+    write("topics.tsv", "7\task\n")
+    write("judged.txt", "7 0 0 1\n")
+    names = {
+        "collection": "para.txt",
+        "titles": "titles.tsv",
+        "queries": "topics.tsv",
+        "qrels": "judged.txt",
+    }
+    reader = reader_for("msmarco", tmp_path, "dev", titled=True, files=names)
+
+    assert list(reader.documents()) == [Document("0", "A", "a")]
+    assert [path.name for path in reader.corpus_files()] == ["para.txt", "titles.tsv"]
+    assert reader.judgements().queries.texts == ("ask",)
+
+
+def test_the_title_track_without_titles_is_refused(write: Write, tmp_path: Path) -> None:
+    write("collection.tsv", "0\ta\n")
+    with pytest.raises(DatasetError, match=r"has no para\.title\.txt"):
+        reader_for("msmarco", tmp_path, "dev", titled=True).documents()
+
+
+# DPR
+
+
+def test_dpr_passages_are_quoted_csv(write: Write) -> None:
+    path = write("psgs_w100.tsv", 'id\ttext\ttitle\r\n1\t"say ""hi""\tnow"\tGreeting\r\n')
+    assert list(read_dpr_passages(path)) == [Document("1", "Greeting", 'say "hi"\tnow')]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("", 1, "the header is"),
+        ("1\ttext\ttitle\n", 1, "the header is"),
+        ("id\ttext\ttitle\n1\ttext\n", 2, "2 columns where 3 belong"),
+        ('id\ttext\ttitle\n1\t"open\ttitle\n2\tx\ty\n', 3, "unexpected end of data"),
+        (b"id\ttext\ttitle\n1\t\xff\tx\n", 2, "not UTF-8"),
+    ],
+)
+def test_bad_dpr_passages_are_refused_with_their_line(
+    content: str | bytes, line: int, message: str, write: Write
+) -> None:
+    path = write("psgs_w100.tsv", content)
+    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+        list(read_dpr_passages(path))
+
+
+def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) -> None:
+    path = write("nq-test.qa.csv", "who’s there\t['O\\'Neil', \"two\"]\nwhen\t['3']\n")
+
+    judgements = read_questions(path)
+
+    assert judgements.queries.ids == ("0", "1")
+    assert judgements.queries.texts == ("who's there", "when")
+    assert judgements.answers == {"0": ("O'Neil", "two"), "1": ("3",)}
+    assert len(judgements.qrels) == 0
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("when", "1 columns where 2 belong"),
+        ("when\t__import__('os').getcwd()", "not a Python list"),
+        ("when\t['open", "not a Python list"),
+        ("when\t[]", "not a list of one or more strings"),
+        ("when\t[3]", "not a list of one or more strings"),
+        ("when\t'abc'", "not a list of one or more strings"),
+    ],
+)
+def test_bad_answers_are_refused_with_their_line(second: str, message: str, write: Write) -> None:
+    path = write("nq-test.qa.csv", f"who\t['me']\n{second}\n")
+    with pytest.raises(DatasetError, match=fails_at(path, 2, message)):
+        read_questions(path)
+
+
+def test_a_questions_file_without_questions_is_refused(write: Write) -> None:
+    with pytest.raises(DatasetError, match="no questions"):
+        read_questions(write("nq-test.qa.csv", ""))
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("corpus.jsonl", "beir"), ("collection.tsv.gz", "msmarco"), ("psgs_w100.tsv", "dpr")],
+)
+def test_the_corpus_file_tells_the_layout(
+    name: str, layout: str, write: Write, tmp_path: Path
+) -> None:
+    write(name, "")
+    assert detect_layout(tmp_path) == layout
+
+
+def test_a_folder_without_a_corpus_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no known layout") as caught:
+        detect_layout(tmp_path)
+    assert "corpus.jsonl (beir)" in caught.value.hint
+
+
+def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> None:
+    write("corpus.jsonl", "")
+    write("collection.tsv", "")
+    with pytest.raises(DatasetError, match="beir and msmarco"):
+        detect_layout(tmp_path)
+
+
+def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no layout 'bier'"):
+        reader_for("bier", tmp_path, "test")
+
+
+# Real collections; counts as their distributors publish them
+
+
+@pytest.mark.parametrize(
+    ("layout", "folder", "split", "documents", "queries", "judgements"),
+    [
+        ("beir", "beir/scifact", "test", 5183, 300, 339),
+        ("beir", "beir/scifact", "train", 5183, 809, 919),
+        ("beir", "beir/nfcorpus", "test", 3633, 323, 12334),
+        ("beir", "classic/cranfield", "test", 1400, 225, 1837),
+        ("beir", "classic/cisi", "test", 1460, 76, 3114),
+        ("msmarco", "msmarco-sample", "dev", 34988, 6980, 7437),
+        ("msmarco", "msmarco-sample", "dev.sample", 34988, 1780, 1781),
+        ("msmarco", "msmarco-sample", "dl19", 34988, 43, 9260),
+        ("msmarco", "msmarco-sample", "dl20", 34988, 54, 11386),
+        ("dpr", "nq-dpr-sample", "test", 18394, 3610, 0),
+    ],
+)
+def test_real_collections_have_their_counts(
+    layout: str,
+    folder: str,
+    split: str,
+    documents: int,
+    queries: int,
+    judgements: int,
+    bench_data: Path,
+) -> None:
+    reader = reader_for(layout, bench_data / folder, split)
+    read = reader.judgements()
+
+    assert detect_layout(bench_data / folder) == layout
+    assert sum(1 for _ in reader.documents()) == documents
+    assert (len(read.queries), len(read.qrels)) == (queries, judgements)
+
+
+def test_real_questions_and_passages_are_well_formed(bench_data: Path) -> None:
+    reader = reader_for("dpr", bench_data / "nq-dpr-sample", "test")
+    judgements = reader.judgements()
+
+    assert judgements.answers is not None
+    assert judgements.queries.ids == tuple(judgements.answers) == tuple(map(str, range(3610)))
+    assert not any("’" in text for text in judgements.queries.texts)
+    assert all(document.title and document.text for document in reader.documents())
