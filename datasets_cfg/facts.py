@@ -1,0 +1,181 @@
+"""What is known of a collection before any of its files is read.
+
+Facts are declared in TOML, one file per collection, and decoded strictly: a misspelt key, a wrong
+type or an unknown choice stops at load, with the file, the key and what was probably meant.
+"""
+
+import difflib
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, TypeVar, get_args
+
+import msgspec
+
+from datasets_cfg.errors import DatasetError
+
+Layout = Literal["beir", "msmarco", "dpr", "stdlib-code"]
+TitleTrack = Literal["title", "no-title", ""]
+# the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
+Measure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z]+(\(\w+=\w+\))?(@[1-9][0-9]*)?$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
+Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
+
+PACKED = (".zip", ".tar.gz", ".tgz")
+_CHOICES = {get_args(Layout): "layout", get_args(TitleTrack): "title_track"}
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
+_INVALID_CHOICE = re.compile(r"Invalid enum value '(?P<value>[^']*)'")
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file to download: a zip or tar.gz to unpack, or a plain (or .gz) file to keep as it is.
+
+    Attributes:
+        url: where it is.
+        md5: checksum as published, 32 hexadecimal digits; "" where none is.
+        size_bytes: size as published; 0 where unknown.
+        folder: folder inside the archive that holds the collection's files.
+        files: what to take out of that folder; empty for all.
+    """
+
+    url: Url
+    md5: Md5 = ""
+    size_bytes: Count = 0
+    folder: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Last part of the URL."""
+        return PurePosixPath(self.url).name
+
+    @property
+    def packed(self) -> bool:
+        """Whether it must be unpacked."""
+        return self.url.endswith(PACKED)
+
+
+class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Published counts; None where nobody published one.
+
+    Attributes:
+        documents: documents of the corpus, empty ones included.
+        nonempty_documents: documents with a title or a text (what indexing toolkits report).
+        queries: queries with judgements: the denominator of every mean.
+        judgements: rows of the qrels.
+        relevant_judgements: rows of the qrels with a grade of 1 or more.
+        dangling_judgements: rows of the qrels whose document the corpus does not have.
+        distinct_texts: distinct texts of documents, as published by MTEB.
+    """
+
+    documents: Count | None = None
+    nonempty_documents: Count | None = None
+    queries: Count | None = None
+    judgements: Count | None = None
+    relevant_judgements: Count | None = None
+    dangling_judgements: Count = 0
+    distinct_texts: Count | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Declared facts of a collection. What is not declared has the default of a plain folder.
+
+    Attributes:
+        name: as typed on the command line: ``beir/scifact``.
+        layout: which reader understands its files.
+        title: for people.
+        version: release of the data; results compare only under the same one.
+        split: which judgements are used.
+        main_measure: the measure that stands for the collection, an ir_measures name.
+        measures: further measures in the order shown, recall first.
+        depth: documents retrieved per query.
+        exclude_self: drop the document whose id is the query's (the BEIR protocol).
+        title_track: "title" or "no-title" where both corpora are in use, else "".
+        folder: folder of its files below a data folder; "" where that is the name.
+        files: file names by role, where the layout's usual ones do not fit.
+        public: can be downloaded by anyone.
+        instructions: how to obtain it, where it is not public.
+        archives: what to download.
+        counts: published counts.
+        licence: as the source states it.
+        citation: authors, title and venue.
+        homepage: address of the source.
+        unverified: what in here was not confirmed in a first-party source.
+    """
+
+    name: str
+    layout: Layout
+    title: str = ""
+    version: str = ""
+    split: str = "test"
+    main_measure: Measure = "nDCG@10"
+    measures: tuple[Measure, ...] = ("R@100",)
+    depth: Annotated[int, msgspec.Meta(ge=1)] = 1000
+    exclude_self: bool = False
+    title_track: TitleTrack = ""
+    folder: str = ""
+    files: dict[Literal["collection", "titles", "queries", "qrels"], str] = {}
+    public: bool = True
+    instructions: str = ""
+    archives: tuple[Archive, ...] = ()
+    counts: Counts = Counts()
+    licence: str = ""
+    citation: str = ""
+    homepage: str = ""
+    unverified: tuple[str, ...] = ()
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Collections that are reported together.
+
+    The mean of a suite is the unweighted mean over its members; a suite among them counts once,
+    with its own mean.
+
+    Attributes:
+        name: as typed on the command line.
+        title: says which mean it is.
+        members: names of collections or suites.
+        mean: whether a mean makes sense: not where the main measures differ.
+    """
+
+    name: str
+    title: str
+    members: tuple[str, ...]
+    mean: bool = True
+
+
+def parse(content: bytes, kind: type[Record], source: str) -> Record:
+    """Decode TOML into a strict record; ``source`` names the file in messages.
+
+    Raises:
+        DatasetError: not TOML, or not such a record.
+    """
+    try:
+        return msgspec.toml.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{source}: {error}", hint=_hint(str(error), kind)) from error
+
+
+def _hint(message: str, kind: type[msgspec.Struct]) -> str:
+    if match := _UNKNOWN_FIELD.search(message):
+        fields = _fields_at(match["path"] or "$", kind)
+        return suggestion(match["field"], fields) or f"known keys: {', '.join(fields)}"
+    if match := _INVALID_CHOICE.search(message):
+        choices = [choice for group in _CHOICES for choice in group if choice]
+        return suggestion(match["value"], choices) or f"choices: {', '.join(choices)}"
+    return ""
+
+
+def _fields_at(path: str, kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Keys of the table that a msgspec path such as ``$.archives[0]`` points to."""
+    nested: dict[str, type[msgspec.Struct]] = {"archives": Archive, "counts": Counts}
+    key = path.split(".")[-1].split("[")[0]
+    return nested.get(key, kind).__struct_fields__
+
+
+def suggestion(wrong: str, known: tuple[str, ...] | list[str]) -> str:
+    """Say what was probably meant, or "" if nothing is close."""
+    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else ""
