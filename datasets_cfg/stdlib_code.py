@@ -152,16 +152,16 @@ def write(selection: Selection, folder: Path) -> None:
 
     Query ids differ from document ids, so that nobody takes a known item for a self-match.
     """
-    documents = (
-        (("_id", item.id), ("title", ""), ("text", item.code)) for item in selection.documents
-    )
-    queries = ((("_id", f"q:{item.id}"), ("text", item.sentence)) for item in selection.queries)
+    documents = [{"_id": item.id, "title": "", "text": item.code} for item in selection.documents]
+    queries = [{"_id": f"q:{item.id}", "text": item.sentence} for item in selection.queries]
     qrels = [f"q:{item.id}\t{item.id}\t1\n" for item in selection.queries]
     with whole_folder(folder) as unfinished:
         _write_lines(unfinished / "corpus.jsonl", documents)
         _write_lines(unfinished / "queries.jsonl", queries)
         (unfinished / "qrels").mkdir()
-        (unfinished / "qrels" / f"{SPLIT}.tsv").write_text("".join([HEADER, *qrels]))
+        (unfinished / "qrels" / f"{SPLIT}.tsv").write_text(
+            "".join([HEADER, *qrels]), encoding="utf-8"
+        )
         (unfinished / VERSION_FILE).write_text(selection.version + "\n")
 
 
@@ -194,8 +194,9 @@ def _does_something(node: FunctionNode) -> bool:
 
 
 def _is_query(item: Function) -> bool:
-    spells_out_the_call = f"{item.id.rpartition('.')[2].rpartition(':')[2]}(" in item.sentence
-    return len(item.sentence.split()) >= _SHORTEST_QUERY and not spells_out_the_call
+    call = f"{item.id.rpartition('.')[2].rpartition(':')[2]}("
+    told = call in item.sentence or item.sentence in item.code
+    return len(item.sentence.split()) >= _SHORTEST_QUERY and not told
 
 
 def _hash_order(item: Function) -> bytes:

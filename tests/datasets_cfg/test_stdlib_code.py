@@ -1,0 +1,236 @@
+import ast
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datasets_cfg import stdlib_code
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.readers import reader_for
+from datasets_cfg.stdlib_code import (
+    Function,
+    Selection,
+    code_without_docstrings,
+    first_sentence,
+    functions,
+    select,
+    source_files,
+)
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection of the running interpreter, made once."""
+    return stdlib_code.generate(tmp_path_factory.mktemp("cache"))
+
+
+def definitions(tmp_path: Path, source: str) -> dict[str, Function]:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    return {item.id: item for item in functions([("json", path)])}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "sentence"),
+    [
+        ("Return the sum. It may overflow.", "Return the sum."),
+        ("Return the sum of\n    two numbers.\n\n    More.", "Return the sum of two numbers."),
+        ("Return the sum\n\nof two.", "Return the sum"),
+        ("Read x.y at 3.5 volts, e.g. now. Then stop.", "Read x.y at 3.5 volts, e.g. now."),
+        ("Is it open? Yes.", "Is it open?"),
+        ("", ""),
+    ],
+)
+def test_the_first_sentence_ends_where_the_sentence_ends(docstring: str, sentence: str) -> None:
+    assert first_sentence(docstring) == sentence
+
+
+def test_code_keeps_the_signature_and_loses_every_docstring() -> None:
+    source = '''
+def outer(a: int, *, b="text") -> int:
+    """Outer words."""
+    # a remark
+    class Inner:
+        """Inner words."""
+    def helper():
+        """Helper words."""
+        return b
+    return a
+'''
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.FunctionDef)
+
+    code = code_without_docstrings(node)
+
+    assert code.startswith("def outer(a: int, *, b='text') -> int:\n")
+    assert "words" not in code
+    assert "remark" not in code
+    assert "return b" in code
+    compile(code, "unparsed", "exec")
+
+
+def test_functions_and_methods_are_named_by_module_and_class(tmp_path: Path) -> None:
+    source = '''
+if True:
+    def guarded(): return 1
+class A:
+    class B:
+        async def method(self):
+            """Do something useful here."""
+            def inner(): return 2
+            return inner
+'''
+    found = definitions(tmp_path, source)
+
+    assert list(found) == ["json:guarded", "json:A.B.method"]
+    assert found["json:A.B.method"].sentence == "Do something useful here."
+    assert found["json:guarded"].sentence == ""
+
+
+def test_of_functions_with_one_name_the_first_is_taken(tmp_path: Path) -> None:
+    found = definitions(tmp_path, "def f(): return 1\ndef f(): return 2\n")
+    assert [item.code for item in found.values()] == ["def f():\n    return 1"]
+
+
+@pytest.mark.parametrize("body", ["pass", "...", "'only words'", "raise NotImplementedError"])
+def test_functions_that_do_nothing_are_left_out(body: str, tmp_path: Path) -> None:
+    assert definitions(tmp_path, f'def f():\n    "words"\n    {body}\n') == {}
+
+
+def test_tests_demos_and_foreign_files_are_no_source(tmp_path: Path) -> None:
+    for name in (
+        "json/decoder.py",
+        "json/__init__.py",
+        "json/tests/test_a.py",
+        "test/support.py",
+        "idlelib/run.py",
+        "turtledemo/clock.py",
+        "site-packages/requests.py",
+        "sitecustomize_of_mine.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    assert [module for module, _ in source_files(tmp_path)] == ["json", "json.decoder"]
+
+
+def distinct(count: int) -> list[Function]:
+    return [
+        Function(f"m:f{n}", f"def f{n}(): {n}", f"Say the number {n} aloud.") for n in range(count)
+    ]
+
+
+def test_sentences_that_occur_twice_are_not_asked() -> None:
+    twins = [Function("m:a", "code a", "Same words for both."), Function("m:b", "code b", "")]
+    twin = Function("m:c", "code c", "same WORDS for both.")
+
+    selection = select([*twins, twin, *distinct(2)], documents=5, queries=5)
+
+    assert [item.id for item in selection.queries] == ["m:f0", "m:f1"]
+    assert len(selection.documents) == 5
+
+
+def test_code_that_occurs_twice_is_no_document() -> None:
+    copies = [Function(f"m:{name}", "same code", f"Words for {name} only.") for name in "ab"]
+
+    selection = select([*copies, *distinct(2)], documents=4, queries=4)
+
+    assert [item.id for item in selection.documents] == ["m:f0", "m:f1"]
+
+
+@pytest.mark.parametrize("sentence", ["A.walk(top) -> all files below top.", "Too short."])
+def test_sentences_that_give_away_the_name_or_say_little_are_not_asked(sentence: str) -> None:
+    item = Function("m:A.walk", "code", sentence)
+    assert select([item], documents=1, queries=1) == Selection((item,), ())
+
+
+def test_the_selection_does_not_depend_on_the_order_of_files() -> None:
+    found = distinct(50)
+    assert select(found, 20, 5) == select(found[::-1], 20, 5)
+
+
+def test_asked_functions_are_documents_and_the_rest_is_filled_up() -> None:
+    selection = select(distinct(50), documents=20, queries=5)
+
+    assert len(set(selection.documents)) == 20
+    assert len(set(selection.queries)) == 5
+    assert set(selection.queries) <= set(selection.documents)
+
+
+def test_the_version_changes_with_any_text() -> None:
+    a, b = distinct(2)
+    versions = {
+        Selection((a, b), (a,)).version,
+        Selection((a, b), (b,)).version,
+        Selection((a,), (a,)).version,
+        Selection((Function(a.id, "other", a.sentence), b), (a,)).version,
+        Selection((Function(a.id, a.code, "other"), b), (Function(a.id, a.code, "o"),)).version,
+    }
+    assert len(versions) == 5
+
+
+def test_the_running_interpreter_gives_a_complete_collection(collection: Path) -> None:
+    reader = reader_for("beir", collection, stdlib_code.SPLIT)
+    documents = list(reader.documents())
+    judgements = reader.judgements()
+
+    assert len(documents) == stdlib_code.DOCUMENTS
+    assert len(judgements.queries) == len(judgements.qrels) == stdlib_code.QUERIES
+    assert {grade for *_, grade in judgements.qrels} == {1}
+    assert all(query == f"q:{document}" for query, document, _ in judgements.qrels)
+    assert set(judgements.qrels.doc_ids) <= {document.id for document in documents}
+    assert Counter(document.text for document in documents).most_common(1)[0][1] == 1
+    assert {document.title for document in documents} == {""}
+
+
+def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> None:
+    reader = reader_for("beir", collection, stdlib_code.SPLIT)
+    code_of = {document.id: document.text for document in reader.documents()}
+    queries = reader.judgements().queries
+
+    told = [
+        id_
+        for id_, sentence in zip(queries.ids, queries.texts, strict=True)
+        if sentence in code_of[id_.removeprefix("q:")]
+    ]
+    assert told == []
+
+
+def test_the_version_names_the_interpreter_and_the_content(collection: Path) -> None:
+    python, digest = stdlib_code.version_of(collection).split("-")
+
+    assert python == "py{}.{}.{}".format(*sys.version_info[:3])
+    assert len(digest) == 12
+
+
+def test_a_made_collection_is_not_made_again(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdlib_code, "functions", None)
+    assert stdlib_code.generate(collection.parents[1]) == collection
+
+
+def test_another_process_makes_the_same_collection_and_imports_no_module_for_it(
+    collection: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; from datasets_cfg import stdlib_code\n"
+        "before = set(sys.modules); folder = stdlib_code.generate(Path(sys.argv[1]))\n"
+        "imported = {'turtle', 'tkinter', 'xmlrpc', 'antigravity'} & (set(sys.modules) - before)\n"
+        "print(stdlib_code.version_of(folder), *imported)\n"
+    )
+    output = subprocess.check_output(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2], text=True
+    )
+    assert output.split() == [stdlib_code.version_of(collection)]
+
+
+def test_a_python_without_source_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(DatasetError, match="no source of the standard library"):
+        stdlib_code.generate(tmp_path / "cache")
