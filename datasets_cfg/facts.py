@@ -6,6 +6,7 @@ type or an unknown choice stops at load, with the file, the key and what was pro
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeVar, get_args
 
@@ -15,6 +16,7 @@ from datasets_cfg.errors import DatasetError
 
 Layout = Literal["beir", "msmarco", "dpr", "stdlib-code"]
 TitleTrack = Literal["title", "no-title", ""]
+Role = Literal["collection", "titles", "queries", "qrels"]
 # the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
 Measure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z]+(\(\w+=\w+\))?(@[1-9][0-9]*)?$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -22,9 +24,13 @@ Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
 
 PACKED = (".zip", ".tar.gz", ".tgz")
-_CHOICES = {get_args(Layout): "layout", get_args(TitleTrack): "title_track"}
 _UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
-_INVALID_CHOICE = re.compile(r"Invalid enum value '(?P<value>[^']*)'")
+_INVALID_CHOICE = re.compile(r"Invalid enum value '(?P<value>[^']*)'.* `\$\.(?P<key>\w+)`")
+_CHOICES = {
+    "layout": get_args(Layout),
+    "title_track": get_args(TitleTrack),
+    "files": get_args(Role),
+}
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -116,7 +122,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exclude_self: bool = False
     title_track: TitleTrack = ""
     folder: str = ""
-    files: dict[Literal["collection", "titles", "queries", "qrels"], str] = {}
+    files: dict[Role, str] = {}
     public: bool = True
     instructions: str = ""
     archives: tuple[Archive, ...] = ()
@@ -163,19 +169,23 @@ def _hint(message: str, kind: type[msgspec.Struct]) -> str:
         fields = _fields_at(match["path"] or "$", kind)
         return suggestion(match["field"], fields) or f"known keys: {', '.join(fields)}"
     if match := _INVALID_CHOICE.search(message):
-        choices = [choice for group in _CHOICES for choice in group if choice]
+        choices = _CHOICES.get(match["key"], ())
         return suggestion(match["value"], choices) or f"choices: {', '.join(choices)}"
     return ""
 
 
 def _fields_at(path: str, kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """Keys of the table that a msgspec path such as ``$.archives[0]`` points to."""
-    nested: dict[str, type[msgspec.Struct]] = {"archives": Archive, "counts": Counts}
+    nested: dict[str, type[msgspec.Struct]] = {
+        "archives": Archive,
+        "counts": Counts,
+        "suites": Suite,
+    }
     key = path.split(".")[-1].split("[")[0]
     return nested.get(key, kind).__struct_fields__
 
 
-def suggestion(wrong: str, known: tuple[str, ...] | list[str]) -> str:
+def suggestion(wrong: str, known: Sequence[str]) -> str:
     """Say what was probably meant, or "" if nothing is close."""
     close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else ""

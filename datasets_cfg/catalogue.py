@@ -1,0 +1,120 @@
+"""Names that can be asked for: the declared collections and suites, and a user's own folders.
+
+Nothing is read at import. Names come from the paths of the TOML files, so that listing them
+opens none but the list of suites.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import msgspec
+
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.facts import Facts, Suite, parse, suggestion
+
+SUITES = "suites.toml"
+
+
+class _Suites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    suites: tuple[Suite, ...]
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Names of all declared collections, sorted."""
+    return tuple(sorted(_fact_files()))
+
+
+def suite_names() -> tuple[str, ...]:
+    """Names of all suites, in the order declared."""
+    return tuple(_suites())
+
+
+def facts_for(name: str) -> Facts:
+    """Facts of a declared collection.
+
+    Raises:
+        DatasetError: there is none of that name, or its file is not valid.
+    """
+    if name not in _fact_files():
+        raise unknown(name, dataset_names())
+    return _facts(name)
+
+
+def suite_for(name: str) -> Suite:
+    """Return the suite of that name.
+
+    Raises:
+        DatasetError: there is none.
+    """
+    if name not in _suites():
+        raise unknown(name, suite_names())
+    return _suites()[name]
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Names of collections in what a user typed: collections, suites and folders, in that order.
+
+    A suite stands for its members, recursively; what occurs twice is listed once. A declared name
+    goes before a folder of the same name (``./beir`` is always the folder).
+
+    Raises:
+        DatasetError: a name is none of the three.
+    """
+    found = (member for name in names for member in _members(name))
+    return list(dict.fromkeys(found))
+
+
+def unknown(name: str, known: Iterable[str]) -> DatasetError:
+    """Error for a name that is neither declared nor a folder, with the closest ones."""
+    known = tuple(known)
+    last_parts = {candidate.rpartition("/")[2]: candidate for candidate in known}
+    if name in last_parts:
+        hint = f"did you mean {last_parts[name]}?"
+    else:
+        hint = suggestion(name, known) or "names: python -m bench list datasets (or suites)"
+    return DatasetError(f"there is no collection, suite or folder {name!r}", hint=hint)
+
+
+def _members(name: str) -> Iterator[str]:
+    if name in _fact_files():
+        yield name
+    elif name in _suites():
+        for member in _suites()[name].members:
+            yield from _members(member)
+    elif Path(name).is_dir():
+        yield name
+    else:
+        raise unknown(name, (*dataset_names(), *suite_names()))
+
+
+@cache
+def _fact_files() -> dict[str, Traversable]:
+    return dict(_toml_files(files("datasets_cfg") / "collections", ""))
+
+
+def _toml_files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _toml_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml") and entry.name != SUITES:
+            yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+@cache
+def _facts(name: str) -> Facts:
+    facts = parse(_fact_files()[name].read_bytes(), Facts, f"{name}.toml")
+    if facts.name != name:
+        raise DatasetError(
+            f"{name}.toml declares the name {facts.name!r}",
+            hint="a collection's name is the path of its file below collections/",
+        )
+    return facts
+
+
+@cache
+def _suites() -> dict[str, Suite]:
+    content = (files("datasets_cfg") / "collections" / SUITES).read_bytes()
+    return {suite.name: suite for suite in parse(content, _Suites, SUITES).suites}
