@@ -148,15 +148,9 @@ class Corpus:
             DatasetError: no documents, a duplicate id, text that is not valid Unicode, or a
                 failure to write, such as a full disk.
         """
-        try:
-            with whole_folder(folder) as unfinished:
-                _write(documents, unfinished, sources)
-                corpus = cls.open(unfinished)  # its maps outlive the rename
-        except OSError as error:
-            raise DatasetError(
-                f"the corpus could not be built in {folder}: {error}",
-                hint="free some space, or choose another cache folder",
-            ) from error
+        with whole_folder(folder) as unfinished:
+            _write(documents, unfinished, sources)
+            corpus = cls.open(unfinished)  # its maps outlive the rename
         return corpus
 
     @classmethod

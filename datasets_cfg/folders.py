@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from datasets_cfg.errors import DatasetError
+
 _ATTEMPTS = 20
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -19,16 +21,22 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     stays.
 
     Raises:
-        OSError: a folder cannot be made, or not renamed.
+        DatasetError: the system refuses to write, as on a full disk; nothing is left behind.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
-    ) as temporary:
-        finished = Path(temporary) / "finished"
-        finished.mkdir()
-        yield finished
-        _put_in_place(finished, folder, trash=Path(temporary))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
+        ) as temporary:
+            finished = Path(temporary) / "finished"
+            finished.mkdir()
+            yield finished
+            _put_in_place(finished, folder, trash=Path(temporary))
+    except OSError as error:
+        raise DatasetError(
+            f"{folder} could not be written: {error}",
+            hint="free some space, or choose another cache folder",
+        ) from error
 
 
 def _put_in_place(finished: Path, folder: Path, trash: Path) -> None:

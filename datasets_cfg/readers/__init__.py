@@ -38,7 +38,7 @@ def reader_for(
     folder: Path,
     split: str,
     titled: bool = False,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[msmarco.Role, str] | None = None,
 ) -> Reader:
     """Reader of a folder in the given layout: "beir", "msmarco" or "dpr".
 

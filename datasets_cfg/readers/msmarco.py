@@ -8,6 +8,7 @@ them for the title track.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from datasets_cfg.corpus import Document
 from datasets_cfg.readers.judgements import (
@@ -18,6 +19,7 @@ from datasets_cfg.readers.judgements import (
 )
 from datasets_cfg.readers.lines import bad_line, find_file, read_rows
 
+Role = Literal["collection", "titles", "queries", "qrels"]
 COLLECTION = "collection.tsv"
 TITLES = "para.title.txt"
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
@@ -37,14 +39,14 @@ _QRELS = {
 class MsmarcoReader:
     """A folder in MS MARCO's layout; every file may be gzip-compressed.
 
-    ``files`` names files that are called otherwise: keys ``collection``, ``titles``, ``queries``
-    and ``qrels``.
+    ``titled`` joins the passages with their titles; ``files`` names files that are called
+    otherwise.
     """
 
     folder: Path
     split: str
     titled: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[Role, str] = field(default_factory=dict)
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from: the collection and, where titled, the titles."""
@@ -65,7 +67,7 @@ class MsmarcoReader:
         )
         return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
-    def _find(self, role: str, names: Sequence[str]) -> Path:
+    def _find(self, role: Role, names: Sequence[str]) -> Path:
         return find_file(self.folder, [self.files[role]] if role in self.files else names)
 
 

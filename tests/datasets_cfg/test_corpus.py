@@ -194,7 +194,7 @@ def test_a_reader_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.raises(DatasetError, match="could not be built"):
+    with pytest.raises(DatasetError, match="could not be written"):
         Corpus.build(numbered(1), tmp_path / "file" / "corpus")
 
 

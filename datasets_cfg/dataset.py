@@ -1,0 +1,187 @@
+"""A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from tqdm import tqdm
+
+from datasets_cfg import stdlib_code
+from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.corpus import MANIFEST_FILE, Corpus, SourceFile
+from datasets_cfg.digests import sha256_of
+from datasets_cfg.facts import Counts, Facts, Layout, parse
+from datasets_cfg.locate import find_files
+from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
+from datasets_cfg.records import Qrels, Queries
+
+FACTS_FILE = "dataset.toml"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One split of a collection.
+
+    Attributes:
+        facts: what is declared; ``facts.version`` is the content hash for ``stdlib-code``.
+        queries: the queries that have judgements, in file order; all questions of DPR.
+        qrels: relevance judgements; empty where answers decide.
+        answers: accepted answers of each query id; None where qrels decide.
+        reader: where queries and judgements came from, and documents come from.
+        cache_dir: where the corpus is built.
+    """
+
+    facts: Facts
+    queries: Queries
+    qrels: Qrels
+    answers: Mapping[str, tuple[str, ...]] | None
+    reader: Reader
+    cache_dir: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the collection as typed, or of the user's folder."""
+        return self.facts.name
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The documents: built at the first use ever, opened afterwards.
+
+        Raises:
+            DatasetError: a document that cannot be read, a duplicate id, or no document.
+        """
+        sources = self.reader.corpus_files()
+        folder = self.cache_dir / "corpora" / self._corpus_key(sources)
+        if (folder / MANIFEST_FILE).is_file():
+            return Corpus.open(folder)
+        documents = tqdm(
+            self.reader.documents(),
+            desc=f"{self.name}: corpus",
+            total=self.facts.counts.documents,
+            unit=" documents",
+            unit_scale=True,
+        )
+        return Corpus.build(documents, folder, sources)
+
+    @cached_property
+    def queries_sha256(self) -> str:
+        """Content hash of query ids and texts, whatever their order."""
+        return sha256_of(sorted(zip(self.queries.ids, self.queries.texts, strict=True)))
+
+    @cached_property
+    def qrels_sha256(self) -> str:
+        """Content hash of what counts as found, whatever its order: judgements, or answers."""
+        judged = sorted((query, document, str(grade)) for query, document, grade in self.qrels)
+        answered = sorted((query, *texts) for query, texts in (self.answers or {}).items())
+        return sha256_of([*judged, *answered])
+
+    def _corpus_key(self, sources: tuple[Path, ...]) -> str:
+        """Folder name shared by the splits of a collection; another one if any file changed."""
+        made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
+        files = [SourceFile.of(path) for path in sources]
+        stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
+        return f"{sources[0].resolve().parent.name}-{sha256_of([made_by, *stamps])[:16]}"
+
+
+def open_dataset(
+    name_or_folder: str,
+    *,
+    cache_dir: Path,
+    data_dir: Path | None = None,
+    split: str | None = None,
+    download: bool = True,
+) -> Dataset:
+    """Open a collection of the catalogue, or a folder of the user's own.
+
+    A folder's layout is seen from its files. Facts that its ``dataset.toml`` does not declare
+    have the defaults of `Facts`. Where a name is both, it is the catalogue's: a path can be
+    written as ``./name``. With another ``split`` than the declared one, published counts of
+    queries and judgements no longer apply.
+
+    Args:
+        name_or_folder: name as in ``dataset_names()``, or a path.
+        cache_dir: where downloads and built corpora are kept.
+        data_dir: where to look for the files before downloading them.
+        split: which judgements, instead of the declared ones.
+        download: fetch missing files.
+
+    Raises:
+        DatasetError: no such name or folder, or files that are missing or malformed.
+    """
+    folder = Path(name_or_folder).expanduser()
+    if name_or_folder not in dataset_names() and folder.is_dir():
+        facts = _facts_of_folder(folder)
+    else:
+        facts = facts_for(name_or_folder)
+        if facts.layout == "stdlib-code":
+            return _open_stdlib_code(facts, split or facts.split, cache_dir)
+        folder = find_files(facts, data_dir, cache_dir, download)
+    if split is not None and split != facts.split:
+        facts = _with_split(facts, split)
+    titled = facts.title_track == "title"
+    reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
+    return _read(facts, reader, cache_dir)
+
+
+def count_mismatches(dataset: Dataset) -> list[str]:
+    """Say where the counts of a collection differ from the published ones; [] where nowhere.
+
+    Builds the corpus if need be.
+    """
+    declared = dataset.facts.counts
+    if declared == Counts():
+        return []
+    manifest, qrels = dataset.corpus.manifest, dataset.qrels
+    found = {
+        "documents": manifest.documents,
+        "nonempty_documents": manifest.documents - manifest.empty_documents,
+        "queries": len(dataset.queries),
+        "judgements": len(qrels),
+        "relevant_judgements": int((qrels.grades > 0).sum()),
+    }
+    if declared.queries is not None:  # its default of 0 speaks of the declared split only
+        absent = dataset.corpus.rows_of(qrels.doc_ids) < 0
+        found["dangling_judgements"] = int(absent.sum())
+    return [
+        f"{name.replace('_', ' ')}: {published:,} published, {found[name]:,} found"
+        for name in found
+        if (published := getattr(declared, name)) is not None and published != found[name]
+    ]
+
+
+class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
+    """Facts of a user's folder, which need not repeat what the folder shows."""
+
+    name: str = ""
+    layout: Layout | Literal[""] = ""  # type: ignore[assignment]
+
+
+def _facts_of_folder(folder: Path) -> Facts:
+    path = folder / FACTS_FILE
+    content = path.read_bytes() if path.is_file() else b""
+    declared = parse(content, _FolderFacts, str(path))
+    fields = msgspec.structs.asdict(declared)
+    fields["name"] = declared.name or folder.resolve().name
+    fields["layout"] = declared.layout or detect_layout(folder)
+    return Facts(**fields)
+
+
+def _with_split(facts: Facts, split: str) -> Facts:
+    counts = Counts(
+        documents=facts.counts.documents, nonempty_documents=facts.counts.nonempty_documents
+    )
+    return msgspec.structs.replace(facts, split=split, counts=counts)
+
+
+def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
+    folder = stdlib_code.generate(cache_dir)
+    facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
+    return _read(facts, reader_for("beir", folder, split), cache_dir)
+
+
+def _read(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
+    read = reader.judgements()
+    return Dataset(facts, read.queries, read.qrels, read.answers, reader, cache_dir)

@@ -1,0 +1,269 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datasets_cfg import stdlib_code
+from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+from datasets_cfg.errors import DatasetError
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+CORPUS = '{"_id":"d1","title":"T","text":"one"}\n{"_id":"d2","text":""}\n'
+QUERIES = '{"_id":"q1","text":"ask 1"}\n{"_id":"q2","text":"ask 2"}\n'
+FILES = {
+    "corpus.jsonl": CORPUS,
+    "queries.jsonl": QUERIES,
+    "qrels/test.tsv": f"{HEADER}q2\td1\t2\nq1\td1\t1\n",
+    "qrels/dev.tsv": f"{HEADER}q1\td1\t1\nq1\tgone\t1\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's own folder in BEIR's layout, called mine."""
+    return fill(tmp_path / "mine", FILES)
+
+
+@pytest.fixture
+def open_(tmp_path: Path) -> Callable[..., Dataset]:
+    """`open_dataset` with a cache of this test and no downloads."""
+
+    def open_with_cache(name: str | Path, **options: object) -> Dataset:
+        return open_dataset(
+            str(name),
+            cache_dir=tmp_path / "cache",
+            download=False,
+            **options,  # type: ignore[arg-type]
+        )
+
+    return open_with_cache
+
+
+Open = Callable[..., Dataset]
+
+
+def fill(folder: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    return folder
+
+
+def corpora(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "corpora").glob("*"))
+
+
+def test_a_folder_needs_no_facts(folder: Path, open_: Open) -> None:
+    dataset = open_(folder)
+
+    assert (dataset.name, dataset.facts.layout, dataset.facts.split) == ("mine", "beir", "test")
+    assert dataset.facts.main_measure == "nDCG@10"
+    assert not dataset.facts.exclude_self
+    assert dataset.queries.ids == ("q1", "q2")
+    assert list(dataset.qrels) == [("q2", "d1", 2), ("q1", "d1", 1)]
+    assert dataset.answers is None
+    assert dataset.corpus.texts.to_pylist() == ["one", ""]
+
+
+def test_a_folder_may_declare_facts(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text(
+        'name = "ours"\nsplit = "dev"\nexclude_self = true\n[counts]\ndocuments = 2\n'
+    )
+    dataset = open_(folder)
+
+    assert (dataset.name, dataset.facts.split, dataset.facts.exclude_self) == ("ours", "dev", True)
+    assert dataset.queries.ids == ("q1",)
+
+
+@pytest.mark.parametrize("text", ['nmae = "x"', "depth = 'many'", "depth ="])
+def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text(text)
+    with pytest.raises(DatasetError, match=r"dataset\.toml"):
+        open_(folder)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, open_: Open) -> None:
+    with pytest.raises(DatasetError, match=r"no collection, suite or folder .*nowhere"):
+        open_(tmp_path / "nowhere")
+
+
+def test_a_name_that_is_neither_is_refused(open_: Open) -> None:
+    with pytest.raises(DatasetError, match="beir/scifcat"):
+        open_("beir/scifcat")
+
+
+def test_a_name_of_the_catalogue_wins_over_a_folder(
+    folder: Path, tmp_path: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "beir" / "scifact", FILES)
+    monkeypatch.chdir(tmp_path)
+
+    assert open_("beir/scifact", data_dir=tmp_path).facts.exclude_self
+    assert not open_("./beir/scifact").facts.exclude_self
+
+
+def test_another_split_can_be_asked_for(folder: Path, open_: Open) -> None:
+    dataset = open_(folder, split="dev")
+
+    assert dataset.facts.split == "dev"
+    assert list(dataset.qrels) == [("q1", "d1", 1), ("q1", "gone", 1)]
+
+
+def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
+    (folder / "corpus.jsonl").write_text("not JSON\n")
+    dataset = open_(folder)
+
+    assert len(dataset.queries) == 2
+    assert corpora(tmp_path) == []
+    with pytest.raises(DatasetError, match=r"corpus\.jsonl:1"):
+        _ = dataset.corpus
+
+
+def test_an_empty_corpus_is_refused(folder: Path, open_: Open) -> None:
+    (folder / "corpus.jsonl").write_text("")
+    with pytest.raises(DatasetError, match="no documents"):
+        _ = open_(folder).corpus
+
+
+def test_splits_share_one_corpus_which_is_built_once(
+    folder: Path, tmp_path: Path, open_: Open
+) -> None:
+    first = open_(folder).corpus
+    (built,) = corpora(tmp_path)
+    made = (built / "manifest.json").stat().st_mtime_ns
+
+    second = open_(folder, split="dev").corpus
+
+    assert corpora(tmp_path) == [built]
+    assert (built / "manifest.json").stat().st_mtime_ns == made
+    assert first.sha256 == second.sha256
+    assert [file.path for file in second.manifest.sources] == [str(folder / "corpus.jsonl")]
+
+
+def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_: Open) -> None:
+    old = open_(folder).corpus
+    (folder / "corpus.jsonl").write_text(CORPUS.replace("one", "two"))
+    status = (folder / "corpus.jsonl").stat()
+    os.utime(folder / "corpus.jsonl", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    new = open_(folder).corpus
+
+    assert len(corpora(tmp_path)) == 2
+    assert old.texts.to_pylist() == ["one", ""]
+    assert new.texts.to_pylist() == ["two", ""]
+
+
+def test_title_tracks_are_two_corpora(tmp_path: Path, open_: Open) -> None:
+    files = {
+        "collection.tsv": "1\tone\n2\ttwo\n",
+        "para.title.txt": "2\tTwo\n",
+        "queries.dev.small.tsv": "7\task\n",
+        "qrels.dev.small.tsv": "7 0 1 1\n",
+    }
+    fill(tmp_path / "data" / "msmarco", files)
+    plain, titled = 'title_track = "no-title"\n', 'title_track = "title"\n'
+    own = tmp_path / "data" / "msmarco"
+    titles = []
+    for track in (plain, titled):
+        (own / "dataset.toml").write_text(f'split = "dev"\n{track}')
+        titles.append(open_(own).corpus.titles.to_pylist())
+
+    assert titles == [["", ""], ["", "Two"]]
+    assert len(corpora(tmp_path)) == 2
+
+
+def test_hashes_cover_content_and_not_order(folder: Path, open_: Open) -> None:
+    before = open_(folder)
+    lines = QUERIES.splitlines()
+    fill(folder, {"queries.jsonl": "\n".join(reversed(lines))})
+    fill(folder, {"qrels/test.tsv": f"{HEADER}q1\td1\t1\nq2\td1\t2\n"})
+    reordered = open_(folder)
+    fill(folder, {"queries.jsonl": QUERIES.replace("ask 2", "ask two")})
+    fill(folder, {"qrels/test.tsv": f"{HEADER}q1\td1\t1\nq2\td1\t1\n"})
+    changed = open_(folder)
+
+    assert reordered.queries.ids == ("q2", "q1")
+    assert before.queries_sha256 == reordered.queries_sha256 != changed.queries_sha256
+    assert before.qrels_sha256 == reordered.qrels_sha256 != changed.qrels_sha256
+
+
+def test_answers_are_part_of_the_hash(tmp_path: Path, open_: Open) -> None:
+    own = fill(tmp_path / "nq", {"psgs_w100.tsv": "id\ttext\ttitle\n1\tx\ty\n"})
+    hashes = set()
+    for answers in ("['a', 'b']", "['ab']"):
+        fill(own, {"nq-test.qa.csv": f"who\t{answers}\n"})
+        hashes.add(open_(own).qrels_sha256)
+
+    assert len(hashes) == 2
+
+
+def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text(
+        'split = "dev"\n[counts]\ndocuments = 2\nnonempty_documents = 2\nqueries = 1000\n'
+    )
+    assert count_mismatches(open_(folder)) == [
+        "nonempty documents: 2 published, 1 found",
+        "queries: 1,000 published, 1 found",
+        "dangling judgements: 0 published, 1 found",
+    ]
+
+
+def test_counts_of_queries_are_not_compared_for_another_split(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text("[counts]\ndocuments = 3\nqueries = 9\n")
+    assert count_mismatches(open_(folder, split="test")) == [
+        "documents: 3 published, 2 found",
+        "queries: 9 published, 2 found",
+    ]
+    assert count_mismatches(open_(folder, split="dev")) == ["documents: 3 published, 2 found"]
+
+
+def test_a_folder_without_counts_matches(folder: Path, open_: Open) -> None:
+    assert count_mismatches(open_(folder, split="dev")) == []
+
+
+def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> None:
+    dataset = open_("stdlib-code")
+
+    assert dataset.facts.version.startswith("py3.")
+    assert len(dataset.queries) == stdlib_code.QUERIES
+    assert len(dataset.corpus) == stdlib_code.DOCUMENTS
+    assert not dataset.facts.exclude_self
+    assert count_mismatches(dataset) == []
+    with pytest.raises(DatasetError, match=r"has no dev\.tsv"):
+        open_("stdlib-code", split="dev")
+
+
+def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) -> None:
+    dataset = open_("beir/scifact", data_dir=bench_data)
+
+    assert count_mismatches(dataset) == []
+    assert dataset.facts.exclude_self
+    assert (len(dataset.corpus), len(dataset.queries)) == (5183, 300)
+
+
+def test_the_splits_of_msmarco_share_a_corpus(
+    bench_data: Path, tmp_path: Path, open_: Open
+) -> None:
+    own = bench_data / "msmarco-sample"
+    dev, dl19 = open_(own, split="dev"), open_(own, split="dl19")
+
+    assert dev.corpus.sha256 == dl19.corpus.sha256
+    assert len(corpora(tmp_path)) == 1
+    assert len(dev.queries) == 6980
+    assert (dl19.corpus.rows_of(dl19.qrels.doc_ids)[dl19.qrels.grades > 0] >= 0).all()
+
+
+def test_real_questions_have_answers_in_their_gold_passages(bench_data: Path, open_: Open) -> None:
+    own = bench_data / "nq-dpr-sample"
+    dataset = open_(own)
+    gold = [line.split("\t") for line in (own / "qrels.gold.tsv").read_text().splitlines()[1:]]
+
+    rows = dataset.corpus.rows_of([document for _, document, _ in gold])
+    texts = dataset.corpus.texts_at(rows)
+
+    assert dataset.answers is not None
+    answered = [
+        any(answer.casefold() in text.casefold() for answer in dataset.answers[query])
+        for (query, _, _), text in zip(gold, texts, strict=True)
+    ]
+    assert sum(answered) / len(answered) > 0.9
