@@ -12,6 +12,8 @@ demo packages are left out, too.
 
 The selection is by hash, so that it depends on nothing but the source. The collection differs
 between Python versions: its version is a content hash, and scores compare only under the same one.
+Its size is chosen so that a small encoder on two CPU cores needs under two minutes: about 456,000
+WordPiece tokens when documents are cut at 256 (CPython 3.11).
 """
 
 import ast
@@ -31,11 +33,11 @@ import msgspec
 from datasets_cfg.digests import sha256_of
 from datasets_cfg.errors import DatasetError
 from datasets_cfg.folders import whole_folder
+from datasets_cfg.readers.judgements import BEIR_HEADER
 
 DOCUMENTS = 5_000
 QUERIES = 2_000
 SPLIT = "test"
-HEADER = "query-id\tcorpus-id\tscore\n"
 VERSION_FILE = "version.txt"
 GENERATOR_VERSION = 1  # raised when other documents or queries come from the same source
 _SKIPPED = frozenset(
@@ -122,7 +124,10 @@ def first_sentence(docstring: str) -> str:
 
 
 def code_without_docstrings(node: FunctionNode) -> str:
-    """Signature and body; docstrings of inner functions and classes are removed as well."""
+    """Signature and body; docstrings of inner functions and classes are removed as well.
+
+    They are removed from ``node`` itself.
+    """
     for inner in ast.walk(node):
         if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             inner.body = _body(inner) or [ast.Pass()]
@@ -154,13 +159,14 @@ def write(selection: Selection, folder: Path) -> None:
     """
     documents = [{"_id": item.id, "title": "", "text": item.code} for item in selection.documents]
     queries = [{"_id": f"q:{item.id}", "text": item.sentence} for item in selection.queries]
-    qrels = [f"q:{item.id}\t{item.id}\t1\n" for item in selection.queries]
+    header = "\t".join(BEIR_HEADER)
+    qrels = [f"q:{item.id}\t{item.id}\t1" for item in selection.queries]
     with whole_folder(folder) as unfinished:
         _write_lines(unfinished / "corpus.jsonl", documents)
         _write_lines(unfinished / "queries.jsonl", queries)
         (unfinished / "qrels").mkdir()
         (unfinished / "qrels" / f"{SPLIT}.tsv").write_text(
-            "".join([HEADER, *qrels]), encoding="utf-8"
+            "\n".join([header, *qrels, ""]), encoding="utf-8"
         )
         (unfinished / VERSION_FILE).write_text(selection.version + "\n")
 
