@@ -68,7 +68,9 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         documents: documents of the corpus, empty ones included.
-        nonempty_documents: documents with a title or a text (what indexing toolkits report).
+        nonempty_documents: documents with a title or a text other than white space.
+        lucene_documents: documents with at least one term in Lucene's index (what Anserini
+            reports). A document of punctuation has none, so this bounds the line above from below.
         queries: queries with judgements: the denominator of every mean.
         judgements: rows of the qrels.
         relevant_judgements: rows of the qrels with a grade of 1 or more.
@@ -78,10 +80,11 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     documents: Count | None = None
     nonempty_documents: Count | None = None
+    lucene_documents: Count | None = None
     queries: Count | None = None
     judgements: Count | None = None
     relevant_judgements: Count | None = None
-    dangling_judgements: Count = 0
+    dangling_judgements: Count | None = None
     distinct_texts: Count | None = None
 
 
@@ -187,5 +190,5 @@ def _fields_at(path: str, kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 def suggestion(wrong: str, known: Sequence[str]) -> str:
     """Say what was probably meant, or "" if nothing is close."""
-    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,144 @@
+"""Where the files of a collection are: a given folder, BENCH_DATA, the cache, or the network."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from datasets_cfg.download import download
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.facts import Archive, Facts
+from datasets_cfg.readers import reader_for
+from datasets_cfg.unpack import unpack
+
+ENVIRONMENT = "BENCH_DATA"
+_FILES_OF_LAYOUT = {
+    "beir": "corpus.jsonl, queries.jsonl and qrels/{split}.tsv",
+    "msmarco": "collection.tsv, queries and qrels (and para.title.txt for the title track)",
+    "dpr": "psgs_w100.tsv and nq-{split}.qa.csv",
+}
+
+
+def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool = True) -> Path:
+    """Folder that holds the files of a collection, in its layout.
+
+    Looks in ``data_dir``, in the folder that BENCH_DATA names, and in the cache; then downloads
+    to the cache. Inside the first two the files may lie in ``<name>``, in a folder of the last
+    parts of the name (``scifact``), or at the top.
+
+    Args:
+        facts: of a declared collection with files (not ``stdlib-code``).
+        data_dir: folder given by the user, if any.
+        cache_dir: folder for downloads.
+        fetch: whether the network may be used.
+
+    Raises:
+        DatasetError: not found and not to be had; the hint says how to obtain it and where to
+            put it.
+    """
+    roots = _roots(data_dir)
+    for root in roots:
+        for folder in _candidates(facts, root):
+            if _holds_corpus(facts, folder):
+                return folder
+    folder = cached_folder(facts, cache_dir)
+    missing = [archive for archive in facts.archives if not _present(facts, archive, folder)]
+    if not facts.public:
+        if _holds_corpus(facts, folder):
+            return folder
+        raise _licensed(facts, roots, cache_dir)
+    if missing and not fetch:
+        raise _absent(facts, missing[0], f"is not in {folder}, and downloads are off", cache_dir)
+    for archive in missing:
+        _obtain(facts, archive, folder, cache_dir)
+    return folder
+
+
+def cached_folder(facts: Facts, cache_dir: Path) -> Path:
+    """Folder in the cache that holds, or would hold, the files of a collection."""
+    return cache_dir / "data" / (facts.folder or facts.name)
+
+
+def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
+    """Where the cache keeps a downloaded file: archives apart, plain files with the collection."""
+    if archive.packed:
+        return cache_dir / "archives" / archive.file_name
+    return cached_folder(facts, cache_dir) / archive.file_name
+
+
+def _roots(data_dir: Path | None) -> list[Path]:
+    named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
+    roots = []
+    for source, value in named.items():
+        if value:
+            root = Path(value).expanduser()
+            if not root.is_dir():
+                raise DatasetError(
+                    f"{source} names {root}, which is no folder",
+                    hint="name the folder that holds the collections, such as DIR in "
+                    "DIR/beir/scifact/corpus.jsonl",
+                )
+            roots.append(root)
+    return roots
+
+
+def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
+    for name in dict.fromkeys((facts.name, facts.folder or facts.name)):
+        parts = PurePosixPath(name).parts
+        for start in range(len(parts)):
+            yield root.joinpath(*parts[start:])
+    yield root
+
+
+def _holds_corpus(facts: Facts, folder: Path) -> bool:
+    titled = facts.title_track == "title"
+    reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
+    try:
+        reader.corpus_files()
+    except DatasetError:
+        return False
+    return True
+
+
+def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
+    """Whether what an archive holds is in ``folder``, plain or gzip-compressed."""
+    if archive.packed and not archive.files:
+        return _holds_corpus(facts, folder)
+    names = archive.files or (archive.file_name.removesuffix(".gz"),)
+    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
+
+
+def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
+    path = archive_path(facts, archive, cache_dir)
+    if not path.is_file():
+        try:
+            download(archive.url, path, archive.md5, archive.size_bytes)
+        except DatasetError as error:
+            raise _absent(facts, archive, f"({error})", cache_dir, error.hint) from error
+    if archive.packed:
+        unpack(path, folder, archive.folder, archive.files)
+
+
+def _absent(
+    facts: Facts, archive: Archive, why: str, cache_dir: Path, first: str = ""
+) -> DatasetError:
+    files = ", ".join(archive.files) or archive.file_name
+    ways = (
+        f"if the files are on this machine: --data-dir DIR, with them in DIR/{facts.name}; "
+        f"if it has no network: run `python -m bench fetch {facts.name}` on one that has, and "
+        f"copy its cache folder to {cache_dir}"
+    )
+    return DatasetError(
+        f"{facts.name}: {files} from {archive.url} {why}",
+        hint=f"{first}; {ways}" if first else ways,
+    )
+
+
+def _licensed(facts: Facts, roots: list[Path], cache_dir: Path) -> DatasetError:
+    looked = ", ".join(str(root) for root in [*roots, cached_folder(facts, cache_dir)])
+    files = _FILES_OF_LAYOUT[facts.layout].format(split=facts.split)
+    where = (roots[0] if roots else Path("DIR")) / facts.name
+    return DatasetError(
+        f"{facts.name} needs a licence, so it cannot be downloaded; it is not in {looked}",
+        hint=f"obtain it:\n{facts.instructions.strip()}\n"
+        f"then put {files} into {where}, and run again with --data-dir {where.parent.parent}",
+    )

@@ -1,0 +1,124 @@
+"""Archives onto disk: nothing outside the folder, nothing half-written."""
+
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
+
+from tqdm import tqdm
+
+from datasets_cfg.download import disk_errors
+from datasets_cfg.errors import DatasetError
+
+COPY_BYTES = 1 << 20
+# RuntimeError: zipfile's word for encryption and for compression that it does not know
+_NOT_READABLE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError)
+
+
+def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str] = ()) -> None:
+    """Put the files below ``inside`` of a zip or tar.gz into ``folder``.
+
+    They are unpacked beside ``folder`` first. A new folder appears whole; in one that exists each
+    file does, and what else it holds stays.
+
+    Args:
+        archive: file to unpack; it is left as it is.
+        folder: where the files go.
+        inside: folder inside the archive, without it in the new paths; "" for its top.
+        wanted: paths below ``inside`` to take; empty for all.
+
+    Raises:
+        DatasetError: a member that would leave the folder (an absolute path, "..", a link), an
+            archive that is damaged or has not what is wanted, or a full disk.
+    """
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+            finished = Path(temporary) / "finished"
+            finished.mkdir()
+            try:
+                taken = _extract(archive, finished, inside, wanted)
+            except _NOT_READABLE as error:
+                raise DatasetError(
+                    f"{archive} cannot be unpacked: {error}",
+                    hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
+                ) from error
+            _refuse_missing(archive, inside, wanted, taken)
+            _put_in_place(finished, folder)
+
+
+def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) -> set[str]:
+    taken = set()
+    members = _zip_members if archive.suffix == ".zip" else _tar_members
+    with tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True) as bar:
+        for name, content in members(archive):
+            relative = _below(name, inside)
+            if relative is None or (wanted and relative not in wanted):
+                continue
+            path = target / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file, COPY_BYTES)
+                bar.update(file.tell())
+            taken.add(relative)
+    return taken
+
+
+def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            link = stat.S_ISLNK(info.external_attr >> 16)
+            _refuse_unsafe(archive, info.filename, link)
+        for info in opened.infolist():
+            if not info.is_dir():
+                with opened.open(info) as content:
+                    yield info.filename, content
+
+
+def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(archive, "r|gz") as opened:
+        for member in opened:
+            _refuse_unsafe(archive, member.name, not (member.isfile() or member.isdir()))
+            content = opened.extractfile(member)
+            if content is not None:
+                yield member.name, content
+
+
+def _refuse_unsafe(archive: Path, name: str, link: bool) -> None:
+    path = PureWindowsPath(name)  # knows both separators and drives
+    if link or path.anchor or ".." in path.parts:
+        reason = "is a link or a device" if link else "leads out of the folder"
+        raise DatasetError(
+            f"{archive}: the member {name!r} {reason}; nothing was unpacked",
+            hint="do not use this archive: it is not the one that was published",
+        )
+
+
+def _below(name: str, inside: str) -> str | None:
+    path = PurePosixPath(name)
+    return str(path.relative_to(inside)) if path.is_relative_to(inside) else None
+
+
+def _refuse_missing(
+    archive: Path, inside: str, wanted: Collection[str], taken: Collection[str]
+) -> None:
+    missing = sorted(set(wanted) - set(taken))
+    if missing or not taken:
+        found = f"has no {', '.join(missing)}" if missing else "has no files"
+        raise DatasetError(f"{archive} {found} in its folder {inside or '/'!r}")
+
+
+def _put_in_place(finished: Path, folder: Path) -> None:
+    if not folder.exists():
+        finished.rename(folder)
+        return
+    for path in sorted(finished.rglob("*")):
+        if path.is_file():
+            target = folder / path.relative_to(finished)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
