@@ -1,0 +1,173 @@
+"""Adapters: small sets of weights attached to a base model, from AdapterHub or PEFT."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from retrievers.card import CardAdapter
+from retrievers.checkpoint import Checkpoint, read_json, read_safetensors_header, sha256
+from retrievers.errors import RetrieverError
+from retrievers.recipe import AdapterIdentity
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+Kind = Literal["adapterhub", "peft"]
+CONFIG = "adapter_config.json"
+WEIGHTS: dict[Kind, tuple[str, ...]] = {
+    "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
+    "peft": ("adapter_model.safetensors", "adapter_model.bin"),
+}
+# Prompt-learning methods change the input rather than the weights, and are not supported.
+PEFT_TYPES = ("LORA", "IA3")
+NAME = "bench"
+
+
+def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
+    """The folder of an adapter; relative paths are relative to the card.
+
+    Raises:
+        RetrieverError: there is no such folder.
+    """
+    folder = (base / Path(adapter.path).expanduser()).resolve()
+    if not folder.is_dir():
+        raise RetrieverError(f"there is no adapter folder {folder}")
+    return folder
+
+
+def identify_adapter(
+    folder: Path, adapter: CardAdapter | None, base: Checkpoint
+) -> AdapterIdentity:
+    """The adapter's library and the sha256 of its files. Loads nothing.
+
+    Raises:
+        RetrieverError: files are missing or damaged, or it was made for another base model.
+    """
+    config = read_json(folder / CONFIG)
+    kind: Kind = "peft" if "peft_type" in config else "adapterhub"
+    if adapter is not None and adapter.kind not in ("auto", kind):
+        raise RetrieverError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
+    if kind == "peft" and config["peft_type"] not in PEFT_TYPES:
+        raise RetrieverError(
+            f"{folder}: PEFT's {config['peft_type']} is not supported",
+            f"supported: {', '.join(PEFT_TYPES)}",
+        )
+    if kind == "adapterhub":
+        _check_base(folder, config, base)
+    weights = _weights(folder, kind)
+    return AdapterIdentity(kind, {path.name: sha256(path) for path in (folder / CONFIG, weights)})
+
+
+def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
+    """Attach an adapter and activate it; weights are read without unpickling code.
+
+    Raises:
+        RetrieverError: the adapter's library is not installed, or the adapter does not fit.
+    """
+    import pickle
+
+    _require(kind)
+    try:
+        attached = (_attach_peft if kind == "peft" else _attach_adapterhub)(network, folder)
+    except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise RetrieverError(
+            f"the adapter {folder} cannot be attached: {_first_line(error)}",
+            "was it made for this base model, and with this version of its library?",
+        ) from error
+    return attached.eval()
+
+
+def _attach_peft(network: "Module", folder: Path) -> "Module":
+    from peft import PeftConfig, PeftModel
+    from peft.utils import load_peft_weights
+
+    config = PeftConfig.from_pretrained(str(folder))
+    # The task decides which head PEFT looks for; an encoder has none.
+    config.task_type = None
+    config.inference_mode = True
+    attached = PeftModel(network, config, adapter_name=NAME)
+    weights = load_peft_weights(str(folder), device="cpu")
+    _check_keys(folder, weights, _peft_keys(attached))
+    attached.load_adapter(str(folder), NAME, is_trainable=False)
+    return attached  # type: ignore[no-any-return]
+
+
+def _peft_keys(attached: Any) -> set[str]:
+    from peft import get_peft_model_state_dict
+
+    return set(get_peft_model_state_dict(attached, adapter_name=NAME))
+
+
+def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
+    import adapters
+
+    adapters.init(network)
+    network_with_adapters: Any = network
+    report: dict[str, list[str]] = {}
+    name = network_with_adapters.load_adapter(
+        str(folder),
+        load_as=NAME,
+        use_safetensors=True,
+        with_head=False,
+        loading_info=report,
+    )
+    missing = report.get("missing_keys", [])
+    if missing:
+        raise RetrieverError(f"the adapter {folder} lacks the weights {_some(missing)}")
+    network_with_adapters.set_active_adapters(name)
+    return network
+
+
+def _check_keys(folder: Path, found: Mapping[str, Any], expected: set[str]) -> None:
+    missing, extra = expected - set(found), set(found) - expected
+    if missing or extra:
+        raise RetrieverError(
+            f"the adapter {folder} does not fit this base model: "
+            f"missing {_some(missing)}; not used {_some(extra)}",
+            "attach it to the model it was trained on",
+        )
+
+
+def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
+    """AdapterHub writes which base it was made for; a file that fits by size may still be wrong."""
+    for key, own in (("model_type", base.config.get("model_type")), ("hidden_size", None)):
+        stated = config.get(key)
+        actual = base.hidden_width if key == "hidden_size" else own
+        if stated is not None and stated != actual:
+            raise RetrieverError(
+                f"the adapter {folder} was made for {config.get('model_name')} "
+                f"({key} {stated}), not for a model with {key} {actual}",
+                "attach it to the model it was trained on",
+            )
+
+
+def _weights(folder: Path, kind: Kind) -> Path:
+    for name in WEIGHTS[kind]:
+        path = folder / name
+        if path.is_file():
+            if path.suffix == ".safetensors":
+                read_safetensors_header(path)
+            return path
+    raise RetrieverError(
+        f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}"
+    )
+
+
+def _require(kind: Kind) -> None:
+    module = "peft" if kind == "peft" else "adapters"
+    if importlib.util.find_spec(module) is None:
+        extra = "peft" if kind == "peft" else "adapters"
+        raise RetrieverError(
+            f"this adapter needs the library {module!r}, which is not installed",
+            f"pip install 'retrieval-bench[{extra}]'",
+        )
+
+
+def _some(names: "list[str] | set[str]") -> str:
+    shown = ", ".join(sorted(names)[:3]) or "none"
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,369 @@
+"""From what the user typed to a recipe and its files, and from there to an encoder.
+
+Resolving hashes files and reads JSON. It imports no model library, so that a run whose vectors
+are all cached starts at once.
+"""
+
+import importlib
+import importlib.util
+import logging
+from dataclasses import dataclass
+from dataclasses import replace as replace_field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retrievers.adapters import adapter_folder, identify_adapter
+from retrievers.card import Card, CardAdapter, CardStage, all_cards, card_names, load_card
+from retrievers.card import suggestion as suggest_card
+from retrievers.checkpoint import (
+    HUB_ID,
+    Checkpoint,
+    fetch_file,
+    inside,
+    locate,
+    open_checkpoint,
+    read_json,
+)
+from retrievers.checkpoint import sha256 as file_sha256
+from retrievers.encoder import Encoder
+from retrievers.errors import RetrieverError
+from retrievers.recipe import Dtype, Prompts, Recipe, Stage
+from retrievers.st_folder import is_st_folder, read_st_folder, stage_activation
+
+logger = logging.getLogger(__name__)
+
+COSINE_ASSUMED = (
+    "the folder does not say which similarity it was trained for: cosine is used, as "
+    "sentence-transformers does; use --like CARD for a model trained with dot products"
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be opened: what is stated, what decides its vectors, where its files are.
+
+    Attributes:
+        document: files of the encoder of documents; None for models without a checkpoint.
+        query: files of the encoder of queries where it is another one.
+        adapter: folder of the adapter to attach.
+    """
+
+    card: Card
+    recipe: Recipe
+    document: Checkpoint | None = None
+    query: Checkpoint | None = None
+    adapter: Path | None = None
+
+    def for_dataset(self, name: str) -> "Model":
+        """This model with the prompts of one dataset."""
+        return replace_field(self, recipe=self.recipe.for_dataset(name))
+
+
+def resolve_model(
+    model: str,
+    *,
+    like: str | None = None,
+    adapter: str | None = None,
+    dtype: Dtype | None = None,
+    max_query_tokens: int | None = None,
+    max_document_tokens: int | None = None,
+    trust_code: bool = False,
+) -> Model:
+    """Find a model and everything that decides its vectors.
+
+    Args:
+        model: a card's name, a ``.toml`` card, a folder, or a Hub id.
+        like: a card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
+        adapter: folder of an AdapterHub or PEFT adapter to attach.
+        dtype: instead of the card's.
+        max_query_tokens: instead of the card's.
+        max_document_tokens: instead of the card's.
+        trust_code: allow a card that names a third party's class.
+
+    Raises:
+        RetrieverError: no such model, a plain checkpoint without ``like``, a checkpoint that is
+            damaged, brings its own code or does not fit the card.
+    """
+    card, base = _find_card(model, like)
+    if card.missing:
+        hint = f"train it with the preset {card.preset}" if card.preset else card.source
+        raise RetrieverError(f"{card.name} cannot be used: {card.missing}", hint)
+    changes: dict[str, Any] = {
+        "adapter": CardAdapter(path=str(Path(adapter).resolve())) if adapter else None,
+        "dtype": dtype,
+        "max_query_tokens": max_query_tokens,
+        "max_document_tokens": max_document_tokens,
+    }
+    card = _replace(card, {name: value for name, value in changes.items() if value is not None})
+    if card.warning:
+        logger.warning("%s: %s", card.name, card.warning)
+    if card.encoder:
+        return Model(card, _third_party_recipe(card, trust_code))
+    if card.kind != "transformer":
+        return Model(card, _plain_recipe(card))
+    return _resolve_transformer(card, base)
+
+
+def open_encoder(
+    model: Model, device: str = "auto", tokens_per_batch: int | None = None
+) -> Encoder:
+    """The encoder of a resolved model. Weights load at its first call.
+
+    Args:
+        model: from ``resolve_model``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        tokens_per_batch: most tokens, padding included, of one batch; None picks by device.
+
+    Raises:
+        RetrieverError: the model has no vectors (BM25), or a third party's class is missing.
+    """
+    if model.recipe.kind == "bm25":
+        raise RetrieverError(f"{model.card.name} makes no vectors: it is searched as it is")
+    if model.recipe.encoder:
+        encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
+        return encoder
+    if model.recipe.kind == "hashing":
+        from retrievers.hashing import HashingEncoder
+
+        return HashingEncoder(model.recipe)
+    from retrievers.transformer import TransformerEncoder
+
+    return TransformerEncoder(model, device, tokens_per_batch)
+
+
+def _find_card(model: str, like: str | None) -> tuple[Card, Path]:
+    """The card to use, and the folder that its paths are relative to."""
+    if like is not None:
+        return _card_like(load_card(like), model), Path.cwd()
+    if model.endswith(".toml"):
+        return load_card(model), Path(model).resolve().parent
+    if model in card_names():
+        return load_card(model), Path.cwd()
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return _card_of_folder(folder.resolve(), model), Path.cwd()
+    if model.count("/") == 1 and not model.startswith((".", "~", "/")):
+        return _card_of_repository(model), Path.cwd()
+    raise RetrieverError(f"there is no model card and no folder {model!r}", suggest_card(model))
+
+
+def _card_like(card: Card, checkpoint: str) -> Card:
+    """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
+    if card.kind != "transformer" or card.encoder:
+        raise RetrieverError(f"--like {card.name}: that card is not of a transformer checkpoint")
+    if card.query_checkpoint:
+        raise RetrieverError(
+            f"--like {card.name}: that model has two encoders, and one checkpoint was given",
+            "write a card with checkpoint and query_checkpoint, and use --model path/to/card.toml",
+        )
+    path = Path(checkpoint).expanduser()
+    where = str(path.resolve()) if path.is_dir() else checkpoint
+    blank = Card(name="", title="", checkpoint="-", pooling="cls")
+    own = ("revision", "package", "weights_sha256", "trained_on", "expected", "unverified")
+    own += ("warning", "missing", "preset", "source", "citation", "licence")
+    changes = {name: getattr(blank, name) for name in own}
+    title = f"{path.name}, like {card.title}"
+    return _replace(card, changes | {"name": path.name, "title": title, "checkpoint": where})
+
+
+def _card_of_folder(folder: Path, typed: str) -> Card:
+    if not is_st_folder(folder):
+        raise _plain_checkpoint(typed)
+    content = read_st_folder(folder)
+    limit = open_checkpoint(folder, content.inner).position_limit
+    length = min(content.max_tokens or limit or 512, limit or content.max_tokens or 512)
+    similarity = content.similarity or "cos"
+    return Card(
+        name=Path(typed).name,
+        title=f"{typed} (sentence-transformers)",
+        checkpoint=str(folder),
+        pooling=content.pooling,
+        stages=content.stages,
+        normalize=content.normalize or similarity == "cos",
+        similarity=similarity,
+        prompts=content.prompts,
+        max_query_tokens=length,
+        max_document_tokens=length,
+        warning="" if content.similarity or content.normalize else COSINE_ASSUMED,
+    )
+
+
+def _card_of_repository(repository: str) -> Card:
+    for name, card in all_cards().items():
+        if card.checkpoint == repository:
+            raise RetrieverError(f"{repository} has a card", f"use --model {name}")
+    if fetch_file(repository, "main", "modules.json") is None:
+        raise _plain_checkpoint(repository)
+    card = _card_of_folder(locate(repository, "main", base=Path.cwd()), repository)
+    return _replace(card, {"checkpoint": repository})
+
+
+def _plain_checkpoint(typed: str) -> RetrieverError:
+    return RetrieverError(
+        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
+        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
+        f"name a card that it is used like: --model {typed} --like retromae "
+        "(see `python -m bench list models`), or write a card: --model path/to/card.toml",
+    )
+
+
+def _resolve_transformer(card: Card, base: Path) -> Model:
+    folders = [stage.folder for stage in card.stages if stage.folder]
+    root = locate(
+        card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
+    )
+    document = open_checkpoint(root, _inner_folder(root), folders)
+    query = None
+    if card.query_checkpoint:
+        query_root = locate(card.query_checkpoint, card.query_revision, base=base)
+        query = open_checkpoint(query_root, _inner_folder(query_root), folders)
+    if card.weights_sha256 not in ("", document.weights_sha256):
+        raise RetrieverError(
+            f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
+            f"{document.weights_sha256}, the card says {card.weights_sha256}",
+            f"for another checkpoint use --model {root} --like {card.name}",
+        )
+    _check_fit(card, document, query)
+    adapter = adapter_folder(card.adapter, base) if card.adapter else None
+    if adapter is not None and query is not None:
+        raise RetrieverError(f"{card.name} has two encoders: an adapter for both is unsupported")
+    return Model(
+        card, _transformer_recipe(card, document, query, adapter), document, query, adapter
+    )
+
+
+def _inner_folder(root: Path) -> str:
+    """Where the transformer is: old sentence-transformers folders keep it in a folder inside."""
+    in_root = (root / "config.json").exists() or not is_st_folder(root)
+    return "" if in_root else read_st_folder(root).inner
+
+
+def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> None:
+    lengths = ((card.max_document_tokens, document), (card.max_query_tokens, query or document))
+    for length, checkpoint in lengths:
+        limit = checkpoint.position_limit
+        if limit is not None and length > limit:
+            raise RetrieverError(
+                f"{card.name}: inputs of {length} tokens do not fit {checkpoint.folder}, "
+                f"which has positions for {limit}",
+                f"set max_query_tokens and max_document_tokens to at most {limit}",
+            )
+    if is_st_folder(document.root):
+        stated = read_st_folder(document.root).pooling
+        if stated != card.pooling:
+            logger.warning(
+                "%s states %s pooling, and is used with %s", document.root, stated, card.pooling
+            )
+
+
+def _transformer_recipe(
+    card: Card, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
+) -> Recipe:
+    stages = _resolve_stages(card.stages, document)
+    return Recipe(
+        model=card.name,
+        kind="transformer",
+        dim=stages[-1].width if stages else document.hidden_width,
+        checkpoint=_checkpoint_name(card.checkpoint),
+        revision=document.revision or card.revision,
+        query_checkpoint=_checkpoint_name(card.query_checkpoint),
+        query_revision=(query.revision or card.query_revision) if query else "",
+        files=dict(document.hashes),
+        query_files=dict(query.hashes) if query else {},
+        pooling=card.pooling,
+        stages=stages,
+        normalize=card.normalize,
+        similarity=card.similarity,
+        title_join=card.title_join,
+        segment_ids=card.segment_ids,
+        max_query_tokens=card.max_query_tokens,
+        max_document_tokens=card.max_document_tokens,
+        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
+        dataset_prompts=dict(card.prompts.datasets),
+        adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
+        dtype=card.dtype,
+    )
+
+
+def _checkpoint_name(checkpoint: str) -> str:
+    """A Hub id as it is, a folder by its last part: where it lies is nobody else's business."""
+    return checkpoint if HUB_ID.fullmatch(checkpoint) else Path(checkpoint).name
+
+
+def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:
+    resolved: list[Stage] = []
+    for stage in stages:
+        width = resolved[-1].width if resolved else checkpoint.hidden_width
+        resolved.append(_resolve_stage(stage, checkpoint, width))
+    return tuple(resolved)
+
+
+def _resolve_stage(stage: CardStage, checkpoint: Checkpoint, width: int) -> Stage:
+    if stage.key:
+        return Stage(stage.kind, f"key:{stage.key}", stage.width or width, eps=stage.eps)
+    path = inside(checkpoint.root, stage.folder) / "config.json"
+    config = read_json(path)
+    key = "out_features" if stage.kind == "dense" else "dimension"
+    found = config.get(key)
+    if not isinstance(found, int):
+        raise RetrieverError(f"{path} states no {key}")
+    activation = stage_activation(config) if stage.kind == "dense" else "identity"
+    return Stage(stage.kind, f"folder:{stage.folder}", found, activation, stage.eps)
+
+
+def _plain_recipe(card: Card) -> Recipe:
+    """Recipe of a model that has no checkpoint: its options decide everything."""
+    dim = card.options.get("dim", 0)
+    if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
+        raise RetrieverError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
+    return Recipe(
+        model=card.name,
+        kind=card.kind,
+        dim=dim,
+        checkpoint=card.checkpoint,
+        revision=card.revision if card.checkpoint else "",
+        normalize=card.normalize,
+        similarity=card.similarity,
+        title_join=card.title_join,
+        max_query_tokens=card.max_query_tokens,
+        max_document_tokens=card.max_document_tokens,
+        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
+        dataset_prompts=dict(card.prompts.datasets),
+        dtype=card.dtype,
+        options=dict(card.options),
+    )
+
+
+def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
+    if not trust_code:
+        raise RetrieverError(
+            f"{card.name} runs {card.encoder}, code that is not part of this project",
+            "read it, then allow it with --trust-code",
+        )
+    recipe = _plain_recipe(card)
+    if recipe.dim < 1:
+        raise RetrieverError(f"card {card.name}: say the length of its vectors as options.dim")
+    module = card.encoder.partition(":")[0]
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise RetrieverError(f"card {card.name}: there is no module {module!r}", "install it")
+    source = Path(spec.origin)
+    files = {source.name: file_sha256(source)}
+    return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+
+
+def _load_class(encoder: str) -> Any:
+    module, _, name = encoder.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RetrieverError(f"cannot load the encoder class {encoder}: {error}") from error
+
+
+def _replace(card: Card, changes: dict[str, Any]) -> Card:
+    try:
+        return msgspec.structs.replace(card, **changes)
+    except ValueError as error:
+        raise RetrieverError(f"{card.name}: {error}") from error
