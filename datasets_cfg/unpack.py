@@ -1,5 +1,6 @@
 """Archives onto disk: nothing outside the folder, nothing half-written."""
 
+import gzip
 import shutil
 import stat
 import tarfile
@@ -16,8 +17,14 @@ from datasets_cfg.download import disk_errors
 from datasets_cfg.errors import DatasetError
 
 COPY_BYTES = 1 << 20
-# RuntimeError: zipfile's word for encryption and for compression that it does not know
-_NOT_READABLE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError)
+_NOT_READABLE = (
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    RuntimeError,  # zipfile's word for encryption and for compression that it does not know
+)
 
 
 def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str] = ()) -> None:
@@ -81,12 +88,15 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(archive, "r|gz") as opened:
-        for member in opened:
-            _refuse_unsafe(archive, member.name, not (member.isfile() or member.isdir()))
-            content = opened.extractfile(member)
-            if content is not None:
-                yield member.name, content
+    with gzip.open(archive) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as opened:
+            for member in opened:
+                _refuse_unsafe(archive, member.name, not (member.isfile() or member.isdir()))
+                content = opened.extractfile(member)
+                if content is not None:
+                    yield member.name, content
+        while stream.read(COPY_BYTES):  # the checksum is compared at the end of the stream
+            pass
 
 
 def _refuse_unsafe(archive: Path, name: str, link: bool) -> None:

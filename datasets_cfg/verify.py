@@ -112,8 +112,11 @@ def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
     corpus = dataset.corpus
     if not corpus.manifest.empty_documents:
         return
-    blank = pc.and_(_is_blank(corpus.titles), _is_blank(corpus.texts))
-    rows = np.flatnonzero(blank.to_numpy())
+    batches = corpus.table.to_batches()  # one at a time: trimming copies the text
+    blank = [pc.and_(_is_blank(batch["title"]), _is_blank(batch["text"])) for batch in batches]
+    rows = np.flatnonzero(
+        np.concatenate([column.to_numpy(zero_copy_only=False) for column in blank])
+    )
     yield _of_rows(
         "note",
         "documents have neither title nor text",
@@ -123,7 +126,7 @@ def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
     )
 
 
-def _is_blank(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _is_blank(column: pa.LargeStringArray) -> pa.BooleanArray:
     return pc.equal(pc.binary_length(pc.ascii_trim_whitespace(column)), 0)
 
 
@@ -135,12 +138,12 @@ def _duplicate_texts(dataset: Dataset) -> Iterator[Finding]:
         return
     distinct = len(corpus) - len(rows)
     published = dataset.facts.counts.distinct_texts
-    known = "as published" if distinct == published else "none is published"
-    differs = published is not None and distinct != published
+    what = "documents repeat the title and text of an earlier one"
+    if published is not None:
+        what += f": {distinct:,} are distinct, {published:,} in the published collection"
     yield _of_rows(
-        "warning" if differs else "note",
-        "documents repeat the title and text of an earlier one: "
-        + (f"{distinct:,} are distinct, {published:,} published" if differs else known),
+        "note" if published in (None, distinct) else "warning",
+        what,
         rows,
         corpus.ids,
         "equal texts score equally: see the range that tie-breaking could give",
@@ -196,8 +199,7 @@ def _missing_queries(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
-    pairs = zip(dataset.qrels.query_ids, dataset.qrels.grades.tolist(), strict=True)
-    answered = {query for query, grade in pairs if grade > 0}
+    answered = {query for query, _, grade in dataset.qrels if grade > 0}
     without = [query for query in dataset.qrels.queries() if query not in answered]
     if without:
         yield Finding(
@@ -222,9 +224,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
             _some(ids),
         )
         return
-    judged = zip(dataset.qrels.query_ids, dataset.qrels.doc_ids, strict=True)
-    relevant = zip(judged, dataset.qrels.grades.tolist(), strict=True)
-    lost = [query for (query, document), grade in relevant if query == document and grade > 0]
+    lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
     yield Finding(
         "warning" if lost else "note",
         "query ids are also ids of documents; exclude_self is on, so each of these documents is "

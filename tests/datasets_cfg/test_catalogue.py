@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+
+from datasets_cfg.catalogue import (
+    dataset_names,
+    expand,
+    facts_for,
+    suite_for,
+    suite_names,
+)
+from datasets_cfg.errors import DatasetError
+
+
+def test_names_are_sorted_and_their_facts_load():
+    names = dataset_names()
+    assert list(names) == sorted(names)
+    assert [facts_for(name).name for name in names] == list(names)
+
+
+def test_a_suite_expands_to_its_collections_and_nested_suites():
+    members = expand(["beir"])
+    assert len(members) == 13 + 12
+    assert [name for name in members if "cqadupstack" in name] == expand(["beir/cqadupstack"])
+
+
+def test_collections_suites_and_folders_mix_and_nothing_occurs_twice(tmp_path):
+    names = expand(["beir/scifact", str(tmp_path), "beir-13", "beir/scifact"])
+    assert names[:2] == ["beir/scifact", str(tmp_path)]
+    assert len(names) == 2 + 12
+    assert names.count("beir/scifact") == 1
+
+
+def test_a_declared_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "msmarco").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert expand(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
+    assert expand(["./msmarco"]) == ["./msmarco"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("scifact", "beir/scifact"), ("beir/scifct", "beir/scifact"), ("bier", "beir")],
+)
+def test_an_unknown_name_suggests_the_closest(typed, meant):
+    with pytest.raises(DatasetError, match=repr(typed)) as caught:
+        expand([typed])
+    assert caught.value.hint.startswith(f"did you mean {meant}")
+
+
+def test_a_name_like_no_other_says_how_to_list_them():
+    with pytest.raises(DatasetError) as caught:
+        expand(["qqqqqqqq"])
+    assert "bench list" in caught.value.hint
+
+
+def test_facts_and_suites_of_unknown_names_are_refused():
+    with pytest.raises(DatasetError, match="beir/scifac"):
+        facts_for("beir/scifac")
+    with pytest.raises(DatasetError, match="beir-14"):
+        suite_for("beir-14")
+
+
+def test_suites_keep_the_order_in_which_they_are_declared():
+    assert suite_names()[0] == "beir"
+    assert suite_for("beir-18").title.startswith("BEIR, all 18")
+
+
+def test_importing_the_catalogue_reads_no_collection():
+    code = (
+        "import sys, datasets_cfg.catalogue as c\n"
+        "heavy = {'torch', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "cached = [c._fact_files.cache_info().currsize, c._suites.cache_info().currsize]\n"
+        "sys.exit(str((heavy, cached)) if heavy or any(cached) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,141 @@
+"""The declared collections: figures pinned against what was published."""
+
+import math
+
+import pytest
+
+from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names
+
+FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters"
+PUBLIC = (
+    "trec-covid nfcorpus nq hotpotqa fiqa arguana webis-touche2020 quora dbpedia-entity scidocs "
+    "fever climate-fever scifact msmarco"
+)
+LICENSED = "bioasq signal1m trec-news robust04"
+TRACKS = ["dev", "dl19", "dl20"]
+
+
+def names(prefix: str, words: str) -> set[str]:
+    return {f"{prefix}/{word}" for word in words.split()}
+
+
+def test_the_collections_are_those_of_beir_ms_marco_and_dpr():
+    assert set(dataset_names()) == (
+        names("beir", f"{PUBLIC} {LICENSED}")
+        | names("beir/cqadupstack", f"{FORUMS} wordpress")
+        | {f"{track}/{name}" for track in ("msmarco", "msmarco-title") for name in TRACKS}
+        | {"dpr/nq", "stdlib-code"}
+    )
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_every_collection_says_what_people_ask_first(name):
+    facts = facts_for(name)
+    assert facts.title
+    assert facts.licence
+    assert facts.homepage.startswith("http")
+    assert facts.measures
+    assert facts.citation or name == "stdlib-code"
+    assert facts.version or name == "stdlib-code"
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_a_collection_can_be_downloaded_or_says_how_to_obtain_it(name):
+    facts = facts_for(name)
+    assert facts.public != bool(facts.instructions)
+    assert facts.public == bool(facts.archives) or name == "stdlib-code"
+    unchecked = [archive.file_name for archive in facts.archives if not archive.md5]
+    assert all(
+        any(file.split(".")[0] in doubt or "archive" in doubt for doubt in facts.unverified)
+        for file in unchecked
+    )
+
+
+def test_only_beir_leaves_out_the_query_itself():
+    for name in dataset_names():
+        assert facts_for(name).exclude_self == name.startswith("beir/")
+
+
+def test_beir_shows_ndcg_and_then_recall():
+    for name in dataset_names():
+        if name.startswith("beir/"):
+            facts = facts_for(name)
+            assert (facts.main_measure, facts.measures) == ("nDCG@10", ("R@100",))
+            assert facts.split == ("dev" if name == "beir/msmarco" else "test")
+
+
+@pytest.mark.parametrize("track", ["msmarco", "msmarco-title"])
+def test_ms_marco_has_its_official_measures_and_denominators(track):
+    dev, dl19, dl20 = (facts_for(f"{track}/{name}") for name in TRACKS)
+    assert (dev.main_measure, dev.measures) == ("RR@10", ("R@1000", "R@50"))
+    assert dev.counts.queries == 6980
+    assert (dl19.counts.queries, dl20.counts.queries) == (43, 54)
+    for facts in (dl19, dl20):
+        assert facts.main_measure == "nDCG@10"
+        assert facts.measures == ("R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)")
+    assert {facts.counts.documents for facts in (dev, dl19, dl20)} == {8_841_823}
+    assert {facts.title_track for facts in (dev, dl19, dl20)} == {
+        "title" if track == "msmarco-title" else "no-title"
+    }
+
+
+def test_dpr_counts_answers_in_the_first_hundred_passages():
+    facts = facts_for("dpr/nq")
+    assert facts.depth == 100
+    assert (facts.main_measure, facts.measures) == ("Success@20", ("Success@5", "Success@100"))
+    assert (facts.counts.documents, facts.counts.queries) == (21_015_324, 3610)
+
+
+def test_every_other_collection_is_retrieved_a_thousand_deep():
+    assert {facts_for(name).depth for name in dataset_names() if name != "dpr/nq"} == {1000}
+
+
+def test_the_forums_of_cqadupstack_have_their_published_total():
+    forums = [facts_for(name) for name in suite_for("beir/cqadupstack").members]
+    assert len(forums) == 12
+    assert sum(facts.counts.queries or 0 for facts in forums) == 13_145
+    assert sum(facts.counts.documents or 0 for facts in forums) == 457_199
+
+
+def test_counts_agree_with_one_another():
+    for name in dataset_names():
+        counts = facts_for(name).counts
+        most = math.inf if counts.documents is None else counts.documents
+        assert (counts.lucene_documents or 0) <= (counts.nonempty_documents or most) <= most
+        assert (counts.distinct_texts or 0) <= most
+        assert (counts.relevant_judgements or 0) <= (counts.judgements or math.inf)
+
+
+def test_files_of_one_name_in_the_cache_are_one_file():
+    by_name = {}
+    for name in dataset_names():
+        for archive in facts_for(name).archives:
+            source = (archive.url, archive.md5, archive.size_bytes)
+            assert by_name.setdefault(archive.file_name, source) == source
+
+
+@pytest.mark.parametrize(
+    ("suite", "size"), [("beir", 14), ("beir-13", 13), ("beir-15", 15), ("beir-18", 18)]
+)
+def test_a_mean_of_beir_is_over_as_many_sets_as_its_title_says(suite, size):
+    members = suite_for(suite).members
+    assert len(set(members)) == len(members) == size
+    assert str(size) in suite_for(suite).title or suite == "beir-15"
+
+
+def test_the_members_of_suites_exist():
+    known = {*dataset_names(), *suite_names()}
+    for suite in suite_names():
+        assert set(suite_for(suite).members) <= known - {suite}
+
+
+def test_a_mean_is_shown_only_over_one_main_measure():
+    for name in suite_names():
+        suite = suite_for(name)
+        datasets = [member for member in suite.members if member in dataset_names()]
+        assert suite.mean == (len({facts_for(member).main_measure for member in datasets}) == 1)
+
+
+def test_licensed_collections_count_in_one_mean_only():
+    for name in names("beir", LICENSED):
+        assert [suite for suite in suite_names() if name in suite_for(suite).members] == ["beir-18"]

@@ -1,0 +1,91 @@
+import msgspec
+import pytest
+
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.facts import Archive, Facts, parse, suggestion
+
+MINIMAL = 'name = "mine"\nlayout = "beir"\n'
+
+
+def facts_of(toml: str) -> Facts:
+    return parse((MINIMAL + toml).encode(), Facts, "mine.toml")
+
+
+def test_a_plain_folder_needs_a_name_and_a_layout_only():
+    facts = facts_of("")
+    assert (facts.split, facts.main_measure, facts.depth) == ("test", "nDCG@10", 1000)
+    assert facts.exclude_self is False
+    assert facts.counts.documents is None
+
+
+def test_facts_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        facts_of("").depth = 3
+
+
+@pytest.mark.parametrize(
+    ("toml", "named", "hint"),
+    [
+        ('splitt = "dev"', "splitt", "did you mean split?"),
+        ("[counts]\ndocumets = 3", r"documets.*\$\.counts", "did you mean documents"),
+        ('[[archives]]\nurl = "https://a/b.zip"\nmd = ""', r"\$\.archives", "did you mean md5?"),
+        ('title_track = "titel"', r"titel.*\$\.title_track", "did you mean title"),
+        ('[files]\ncolection = "c.tsv"', "colection", "did you mean collection?"),
+        ("xyzzy = 1", "xyzzy", "known keys: name, layout, title"),
+    ],
+)
+def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named, hint):
+    with pytest.raises(DatasetError, match=f"mine.toml: .*{named}") as caught:
+        facts_of(toml)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'depth = "1000"',
+        "depth = 0",
+        "exclude_self = 1",
+        'main_measure = "nDCG@0"',
+        'main_measure = "ndcg 10"',
+        "[counts]\ndocuments = -1",
+        '[[archives]]\nurl = "file:///etc/passwd"',
+        '[[archives]]\nurl = "https://host/folder/"',
+        '[[archives]]\nurl = "https://a/b.zip"\nmd5 = "123"',
+        "depth = ",
+    ],
+)
+def test_a_wrong_type_or_value_is_refused(toml):
+    with pytest.raises(DatasetError, match=r"mine\.toml: "):
+        facts_of(toml)
+
+
+def test_an_unknown_layout_is_refused_with_the_closest_one():
+    with pytest.raises(DatasetError, match="'bier'") as caught:
+        parse(b'name = "mine"\nlayout = "bier"', Facts, "mine.toml")
+    assert caught.value.hint == "did you mean beir?"
+
+
+def test_a_file_that_is_not_text_is_refused():
+    with pytest.raises(DatasetError, match=r"mine\.toml"):
+        parse(b"\xff\xfe", Facts, "mine.toml")
+
+
+@pytest.mark.parametrize("name", ["RR(rel=2)", "AP", "R@1000", "R(rel=2)@1000", "Success@20"])
+def test_names_of_ir_measures_are_measures(name):
+    assert facts_of(f'main_measure = "{name}"').main_measure == name
+
+
+def test_an_archive_knows_its_file_name_and_whether_it_is_packed():
+    assert Archive("https://host/a/b.tar.gz").packed
+    assert not Archive("https://host/a/b.tsv.gz").packed
+    assert Archive("https://host/a/b.tsv.gz").file_name == "b.tsv.gz"
+
+
+def test_facts_survive_json():
+    facts = facts_of("[counts]\ndocuments = 3")
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=Facts) == facts
+
+
+def test_nothing_is_suggested_where_nothing_is_close():
+    assert suggestion("qqqq", ["alpha", "beta"]) == ""

@@ -1,0 +1,165 @@
+import gzip
+import hashlib
+import io
+import zipfile
+
+import msgspec
+import pytest
+
+from datasets_cfg import download
+from datasets_cfg.catalogue import facts_for
+from datasets_cfg.errors import DatasetError
+from datasets_cfg.facts import Archive, Facts
+from datasets_cfg.locate import archive_path, cached_folder, find_files
+
+FILES = {
+    "tiny/corpus.jsonl": b'{"_id": "d", "text": "t"}\n',
+    "tiny/queries.jsonl": b'{"_id": "q", "text": "t"}\n',
+    "tiny/qrels/test.tsv": b"query-id\tcorpus-id\tscore\nq\td\t1\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setattr(download, "FIRST_WAIT_S", 0.0)
+
+
+@pytest.fixture
+def tiny(file_server) -> Facts:
+    """A collection on the server, in a zip."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in FILES.items():
+            archive.writestr(name, content)
+    file_server.files["tiny.zip"] = buffer.getvalue()
+    md5 = hashlib.md5(buffer.getvalue()).hexdigest()
+    archive = Archive(file_server.url("tiny.zip"), md5, len(buffer.getvalue()), folder="tiny")
+    return Facts("set/tiny", "beir", archives=(archive,))
+
+
+@pytest.mark.parametrize("place", ["set/tiny", "tiny", "."])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_given_folder_is_found_in_three_places(place, compressed, tiny, tmp_path):
+    folder = tmp_path / "data" / place
+    folder.mkdir(parents=True)
+    content = FILES["tiny/corpus.jsonl"]
+    name = "corpus.jsonl.gz" if compressed else "corpus.jsonl"
+    (folder / name).write_bytes(gzip.compress(content) if compressed else content)
+    assert find_files(tiny, tmp_path / "data", tmp_path / "cache", fetch=False) == folder
+
+
+def test_the_given_folder_goes_before_the_environment_and_that_before_the_cache(
+    tiny, tmp_path, monkeypatch
+):
+    cache = tmp_path / "cache"
+    given, environment = tmp_path / "given", tmp_path / "environment"
+    for root in (given, environment, cache / "data"):
+        (root / "set" / "tiny").mkdir(parents=True)
+        (root / "set" / "tiny" / "corpus.jsonl").touch()
+    monkeypatch.setenv("BENCH_DATA", str(environment))
+    assert find_files(tiny, given, cache) == given / "set/tiny"
+    assert find_files(tiny, None, cache) == environment / "set/tiny"
+    monkeypatch.delenv("BENCH_DATA")
+    assert find_files(tiny, None, cache) == cached_folder(tiny, cache)
+
+
+def test_what_is_nowhere_is_downloaded_once(tiny, tmp_path, file_server):
+    folder = find_files(tiny, None, tmp_path)
+    assert find_files(tiny, None, tmp_path) == folder
+    found = {f"tiny/{path.relative_to(folder)}": path for path in folder.rglob("*.*")}
+    assert {name: path.read_bytes() for name, path in found.items()} == FILES
+    assert len(file_server.requests) == 1
+
+
+def test_an_archive_of_several_collections_is_downloaded_once(tiny, tmp_path, file_server):
+    other = msgspec.structs.replace(tiny, name="set/other")
+    find_files(tiny, None, tmp_path)
+    find_files(other, None, tmp_path)
+    assert len(file_server.requests) == 1
+
+
+def test_plain_files_join_what_an_archive_gave(tiny, tmp_path, file_server):
+    file_server.files["more.tsv.gz"] = gzip.compress(b"1\tone\n")
+    more = Archive(file_server.url("more.tsv.gz"))
+    facts = msgspec.structs.replace(tiny, archives=(*tiny.archives, more))
+    find_files(tiny, None, tmp_path)
+    folder = find_files(facts, None, tmp_path)
+    assert (folder / "more.tsv.gz").is_file()
+    assert (folder / "corpus.jsonl").is_file()
+    assert len(file_server.requests) == 2
+
+
+def test_the_two_tracks_of_ms_marco_share_a_folder_and_an_archive(tmp_path):
+    plain, titled = facts_for("msmarco/dl19"), facts_for("msmarco-title/dev")
+    assert cached_folder(plain, tmp_path) == cached_folder(titled, tmp_path)
+    assert archive_path(plain, plain.archives[0], tmp_path) == archive_path(
+        titled, titled.archives[0], tmp_path
+    )
+
+
+def test_the_title_track_is_not_found_without_the_titles(tmp_path):
+    folder = tmp_path / "msmarco"
+    folder.mkdir()
+    (folder / "collection.tsv").touch()
+    assert find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False) == folder
+    with pytest.raises(DatasetError, match="downloads are off"):
+        find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
+    (folder / "para.title.txt").touch()
+    found = find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
+    assert found == folder
+
+
+def test_beir_msmarco_is_not_taken_for_the_passage_ranking_files(tmp_path):
+    (tmp_path / "msmarco").mkdir()
+    (tmp_path / "msmarco" / "corpus.jsonl").touch()
+    assert find_files(facts_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
+    with pytest.raises(DatasetError):
+        find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False)
+
+
+def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path, file_server):
+    with pytest.raises(DatasetError, match=r"set/tiny: tiny\.zip from http.*/tiny\.zip") as caught:
+        find_files(tiny, None, tmp_path, fetch=False)
+    assert "--data-dir DIR" in caught.value.hint
+    assert "bench fetch set/tiny" in caught.value.hint
+    assert file_server.requests == []
+
+
+def test_an_unreachable_host_is_named_with_the_two_ways_on(tiny, tmp_path):
+    away = msgspec.structs.replace(tiny.archives[0], url="http://127.0.0.1:9/tiny.zip")
+    facts = msgspec.structs.replace(tiny, archives=(away,))
+    with pytest.raises(DatasetError, match=r"127\.0\.0\.1:9/tiny\.zip cannot be reached") as caught:
+        find_files(facts, None, tmp_path)
+    assert "--data-dir DIR" in caught.value.hint
+    assert "bench fetch set/tiny" in caught.value.hint
+
+
+def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_path):
+    facts = facts_for("beir/robust04")
+    with pytest.raises(DatasetError, match="beir/robust04 needs a licence") as caught:
+        find_files(facts, tmp_path, tmp_path / "cache")
+    assert "https://trec.nist.gov/data/cd45" in caught.value.hint
+    assert str(tmp_path / "beir" / "robust04") in caught.value.hint
+    assert f"--data-dir {tmp_path}" in caught.value.hint
+
+
+def test_a_licensed_collection_that_is_there_is_used(tmp_path):
+    folder = tmp_path / "beir" / "robust04"
+    folder.mkdir(parents=True)
+    (folder / "corpus.jsonl").touch()
+    assert find_files(facts_for("beir/robust04"), tmp_path, tmp_path / "cache") == folder
+
+
+def test_a_given_folder_that_does_not_exist_is_refused(tiny, tmp_path, monkeypatch):
+    with pytest.raises(DatasetError, match=r"--data-dir names .*gone, which is no folder"):
+        find_files(tiny, tmp_path / "gone", tmp_path)
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "gone"))
+    with pytest.raises(DatasetError, match=r"BENCH_DATA names .*gone, which is no folder"):
+        find_files(tiny, None, tmp_path)
+
+
+def test_real_collections_are_found_below_bench_data(bench_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_DATA", str(bench_data))
+    found = find_files(facts_for("beir/scifact"), None, tmp_path, fetch=False)
+    assert found == bench_data / "beir" / "scifact"

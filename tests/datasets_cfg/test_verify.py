@@ -1,0 +1,176 @@
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from datasets_cfg.corpus import Document
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.facts import Archive, Counts, Facts
+from datasets_cfg.locate import archive_path
+from datasets_cfg.readers import reader_for
+from datasets_cfg.records import Qrels, Queries
+from datasets_cfg.verify import Finding, verify
+
+CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
+JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]
+
+
+def dataset_of(
+    folder: Path,
+    documents: list[Document] = CLEAN,
+    judged: list[tuple[str, str, int]] = JUDGED,
+    facts: Facts | None = None,
+) -> Dataset:
+    lines = [
+        json.dumps({"_id": id_, "title": title, "text": text}) for id_, title, text in documents
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    queries, ids, grades = zip(*judged, strict=True)
+    asked = tuple(dict.fromkeys(queries))
+    return Dataset(
+        facts or Facts("mine", "beir"),
+        Queries(asked, asked),
+        Qrels(queries, ids, np.array(grades, dtype=np.int32)),
+        None,
+        reader_for("beir", folder, "test"),
+        folder / "cache",
+    )
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def test_clean_data_have_no_findings(tmp_path):
+    assert verify(dataset_of(tmp_path)) == []
+
+
+def test_a_judged_document_that_is_missing_warns(tmp_path):
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1), ("q2", "no", 0)])))
+    assert (found.severity, found.count, found.examples) == ("warning", 2, ("gone", "no"))
+    assert "1 of them relevant" in found.what
+
+
+def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
+    facts = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)))
+    assert (found.severity, found.count) == ("note", 1)
+    assert "official" in found.what
+
+
+def test_a_judged_query_that_is_missing_is_an_error(tmp_path):
+    dataset = dataset_of(tmp_path)
+    object.__setattr__(dataset, "queries", Queries(("q1",), ("one",)))
+    found = only(verify(dataset))
+    assert (found.severity, found.examples) == ("error", ("q2",))
+
+
+def test_a_query_without_a_relevant_document_warns(tmp_path):
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q3", "d1", 0), ("q4", "d1", -1)])))
+    assert (found.severity, found.count, found.examples) == ("warning", 2, ("q3", "q4"))
+
+
+def test_repeated_texts_are_counted_beyond_the_first(tmp_path):
+    repeated = [Document("d4", "a", "b"), Document("d5", "a", "b"), Document("d6", "ab", "")]
+    found = only(verify(dataset_of(tmp_path, [*CLEAN, *repeated])))
+    assert (found.severity, found.count, found.examples) == ("note", 2, ("d4", "d5"))
+
+
+def test_another_number_of_distinct_texts_than_published_warns(tmp_path):
+    facts = Facts("mine", "beir", counts=Counts(distinct_texts=4))
+    found = only(verify(dataset_of(tmp_path, [*CLEAN, Document("d4", "a", "b")], facts=facts)))
+    assert found.severity == "warning"
+    assert "3 are distinct, 4 in the published collection" in found.what
+
+
+def test_empty_documents_are_listed(tmp_path):
+    empty = [Document("d4", " ", "\t"), Document("d5", "", "x"), Document("d6", "", "")]
+    found = only(verify(dataset_of(tmp_path, [*CLEAN, *empty])))
+    assert (found.severity, found.count, found.examples) == ("note", 2, ("d4", "d6"))
+
+
+def test_colliding_ids_do_not_matter_where_nothing_is_dropped(tmp_path):
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)])))
+    assert (found.severity, found.examples) == ("note", ("d1",))
+    assert "nothing is dropped" in found.what
+
+
+@pytest.mark.parametrize(("document", "severity"), [("d1", "warning"), ("d2", "note")])
+def test_colliding_ids_warn_where_a_relevant_document_would_be_dropped(
+    document, severity, tmp_path
+):
+    facts = Facts("mine", "beir", exclude_self=True)
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", document, 1)], facts=facts)))
+    assert (found.severity, found.count) == (severity, 1)
+    assert ("exclude_self = false" in found.suggestion) == (severity == "warning")
+
+
+def test_duplicate_ids_are_an_error_that_names_them(tmp_path):
+    found = only(verify(dataset_of(tmp_path, [*CLEAN, Document("d2", "again", "")])))
+    assert found.severity == "error"
+    assert "'d2' occurs twice" in found.what
+
+
+def test_counts_that_differ_are_errors_and_come_first(tmp_path):
+    facts = Facts("mine", "beir", counts=Counts(documents=5, queries=2, lucene_documents=4))
+    findings = verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
+    assert [finding.severity for finding in findings] == ["error", "error", "warning"]
+    assert "documents: 5 published, 3 found" in findings[0].what
+    assert "3 documents have text, where Lucene indexed 4" in findings[1].what
+
+
+@pytest.mark.parametrize("place", ["cache", "folder", "beside"])
+def test_an_archive_that_is_present_is_compared_with_its_checksum(place, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    right = Archive("https://host/mine.zip", hashlib.md5(b"right").hexdigest())
+    dataset = dataset_of(folder, facts=Facts("mine", "beir", archives=(right,)))
+    path = {
+        "cache": archive_path(dataset.facts, right, dataset.cache_dir),
+        "folder": folder / "mine.zip",
+        "beside": tmp_path / "mine.zip",
+    }[place]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"right")
+    assert verify(dataset) == []
+    path.write_bytes(b"wrong")
+    found = only(verify(dataset))
+    assert (found.severity, found.examples) == ("error", ("mine.zip",))
+    assert hashlib.md5(b"wrong").hexdigest() in found.what
+
+
+def test_findings_can_be_written_as_json():
+    finding = Finding("note", "what", 1, ("a",))
+    assert msgspec.json.decode(msgspec.json.encode(finding))["examples"] == ["a"]
+
+
+def test_the_real_scifact_is_clean(bench_data, tmp_path):
+    dataset = open_dataset("beir/scifact", cache_dir=tmp_path, data_dir=bench_data)
+    assert verify(dataset) == []
+
+
+def test_the_real_nfcorpus_repeats_forty_texts_as_published(bench_data, tmp_path):
+    dataset = open_dataset("beir/nfcorpus", cache_dir=tmp_path, data_dir=bench_data)
+    found = only(verify(dataset))
+    assert (found.severity, found.count) == ("note", 40)
+
+
+def test_the_real_cranfield_has_colliding_ids_and_two_empty_documents(bench_data, tmp_path):
+    folder = str(bench_data / "classic" / "cranfield")
+    findings = verify(open_dataset(folder, cache_dir=tmp_path))
+    assert [(finding.severity, finding.count) for finding in findings] == [
+        ("note", 225),
+        ("note", 2),
+        ("note", 1),
+    ]
+    assert findings[1].examples == ("471", "995")
+
+
+def test_the_real_cisi_has_colliding_ids(bench_data, tmp_path):
+    folder = str(bench_data / "classic" / "cisi")
+    findings = verify(open_dataset(folder, cache_dir=tmp_path))
+    assert findings[0].count == 76
