@@ -182,7 +182,7 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def _position(groups: Ints) -> Ints:
+def position_in_group(groups: Ints) -> Ints:
     """Position of each row within its run of equal values; ``groups`` is sorted."""
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
@@ -196,7 +196,7 @@ def _dcg(queries: Ints, ranks: Ints, grades: Ints, measure: Measure, judged: Jud
 def _ndcg(measure: Measure, judged: JudgedRun) -> Floats:
     """Järvelin and Kekäläinen (2002) with linear gain; the ideal uses all judged documents."""
     found = _dcg(judged.hit_query, judged.hit_rank, judged.hit_grade, measure, judged)
-    ideal_ranks = _position(judged.judged_query)
+    ideal_ranks = position_in_group(judged.judged_query)
     ideal = _dcg(judged.judged_query, ideal_ranks, judged.judged_grade, measure, judged)
     return _ratio(found, ideal)
 
@@ -224,7 +224,7 @@ def _average_precision(measure: Measure, judged: JudgedRun) -> Floats:
     """Sum of the precisions at the relevant documents over *all* relevant documents."""
     hits = _relevant_hits(measure, judged)
     queries, ranks = judged.hit_query[hits], judged.hit_rank[hits]
-    precisions = (_position(queries) + 1) / (ranks + 1)
+    precisions = (position_in_group(queries) + 1) / (ranks + 1)
     return _ratio(_total(queries, precisions, judged), _relevant(measure, judged))
 
 
