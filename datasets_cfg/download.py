@@ -93,7 +93,7 @@ def disk_errors(path: Path, size_bytes: int = 0) -> Iterator[None]:
         if error.errno in _FULL:
             raise DatasetError(
                 f"the disk is full: {path}{needed}",
-                hint="free some space and run again, or choose another folder: --cache-dir DIR",
+                hint="free some space and run again, or choose another cache folder",
             ) from error
         raise DatasetError(f"{path} cannot be written{needed}: {error}") from error
 

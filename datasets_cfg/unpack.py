@@ -1,5 +1,6 @@
 """Archives onto disk: nothing outside the folder, nothing half-written."""
 
+import errno
 import gzip
 import shutil
 import stat
@@ -124,8 +125,12 @@ def _refuse_missing(
 
 
 def _put_in_place(finished: Path, folder: Path) -> None:
-    if not folder.exists():
+    try:
         finished.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    else:
         return
     for path in sorted(finished.rglob("*")):
         if path.is_file():

@@ -180,13 +180,14 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
         return
     relevant = int((qrels.grades[missing] > 0).sum())
     official = dataset.facts.counts.dangling_judgements == len(missing)
+    harmful = relevant and not official
     yield Finding(
-        "note" if official else "warning",
+        "warning" if harmful else "note",
         "judgements point at documents that the corpus does not have "
         f"({relevant:,} of them relevant)" + (": official, and kept" if official else ""),
         len(missing),
         _some(qrels.doc_ids[row] for row in missing),
-        "" if official else "no run can find these: are corpus and qrels of the same release?",
+        "no run can find these: are corpus and qrels of the same release?" if harmful else "",
     )
 
 

@@ -55,6 +55,12 @@ class _Server(ThreadingHTTPServer):
     faults: FileServer
 
 
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reach the loopback interface directly, whatever proxy the environment names."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
 @pytest.fixture
 def file_server() -> Iterator[FileServer]:
     """A running server that forgets everything after the test."""

@@ -55,6 +55,11 @@ def test_a_judged_document_that_is_missing_warns(tmp_path):
     assert "1 of them relevant" in found.what
 
 
+def test_a_missing_document_that_is_not_relevant_is_a_note(tmp_path):
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q2", "no", 0)])))
+    assert (found.severity, found.count, found.examples) == ("note", 1, ("no",))
+
+
 def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
     facts = Facts("mine", "beir", counts=Counts(dangling_judgements=1))
     found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)))
