@@ -18,7 +18,6 @@ from retrievers.adapters import adapter_folder, identify_adapter
 from retrievers.card import Card, CardAdapter, CardStage, all_cards, card_names, load_card
 from retrievers.card import suggestion as suggest_card
 from retrievers.checkpoint import (
-    HUB_ID,
     Checkpoint,
     fetch_file,
     inside,
@@ -37,6 +36,22 @@ logger = logging.getLogger(__name__)
 COSINE_ASSUMED = (
     "the folder does not say which similarity it was trained for: cosine is used, as "
     "sentence-transformers does; use --like CARD for a model trained with dot products"
+)
+
+# Fields of a card that are true of its own checkpoint only.
+OF_ONE_CHECKPOINT = (
+    "revision",
+    "package",
+    "weights_sha256",
+    "trained_on",
+    "expected",
+    "unverified",
+    "warning",
+    "missing",
+    "preset",
+    "source",
+    "citation",
+    "licence",
 )
 
 
@@ -127,7 +142,8 @@ def open_encoder(
     if model.recipe.kind == "hashing":
         from retrievers.hashing import HashingEncoder
 
-        return HashingEncoder(model.recipe)
+        hashing: Encoder = HashingEncoder(model.recipe)
+        return hashing
     from retrievers.transformer import TransformerEncoder
 
     return TransformerEncoder(model, device, tokens_per_batch)
@@ -161,9 +177,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     path = Path(checkpoint).expanduser()
     where = str(path.resolve()) if path.is_dir() else checkpoint
     blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    own = ("revision", "package", "weights_sha256", "trained_on", "expected", "unverified")
-    own += ("warning", "missing", "preset", "source", "citation", "licence")
-    changes = {name: getattr(blank, name) for name in own}
+    changes = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
     title = f"{path.name}, like {card.title}"
     return _replace(card, changes | {"name": path.name, "title": title, "checkpoint": where})
 
@@ -229,9 +243,8 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
     if adapter is not None and query is not None:
         raise RetrieverError(f"{card.name} has two encoders: an adapter for both is unsupported")
-    return Model(
-        card, _transformer_recipe(card, document, query, adapter), document, query, adapter
-    )
+    recipe = _transformer_recipe(card, base, document, query, adapter)
+    return Model(card, recipe, document, query, adapter)
 
 
 def _inner_folder(root: Path) -> str:
@@ -259,17 +272,21 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
 
 
 def _transformer_recipe(
-    card: Card, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
+    card: Card, base: Path, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
 ) -> Recipe:
+    name, revision = _provenance(card.checkpoint, card.revision, base, document)
+    query_name, query_revision = (
+        _provenance(card.query_checkpoint, card.query_revision, base, query) if query else ("", "")
+    )
     stages = _resolve_stages(card.stages, document)
     return Recipe(
         model=card.name,
         kind="transformer",
         dim=stages[-1].width if stages else document.hidden_width,
-        checkpoint=_checkpoint_name(card.checkpoint),
-        revision=document.revision or card.revision,
-        query_checkpoint=_checkpoint_name(card.query_checkpoint),
-        query_revision=(query.revision or card.query_revision) if query else "",
+        checkpoint=name,
+        revision=revision,
+        query_checkpoint=query_name,
+        query_revision=query_revision,
         files=dict(document.hashes),
         query_files=dict(query.hashes) if query else {},
         pooling=card.pooling,
@@ -287,9 +304,12 @@ def _transformer_recipe(
     )
 
 
-def _checkpoint_name(checkpoint: str) -> str:
-    """A Hub id as it is, a folder by its last part: where it lies is nobody else's business."""
-    return checkpoint if HUB_ID.fullmatch(checkpoint) else Path(checkpoint).name
+def _provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) -> tuple[str, str]:
+    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision."""
+    folder = base / Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, ""
+    return checkpoint, found.revision or revision
 
 
 def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:
