@@ -1,6 +1,6 @@
 """Adapters: small sets of weights attached to a base model, from AdapterHub or PEFT."""
 
-import importlib.util
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -155,13 +155,14 @@ def _weights(folder: Path, kind: Kind) -> Path:
 
 
 def _require(kind: Kind) -> None:
-    module = "peft" if kind == "peft" else "adapters"
-    if importlib.util.find_spec(module) is None:
-        extra = "peft" if kind == "peft" else "adapters"
+    library = "peft" if kind == "peft" else "adapters"
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
         raise RetrieverError(
-            f"this adapter needs the library {module!r}, which is not installed",
-            f"pip install 'retrieval-bench[{extra}]'",
-        )
+            f"this adapter needs the library {library!r}, which cannot be imported: {error}",
+            f"pip install 'retrieval-bench[{library}]'",
+        ) from error
 
 
 def _some(names: "list[str] | set[str]") -> str:
