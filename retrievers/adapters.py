@@ -1,7 +1,8 @@
 """Adapters: small sets of weights attached to a base model, from AdapterHub or PEFT."""
 
 import importlib
-from collections.abc import Mapping
+import pickle
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,15 @@ WEIGHTS: dict[Kind, tuple[str, ...]] = {
 # Prompt-learning methods change the input rather than the weights, and are not supported.
 PEFT_TYPES = ("LORA", "IA3")
 NAME = "bench"
+ATTACH_ERRORS = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AssertionError,
+    pickle.UnpicklingError,
+)
 
 
 def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
@@ -65,12 +75,10 @@ def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
     Raises:
         RetrieverError: the adapter's library is not installed, or the adapter does not fit.
     """
-    import pickle
-
     _require(kind)
     try:
         attached = (_attach_peft if kind == "peft" else _attach_adapterhub)(network, folder)
-    except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except ATTACH_ERRORS as error:
         raise RetrieverError(
             f"the adapter {folder} cannot be attached: {_first_line(error)}",
             "was it made for this base model, and with this version of its library?",
@@ -79,7 +87,7 @@ def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
 
 
 def _attach_peft(network: "Module", folder: Path) -> "Module":
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
     config = PeftConfig.from_pretrained(str(folder))
@@ -88,15 +96,10 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
     config.inference_mode = True
     attached = PeftModel(network, config, adapter_name=NAME)
     weights = load_peft_weights(str(folder), device="cpu")
-    _check_keys(folder, weights, _peft_keys(attached))
+    expected = set(get_peft_model_state_dict(attached, adapter_name=NAME))
+    _refuse_misfit(folder, expected - set(weights), set(weights) - expected)
     attached.load_adapter(str(folder), NAME, is_trainable=False)
     return attached  # type: ignore[no-any-return]
-
-
-def _peft_keys(attached: Any) -> set[str]:
-    from peft import get_peft_model_state_dict
-
-    return set(get_peft_model_state_dict(attached, adapter_name=NAME))
 
 
 def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
@@ -112,15 +115,12 @@ def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
         with_head=False,
         loading_info=report,
     )
-    missing = report.get("missing_keys", [])
-    if missing:
-        raise RetrieverError(f"the adapter {folder} lacks the weights {_some(missing)}")
+    _refuse_misfit(folder, report.get("missing_keys", []), report.get("unexpected_keys", []))
     network_with_adapters.set_active_adapters(name)
     return network
 
 
-def _check_keys(folder: Path, found: Mapping[str, Any], expected: set[str]) -> None:
-    missing, extra = expected - set(found), set(found) - expected
+def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
     if missing or extra:
         raise RetrieverError(
             f"the adapter {folder} does not fit this base model: "
@@ -165,7 +165,7 @@ def _require(kind: Kind) -> None:
         ) from error
 
 
-def _some(names: "list[str] | set[str]") -> str:
+def _some(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 

@@ -92,10 +92,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """sha256 (hex) of the canonical JSON of all fields that can change a vector.
 
         Names are left out where the files' own hashes say more, so that a moved or downloaded
-        copy of the same files is the same model.
+        copy of the same files is the same model. What a third party's class loads by name is
+        not hashed, so there the names stay.
         """
         names = {"model"}
-        if self.files:
+        if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
         facts = {name: value for name, value in fields.items() if name not in names}

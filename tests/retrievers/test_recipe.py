@@ -1,0 +1,116 @@
+"""The fingerprint changes with everything that can change a vector, and with nothing else."""
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from retrievers.recipe import AdapterIdentity, Prompts, Recipe, Stage
+
+BASE = Recipe(
+    model="tiny",
+    kind="transformer",
+    dim=8,
+    checkpoint="some/model",
+    revision="main",
+    files={"model.safetensors": "aa", "tokenizer.json": "bb"},
+    pooling="cls",
+)
+NAMES = ("model", "checkpoint", "revision", "query_checkpoint", "query_revision")
+CHANGES: dict[str, Any] = {
+    "kind": "hashing",
+    "dim": 9,
+    "files": {"model.safetensors": "aa", "tokenizer.json": "cc"},
+    "query_files": {"model.safetensors": "aa"},
+    "pooling": "mean",
+    "stages": (Stage("dense", "key:head", 8),),
+    "normalize": True,
+    "similarity": "cos",
+    "title_join": "pair",
+    "segment_ids": False,
+    "max_query_tokens": 32,
+    "max_document_tokens": 128,
+    "prompts": Prompts(query="q: "),
+    "dataset_prompts": {"beir/quora": Prompts()},
+    "adapter": AdapterIdentity("peft", {"adapter_model.safetensors": "dd"}),
+    "backend": "onnx",
+    "dtype": "bfloat16",
+    "encoder": "package.module:Class",
+    "options": {"dim": 8},
+}
+
+
+def test_every_field_is_either_a_name_or_changes_the_fingerprint() -> None:
+    assert set(CHANGES) | set(NAMES) == set(Recipe.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", sorted(CHANGES))
+def test_the_fingerprint_changes_with(field: str) -> None:
+    changed = msgspec.structs.replace(BASE, **{field: CHANGES[field]})
+    assert changed.fingerprint != BASE.fingerprint
+
+
+@pytest.mark.parametrize("field", NAMES)
+def test_a_copy_of_the_same_files_under_another_name_is_the_same_model(field: str) -> None:
+    assert msgspec.structs.replace(BASE, **{field: "x"}).fingerprint == BASE.fingerprint
+
+
+def test_without_files_the_checkpoint_is_what_tells_models_apart() -> None:
+    first = msgspec.structs.replace(BASE, files={}, checkpoint="a")
+    assert msgspec.structs.replace(first, checkpoint="b").fingerprint != first.fingerprint
+
+
+def test_a_third_party_encoder_is_told_apart_by_its_checkpoint() -> None:
+    first = msgspec.structs.replace(BASE, encoder="package.module:Class", checkpoint="a")
+    assert msgspec.structs.replace(first, checkpoint="b").fingerprint != first.fingerprint
+
+
+def test_the_order_of_files_does_not_matter() -> None:
+    turned = msgspec.structs.replace(BASE, files=dict(reversed(BASE.files.items())))
+    assert turned.fingerprint == BASE.fingerprint
+
+
+def test_the_fingerprint_is_the_same_in_another_process() -> None:
+    code = (
+        "import msgspec, sys; from retrievers.recipe import Recipe; "
+        "print(msgspec.json.decode(sys.stdin.read(), type=Recipe).fingerprint)"
+    )
+    text = msgspec.json.encode(BASE).decode()
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=text, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == BASE.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("dataset", "query"),
+    [
+        ("beir/cqadupstack/tex", "tex: "),
+        ("beir/cqadupstack/unix", "forum: "),
+        ("beir/quora", ""),
+        ("beir/scifact", "default: "),
+        ("beir/cqadupstacks", "default: "),
+    ],
+)
+def test_the_most_specific_prompt_wins(dataset: str, query: str) -> None:
+    recipe = msgspec.structs.replace(
+        BASE,
+        prompts=Prompts(query="default: ", document="d: "),
+        dataset_prompts={
+            "beir/cqadupstack": Prompts(query="forum: "),
+            "beir/cqadupstack/tex": Prompts(query="tex: "),
+            "beir/quora": Prompts(),
+        },
+    )
+    resolved = recipe.for_dataset(dataset)
+    assert resolved.prompts.query == query
+    assert resolved.dataset_prompts == {}
+
+
+def test_datasets_with_the_same_prompts_share_a_fingerprint() -> None:
+    recipe = msgspec.structs.replace(BASE, dataset_prompts={"beir/quora": Prompts(query="q: ")})
+    scifact, nfcorpus = recipe.for_dataset("beir/scifact"), recipe.for_dataset("beir/nfcorpus")
+    assert scifact.fingerprint == nfcorpus.fingerprint == BASE.fingerprint
+    assert recipe.for_dataset("beir/quora").fingerprint != scifact.fingerprint
