@@ -88,13 +88,7 @@ class Checkpoint:
     @property
     def position_limit(self) -> int | None:
         """Longest input in tokens; None where the architecture has no limit."""
-        kind = self.config.get("model_type")
-        limit = self.config.get("max_position_embeddings")
-        if kind in UNBOUNDED or not isinstance(limit, int):
-            return None
-        if kind in OFFSET_POSITIONS:
-            return limit - int(self.config.get("pad_token_id", 1)) - 1
-        return limit
+        return position_limit(self.config)
 
 
 def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = ()) -> Checkpoint:
@@ -118,6 +112,14 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in sorted(set(files))}
     return Checkpoint(root, folder, weights, config, hashes)
+
+
+def position_limit(config: Mapping[str, Any]) -> int | None:
+    """Longest input in tokens of a model with this configuration; None where it has no limit."""
+    kind, limit = config.get("model_type"), config.get("max_position_embeddings")
+    if kind in UNBOUNDED or not isinstance(limit, int):
+        return None
+    return limit - int(config.get("pad_token_id", 1)) - 1 if kind in OFFSET_POSITIONS else limit
 
 
 def find_weights(folder: Path) -> str:

@@ -23,6 +23,7 @@ from retrievers.checkpoint import (
     inside,
     locate,
     open_checkpoint,
+    position_limit,
     read_json,
 )
 from retrievers.checkpoint import sha256 as file_sha256
@@ -186,8 +187,8 @@ def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
         raise _plain_checkpoint(typed)
     content = read_st_folder(folder)
-    limit = open_checkpoint(folder, content.inner).position_limit
-    length = min(content.max_tokens or limit or 512, limit or content.max_tokens or 512)
+    limit = position_limit(read_json(folder / content.inner / "config.json"))
+    length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
     similarity = content.similarity or "cos"
     return Card(
         name=Path(typed).name,

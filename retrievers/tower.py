@@ -42,6 +42,8 @@ LOAD_ERRORS = (
     pickle.UnpicklingError,
     SafetensorError,
 )
+# What a vector does not depend on unless it is pooled by the pooler.
+POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 Segments = tuple[str, str | None]
 
 
@@ -81,8 +83,11 @@ class Tower:
             )
         return str(token)
 
-    def tokenize(self, segments: Sequence[Segments], max_tokens: int) -> Tokens:
-        """Token ids, cut to ``max_tokens`` with special tokens included (longest segment first)."""
+    def tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
+        """Token ids, cut to ``max_tokens`` with special tokens included (longest segment first).
+
+        None does not cut.
+        """
         ids: list[Sequence[int]] = [()] * len(segments)
         types: list[Sequence[int]] = [()] * len(segments)
         reads_types = self._recipe.segment_ids and "token_type_ids" in self._reads
@@ -94,11 +99,12 @@ class Tower:
             encoded = self.tokenizer(
                 [segments[i][0] for i in rows],
                 second,
-                truncation=True,
+                truncation=max_tokens is not None,
                 max_length=max_tokens,
                 padding=False,
                 return_attention_mask=False,
                 return_token_type_ids=reads_types,
+                verbose=False,
             )
             for place, i in enumerate(rows):
                 ids[i] = encoded["input_ids"][place]
@@ -109,7 +115,7 @@ class Tower:
         """Vectors of the texts at ``rows`` as one padded batch, float32 ``(len(rows), dim)``.
 
         Raises:
-            RetrieverError: a vector is not finite.
+            RetrieverError: a vector is not finite, or not as long as the recipe says.
         """
         lengths = np.array([len(tokens.ids[i]) for i in rows])
         mask = np.arange(lengths.max()) < lengths[:, None]
@@ -126,6 +132,10 @@ class Tower:
                 getattr(output, "pooler_output", None),
             )
             found = finish(pooled, self._stages, self._recipe.normalize).cpu().numpy()
+        if found.shape[1] != self._recipe.dim:
+            raise RetrieverError(
+                f"{self._recipe.model} gave vectors {found.shape[1]} long, not {self._recipe.dim}"
+            )
         if not np.isfinite(found).all():
             raise RetrieverError(
                 f"{self._recipe.model} gave a vector with NaN or infinity",
@@ -297,7 +307,7 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     missing = sorted(
         key
         for key in report["missing_keys"]
-        if recipe.pooling == "pooler" or not UNUSED.search(key)
+        if recipe.pooling == "pooler" or not POOLER.search(key)
     )
     if missing:
         raise RetrieverError(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from retrievers.model import Model
-    from retrievers.tower import Segments, Tower
+    from retrievers.tower import Segments, Tokens, Tower
 
 CPU_TOKENS = 4_096
 CUDA_TOKENS = 65_536
@@ -57,25 +57,40 @@ class TransformerEncoder:
 
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Vectors:
         """Vectors of queries, float32 ``(n, dim)``."""
-        prompt = self.recipe.prompts.query
-        segments: list[Segments] = [(prompt + text, None) for text in texts]
+        segments = self._query_segments(texts)
         return self._encode(self._towers.query, segments, self.recipe.max_query_tokens, advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
     ) -> Vectors:
         """Vectors of documents, float32 ``(n, dim)``."""
+        segments = self._document_segments(titles, texts)
+        limit = self.recipe.max_document_tokens
+        return self._encode(self._towers.document, segments, limit, advance)
+
+    def query_lengths(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Tokens of each query before it is cut, special tokens included; int64 ``(n,)``."""
+        return _lengths(self._towers.query.tokenize(self._query_segments(texts), None))
+
+    def document_lengths(
+        self, titles: Sequence[str], texts: Sequence[str]
+    ) -> npt.NDArray[np.int64]:
+        """Tokens of each document before it is cut, special tokens included; int64 ``(n,)``."""
+        segments = self._document_segments(titles, texts)
+        return _lengths(self._towers.document.tokenize(segments, None))
+
+    def _query_segments(self, texts: Sequence[str]) -> "list[Segments]":
+        return [(self.recipe.prompts.query + text, None) for text in texts]
+
+    def _document_segments(self, titles: Sequence[str], texts: Sequence[str]) -> "list[Segments]":
         if len(titles) != len(texts):
             raise RetrieverError(f"{len(titles)} titles for {len(texts)} texts")
-        rule = self.recipe.title_join
-        tower = self._towers.document
-        separator = tower.separator if rule == "sep" else ""
-        prompt = self.recipe.prompts.document
-        segments = [
+        rule, prompt = self.recipe.title_join, self.recipe.prompts.document
+        separator = self._towers.document.separator if rule == "sep" else ""
+        return [
             join(rule, prompt, title, text, separator)
             for title, text in zip(titles, texts, strict=True)
         ]
-        return self._encode(tower, segments, self.recipe.max_document_tokens, advance)
 
     def _encode(
         self,
@@ -88,9 +103,8 @@ class TransformerEncoder:
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         vectors = np.empty((len(segments), self.dim), dtype=np.float32)
-        lengths = np.array([len(ids) for ids in tokens.ids], dtype=np.int64)
         budget = self._budget or self._towers.default_budget
-        for batch in plan_batches(lengths, budget):
+        for batch in plan_batches(_lengths(tokens), budget):
             vectors[distinct[batch]] = tower.vectors(tokens, batch.tolist())
             if advance:
                 advance(len(batch))
@@ -167,3 +181,7 @@ def plan_batches(
         rows = max(1, tokens_per_batch // max(1, int(lengths[order[start]])))
         yield order[start : start + rows]
         start += rows
+
+
+def _lengths(tokens: "Tokens") -> npt.NDArray[np.int64]:
+    return np.array([len(ids) for ids in tokens.ids], dtype=np.int64)
