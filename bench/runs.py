@@ -51,6 +51,12 @@ class Run:
     doc_ids: pa.LargeStringArray
     scores: Scores32
 
+    def __post_init__(self) -> None:
+        if len(set(self.query_ids)) != len(self.query_ids):
+            raise BenchError("a query id occurs twice: a run has one ranking for each query")
+        if len(self.offsets) != len(self.query_ids) + 1:
+            raise ValueError(f"{len(self.offsets) - 1} rankings for {len(self.query_ids)} queries")
+
     @classmethod
     def from_hits(
         cls, hits: Hits, query_ids: Sequence[str], corpus_ids: pa.Array | pa.ChunkedArray

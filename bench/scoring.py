@@ -183,9 +183,7 @@ def _provided(
     import ir_measures
 
     parsed = [ir_measures.parse_measure(measure.name) for measure in measures]
-    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in qrels.queries()}
-    for query_id, doc_id, grade in qrels:
-        grades[query_id][doc_id] = grade
+    grades = _grades_by_query(qrels)
     ranked = {
         query_id: {doc_id: float(len(docs) - rank) for rank, doc_id in enumerate(docs)}
         for query_id, docs, _ in run.rankings()
@@ -196,6 +194,17 @@ def _provided(
     for found in providers().iter_calc(parsed, grades, ranked):
         result[str(found.measure)][numbers[found.query_id]] = found.value
     return result
+
+
+def _grades_by_query(qrels: Qrels) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {query_id: {} for query_id in qrels.queries()}
+    for query_id, doc_id, grade in qrels:
+        grades[query_id][doc_id] = grade
+    for query_id, judged in grades.items():
+        if max(judged.values()) < 0:
+            # trec_eval reads outside its memory when all grades of a query are negative.
+            grades[query_id] = dict.fromkeys(judged, 0)
+    return grades
 
 
 def _tie_ends(run: Run, rows: Ints) -> tuple[Ints, Ints]:
