@@ -9,7 +9,7 @@ document that was not proposed could still enter, and float64 decides.
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
+Queries = TypeVar("Queries", contravariant=True)
 Knn = Callable[[Floats, Floats, int], tuple[Floats, Ints]]
 
 TILE_ROWS = 1 << 17
@@ -108,16 +109,16 @@ def canonical(hits: Hits, tie_rank: Ints, k: int) -> Hits:
     return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
 
-class Searchable(Protocol):
-    """An index that brings its own scores."""
+class Searchable(Protocol[Queries]):
+    """What brings its own scores: an approximate index over vectors, BM25 over texts."""
 
-    def search(self, queries: Floats, k: int) -> Hits:
-        """The k best of each query, unfilled places with row -1."""
+    def search(self, queries: Queries, k: int) -> Hits:
+        """The k best of each query, or more; unfilled places with row -1."""
         ...
 
 
-def approximate(index: Searchable, queries: Floats, k: int, tie_rank: Ints) -> Hits:
-    """The k neighbours that an index finds, with its own scores, in canonical order.
+def approximate(index: Searchable[Queries], queries: Queries, k: int, tie_rank: Ints) -> Hits:
+    """The k documents that an index finds, with its own scores, in canonical order.
 
     Raises:
         BenchError: a score is NaN.
@@ -149,9 +150,9 @@ def recall(found: Hits, truth: Hits, k: int) -> Doubles:
     present = np.isin(true_rows + query, (found_rows + query)[found_rows >= 0])
     filled = true_rows >= 0
     total = filled.sum(axis=1)
-    return np.divide(
-        (present & filled).sum(axis=1), total, out=np.ones(len(total)), where=total > 0
-    )
+    shares: Doubles = np.ones(len(total))
+    np.divide((present & filled).sum(axis=1), total, out=shares, where=total > 0)
+    return shares
 
 
 def exact(
@@ -352,8 +353,10 @@ def _norms(vectors: Floats, what: str, first_row: int = 0) -> Doubles:
             f"the vector of {what} {first_row + int(bad[0])} is not finite, or too long for "
             f"float32 ({len(bad)} such vectors)"
         )
-    widened: Doubles = (squares.astype(np.float64) + dim * TINY) / (1 - dim * FLOAT32_ROUNDOFF)
-    return np.sqrt(widened)
+    norms: Doubles = np.sqrt(
+        (squares.astype(np.float64) + dim * TINY) / (1 - dim * FLOAT32_ROUNDOFF)
+    )
+    return norms
 
 
 def _keys(scores: Floats, tie_rank: Ints) -> Keys:
