@@ -1,10 +1,10 @@
 """BM25, the lexical baseline, on bm25s.
 
 What differs from the BM25 of Anserini (Lucene), and so from published figures: document lengths
-are exact, Lucene stores them in one byte; words are runs of letters, digits and underscores with
-at least two characters, Lucene splits by Unicode rules; stemming is off unless asked for, since it
-needs PyStemmer. Alike: k1 = 0.9 and b = 0.4, Lucene's formula, its 33 English stop words, and a
-word that is twice in the query counts twice.
+are exact, Lucene stores them in one byte; words are runs of letters, digits and underscores,
+Lucene splits by Unicode rules and drops a possessive 's; stemming is off unless asked for, since
+it needs PyStemmer (Anserini's is ``porter``). Alike: k1 = 0.9 and b = 0.4, Lucene's formula, its
+33 English stop words, and a word that is twice in the query counts twice.
 """
 
 import difflib
@@ -47,9 +47,8 @@ class BM25:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         options = _checked(recipe.options)
-        self._stop = _stopwords(str(options["stopwords"]))
-        self._stem = _stemmer(str(options["stemmer"]))
-        self._words = _Words(self._stop, self._stem)
+        stop, stem = _stopwords(str(options["stopwords"])), _stemmer(str(options["stemmer"]))
+        self._words = _Words(stop, stem)
         self._method = str(options["method"])
         self._k1, self._b = float(options["k1"]), float(options["b"])
         self._count = 0
@@ -70,7 +69,7 @@ class BM25:
         """
         import bm25s
 
-        self._words = words = _Words(self._stop, self._stem)
+        words = self._words = self._words.empty()
         documents: list[array[int]] = []
         for titles, texts in batches:
             documents += map(words.learn, joined(self.recipe, titles, texts))
@@ -120,6 +119,10 @@ class _Words:
         self._stop = stop
         self._stem = stem
         self._numbers: dict[str, int] = {}
+
+    def empty(self) -> "_Words":
+        """The same rules with an empty vocabulary."""
+        return _Words(self._stop, self._stem)
 
     def learn(self, text: str) -> "array[int]":
         """Numbers of the words that are not stop words; new words get new numbers."""

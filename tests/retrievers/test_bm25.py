@@ -1,0 +1,140 @@
+"""BM25 against a plain computation of its formula."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from bench.search import approximate
+from retrievers.bm25 import BM25
+from retrievers.errors import RetrieverError
+from retrievers.recipe import Option, Recipe
+
+DOCUMENTS = [
+    ("Wings", "The lift of a wing grows with the angle of attack"),
+    ("", "wing wing wing"),
+    ("Boundary layers", "Transition in the boundary layer of a swept wing"),
+    ("", ""),
+    ("Heat", "Slabs that conduct heat"),
+    ("Heat", "Slabs that conduct heat"),
+]
+
+
+def build(documents=DOCUMENTS, **options: Option) -> BM25:
+    model = BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
+    titles, texts = zip(*documents, strict=True)
+    model.index([(titles[:2], texts[:2]), (titles[2:], texts[2:])])
+    return model
+
+
+def by_hand(query: str, k1: float = 0.9, b: float = 0.4) -> list[float]:
+    """Lucene's BM25 in plain Python: idf of every query word times its saturated frequency."""
+    stop = {"the", "of", "a", "with", "in", "that"}
+    documents = [
+        [w for w in re.findall(r"\w+", f"{t} {x}".lower()) if w not in stop] for t, x in DOCUMENTS
+    ]
+    mean = sum(map(len, documents)) / len(documents)
+    scores = []
+    for words in documents:
+        total = 0.0
+        for word in re.findall(r"\w+", query.lower()):
+            df = sum(word in other for other in documents)
+            tf = words.count(word)
+            idf = math.log(1 + (len(documents) - df + 0.5) / (df + 0.5))
+            total += idf * tf / (tf + k1 * (1 - b + b * len(words) / mean))
+        scores.append(total)
+    return scores
+
+
+@pytest.mark.parametrize("query", ["wing", "boundary wing heat", "wing wing heat", "Attack!"])
+def test_scores_are_those_of_the_formula(query):
+    hits = build().search([query], 6)
+    expected = by_hand(query)
+    filled = hits.rows[0] >= 0
+    assert sorted(hits.rows[0][filled]) == [row for row in range(6) if expected[row] > 0]
+    np.testing.assert_allclose(
+        hits.scores[0][filled], [expected[row] for row in hits.rows[0][filled]], rtol=1e-6
+    )
+    assert (np.diff(hits.scores[0][filled]) <= 0).all()
+
+
+def test_the_parameters_of_the_recipe_are_used():
+    hits = build(k1=2.0, b=0.1).search(["wing"], 1)
+    assert hits.scores[0, 0] == pytest.approx(max(by_hand("wing", 2.0, 0.1)), rel=1e-6)
+
+
+def test_documents_without_a_shared_word_are_unfilled_never_arbitrary():
+    hits = build().search(["wing", "unheard", "", "the of"], 5)
+    assert (hits.rows >= 0).sum(axis=1).tolist() == [3, 0, 0, 0]
+    assert (hits.scores[hits.rows < 0] == -np.inf).all()
+
+
+def test_all_ties_at_the_cut_are_returned_so_that_ids_decide():
+    model = build()
+    hits = model.search(["heat"], 1)
+    assert sorted(hits.rows[0]) == [4, 5]
+    assert hits.scores[0, 0] == hits.scores[0, 1]
+    assert approximate(model, ["heat"], 1, np.array([0, 1, 2, 3, 9, 4])).rows.tolist() == [[4]]
+    assert approximate(model, ["heat"], 1, np.array([0, 1, 2, 3, 4, 9])).rows.tolist() == [[5]]
+
+
+def test_depth_beyond_the_corpus_is_unfilled():
+    hits = build().search(["wing"], 50)
+    assert hits.rows.shape == (1, 50)
+    assert (hits.rows >= 0).sum() == 3
+
+
+def test_a_corpus_without_words_has_no_hits():
+    model = build([("", "")] * 4)
+    assert len(model) == 4
+    assert (model.search(["wing"], 2).rows == -1).all()
+
+
+def test_nothing_is_printed(capfd):
+    build().search(["wing"], 2)
+    assert capfd.readouterr().out == ""
+    assert capfd.readouterr().err == ""
+
+
+def test_progress_counts_every_document():
+    done: list[int] = []
+    model = BM25(Recipe(model="bm25", kind="bm25", dim=0))
+    model.index([(["", ""], ["a b", "c"]), ([""], ["d"])], done.append)
+    assert sum(done) == len(model) == 3
+
+
+def test_stop_words_are_an_option():
+    assert (build(stopwords="none").search(["the"], 1).rows >= 0).any()
+    assert (build().search(["the"], 1).rows == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k2": 1.0}, "no option 'k2'"),
+        ({"k1": "high"}, "k1 = 'high'"),
+        ({"b": float("nan")}, "b = nan"),
+        ({"method": "bm25+"}, "no method 'bm25\\+'"),
+        ({"stopwords": "latin"}, "no stop words 'latin'"),
+    ],
+)
+def test_a_wrong_option_is_refused(options, message):
+    with pytest.raises(RetrieverError, match=message):
+        BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
+
+
+def test_stemming_joins_the_forms_of_a_word():
+    pytest.importorskip("Stemmer", reason="needs PyStemmer")
+    assert (build().search(["wings"], 1).scores == build().search(["wings"], 1).scores).all()
+    stemmed = build(stemmer="porter").search(["conducting"], 6)
+    assert sorted(stemmed.rows[0][stemmed.rows[0] >= 0]) == [4, 5]
+    with pytest.raises(RetrieverError, match="no stemmer 'porte'"):
+        build(stemmer="porte")
+
+
+def test_a_missing_stemmer_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "Stemmer", None)
+    with pytest.raises(RetrieverError) as raised:
+        build(stemmer="porter")
+    assert "PyStemmer" in raised.value.hint
