@@ -237,3 +237,51 @@ def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
     with pytest.raises(RetrieverError, match="no folder"):
         locate("./missing/model", "main", base=tmp_path)
+
+
+def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> Path:
+    """A repository of empty files; snapshot_download selects from it as the real one does."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    def snapshot_download(
+        repository: str, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
+    ) -> str:
+        for name in filter_repo_objects(
+            names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        ):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return tmp_path
+
+
+TEXT_FILES = ["config.json", "vocab.txt", "spiece.model", "2_Dense/config.json"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "fetched"),
+    [
+        (["model.safetensors", "pytorch_model.bin"], {"model.safetensors"}),
+        (["model-1-of-2.safetensors", "onnx/model.onnx"], {"model-1-of-2.safetensors"}),
+        (["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"], {"pytorch_model.bin"}),
+        (
+            ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin"],
+            {"model.safetensors", "2_Dense/pytorch_model.bin"},
+        ),
+        (["0_Transformer/pytorch_model.bin"], {"0_Transformer/pytorch_model.bin"}),
+        (
+            ["model.safetensors", "onnx/model.safetensors", "checkpoint-5/model.safetensors"],
+            {"model.safetensors"},
+        ),
+    ],
+)
+def test_only_one_format_of_weights_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: list[str], fetched: set[str]
+) -> None:
+    folder = fake_hub(tmp_path, monkeypatch, TEXT_FILES + weights)
+    fetch("org/name", "main")
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == fetched | set(TEXT_FILES)
