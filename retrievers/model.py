@@ -15,45 +15,15 @@ from typing import Any
 import msgspec
 
 from retrievers.adapters import adapter_folder, identify_adapter
-from retrievers.card import Card, CardAdapter, CardStage, all_cards, card_names, load_card
-from retrievers.card import suggestion as suggest_card
-from retrievers.checkpoint import (
-    Checkpoint,
-    fetch_file,
-    inside,
-    locate,
-    open_checkpoint,
-    position_limit,
-    read_json,
-)
-from retrievers.checkpoint import sha256 as file_sha256
+from retrievers.card import Card, CardAdapter, CardStage
+from retrievers.checkpoint import Checkpoint, inside, locate, open_checkpoint, read_json, sha256
 from retrievers.encoder import Encoder
 from retrievers.errors import RetrieverError
+from retrievers.lookup import find_card, replace_fields
 from retrievers.recipe import Dtype, Prompts, Recipe, Stage
 from retrievers.st_folder import is_st_folder, read_st_folder, stage_activation
 
 logger = logging.getLogger(__name__)
-
-COSINE_ASSUMED = (
-    "the folder does not say which similarity it was trained for: cosine is used, as "
-    "sentence-transformers does; use --like CARD for a model trained with dot products"
-)
-
-# Fields of a card that are true of its own checkpoint only.
-OF_ONE_CHECKPOINT = (
-    "revision",
-    "package",
-    "weights_sha256",
-    "trained_on",
-    "expected",
-    "unverified",
-    "warning",
-    "missing",
-    "preset",
-    "source",
-    "citation",
-    "licence",
-)
 
 
 @dataclass(frozen=True)
@@ -102,7 +72,7 @@ def resolve_model(
         RetrieverError: no such model, a plain checkpoint without ``like``, a checkpoint that is
             damaged, brings its own code or does not fit the card.
     """
-    card, base = _find_card(model, like)
+    card, base = find_card(model, like)
     if card.missing:
         hint = f"train it with the preset {card.preset}" if card.preset else card.source
         raise RetrieverError(f"{card.name} cannot be used: {card.missing}", hint)
@@ -112,7 +82,9 @@ def resolve_model(
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
     }
-    card = _replace(card, {name: value for name, value in changes.items() if value is not None})
+    card = replace_fields(
+        card, {name: value for name, value in changes.items() if value is not None}
+    )
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     if card.encoder:
@@ -148,80 +120,6 @@ def open_encoder(
     from retrievers.transformer import TransformerEncoder
 
     return TransformerEncoder(model, device, tokens_per_batch)
-
-
-def _find_card(model: str, like: str | None) -> tuple[Card, Path]:
-    """The card to use, and the folder that its paths are relative to."""
-    if like is not None:
-        return _card_like(load_card(like), model), Path.cwd()
-    if model.endswith(".toml"):
-        return load_card(model), Path(model).resolve().parent
-    if model in card_names():
-        return load_card(model), Path.cwd()
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return _card_of_folder(folder.resolve(), model), Path.cwd()
-    if model.count("/") == 1 and not model.startswith((".", "~", "/")):
-        return _card_of_repository(model), Path.cwd()
-    raise RetrieverError(f"there is no model card and no folder {model!r}", suggest_card(model))
-
-
-def _card_like(card: Card, checkpoint: str) -> Card:
-    """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
-    if card.kind != "transformer" or card.encoder:
-        raise RetrieverError(f"--like {card.name}: that card is not of a transformer checkpoint")
-    if card.query_checkpoint:
-        raise RetrieverError(
-            f"--like {card.name}: that model has two encoders, and one checkpoint was given",
-            "write a card with checkpoint and query_checkpoint, and use --model path/to/card.toml",
-        )
-    path = Path(checkpoint).expanduser()
-    where = str(path.resolve()) if path.is_dir() else checkpoint
-    blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    changes = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
-    title = f"{path.name}, like {card.title}"
-    return _replace(card, changes | {"name": path.name, "title": title, "checkpoint": where})
-
-
-def _card_of_folder(folder: Path, typed: str) -> Card:
-    if not is_st_folder(folder):
-        raise _plain_checkpoint(typed)
-    content = read_st_folder(folder)
-    limit = position_limit(read_json(folder / content.inner / "config.json"))
-    length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
-    similarity = content.similarity or "cos"
-    return Card(
-        name=Path(typed).name,
-        title=f"{typed} (sentence-transformers)",
-        checkpoint=str(folder),
-        pooling=content.pooling,
-        stages=content.stages,
-        normalize=content.normalize or similarity == "cos",
-        similarity=similarity,
-        prompts=content.prompts,
-        max_query_tokens=length,
-        max_document_tokens=length,
-        warning="" if content.similarity or content.normalize else COSINE_ASSUMED,
-    )
-
-
-def _card_of_repository(repository: str) -> Card:
-    for name, card in all_cards().items():
-        if card.checkpoint == repository:
-            raise RetrieverError(f"{repository} has a card", f"use --model {name}")
-    if fetch_file(repository, "main", "modules.json") is None:
-        raise _plain_checkpoint(repository)
-    card = _card_of_folder(locate(repository, "main", base=Path.cwd()), repository)
-    return _replace(card, {"checkpoint": repository})
-
-
-def _plain_checkpoint(typed: str) -> RetrieverError:
-    return RetrieverError(
-        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
-        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
-        f"name a card that it is used like: --model {typed} --like retromae "
-        "(see `python -m bench list models`), or write a card: --model path/to/card.toml",
-    )
 
 
 def _resolve_transformer(card: Card, base: Path) -> Model:
@@ -371,7 +269,7 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     if spec is None or spec.origin is None:
         raise RetrieverError(f"card {card.name}: there is no module {module!r}", "install it")
     source = Path(spec.origin)
-    files = {source.name: file_sha256(source)}
+    files = {source.name: sha256(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
 
 
@@ -381,10 +279,3 @@ def _load_class(encoder: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise RetrieverError(f"cannot load the encoder class {encoder}: {error}") from error
-
-
-def _replace(card: Card, changes: dict[str, Any]) -> Card:
-    try:
-        return msgspec.structs.replace(card, **changes)
-    except ValueError as error:
-        raise RetrieverError(f"{card.name}: {error}") from error

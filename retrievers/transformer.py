@@ -68,16 +68,15 @@ class TransformerEncoder:
         limit = self.recipe.max_document_tokens
         return self._encode(self._towers.document, segments, limit, advance)
 
-    def query_lengths(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Tokens of each query before it is cut, special tokens included; int64 ``(n,)``."""
-        return _lengths(self._towers.query.tokenize(self._query_segments(texts), None))
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each query before it is cut, special tokens included."""
+        tokens = self._towers.query.tokenize(self._query_segments(texts), None)
+        return [len(ids) for ids in tokens.ids]
 
-    def document_lengths(
-        self, titles: Sequence[str], texts: Sequence[str]
-    ) -> npt.NDArray[np.int64]:
-        """Tokens of each document before it is cut, special tokens included; int64 ``(n,)``."""
+    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Tokens of each document before it is cut, special tokens included."""
         segments = self._document_segments(titles, texts)
-        return _lengths(self._towers.document.tokenize(segments, None))
+        return [len(ids) for ids in self._towers.document.tokenize(segments, None).ids]
 
     def _query_segments(self, texts: Sequence[str]) -> "list[Segments]":
         return [(self.recipe.prompts.query + text, None) for text in texts]

@@ -111,8 +111,8 @@ def test_no_texts_give_an_empty_array(card: str) -> None:
 
 def test_lengths_are_counted_before_they_are_cut(card: str) -> None:
     encoder: Any = open_encoder(resolve_model(card, max_query_tokens=4), "cpu")
-    assert encoder.query_lengths(["alpha beta gamma delta", ""]).tolist() == [6, 2]
-    assert encoder.document_lengths(["alpha", ""], ["beta " * 70, "beta"]).tolist() == [73, 3]
+    assert encoder.count_query_tokens(["alpha beta gamma delta", ""]) == [6, 2]
+    assert encoder.count_document_tokens(["alpha", ""], ["beta " * 70, "beta"]) == [73, 3]
 
 
 def test_two_encoders_of_different_width_are_refused(tmp_path: Path) -> None:
