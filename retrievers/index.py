@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import numpy.typing as npt
@@ -72,19 +71,16 @@ class IndexSpec:
         """
         factory, _, query = text.strip().partition("?")
         try:
-            pairs = parse_qsl(query, strict_parsing=True, keep_blank_values=True) if query else []
-            values = {name: float(value) for name, value in pairs}
-            seed = int(dict(pairs).get("seed", 0))
+            values = _read_parameters(query) if query else {}
+            seed = int(values.pop("seed", "0"))
+            parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:
             raise _bad_spec(text, str(error)) from error
-        if not factory or len(values) < len(pairs) or seed < 0:
-            raise _bad_spec(text, "empty, or a parameter twice, or a negative seed")
-        if not all(map(math.isfinite, values.values())):
-            raise _bad_spec(text, "a parameter is not finite")
-        if factory == FLAT and pairs:
+        if not factory or seed < 0 or not all(map(math.isfinite, parameters.values())):
+            raise _bad_spec(text, "no factory string, a negative seed, or an infinite parameter")
+        if factory == FLAT and query:
             raise _bad_spec(text, "flat is exact and has no parameters")
-        values.pop("seed", None)
-        return cls(factory, tuple(sorted(values.items())), seed)
+        return cls(factory, tuple(sorted(parameters.items())), seed)
 
     @property
     def is_exact(self) -> bool:
@@ -92,7 +88,7 @@ class IndexSpec:
         return self.factory == FLAT
 
     def __str__(self) -> str:
-        pairs = [f"{name}={value:.17g}" for name, value in self.parameters]
+        pairs = [f"{name}={value!r}".removesuffix(".0") for name, value in self.parameters]
         if self.seed:
             pairs.append(f"seed={self.seed}")
         return "?".join(filter(None, (self.factory, "&".join(pairs))))
@@ -120,7 +116,7 @@ class FaissIndex:
         self._gpu = resolve_device(device)
         self._resources: Any = None  # of the GPU, once the index is there
         self._index = _create(spec, dim)
-        _seed(self._index, spec.seed)
+        _prepare_training(self._index, spec)
         _set_parameters(self._index, spec)
 
     def __len__(self) -> int:
@@ -202,11 +198,12 @@ class FaissIndex:
             index._index = faiss.read_index(str(path))
         except (OSError, ValueError, RuntimeError) as error:
             raise RetrieverError(f"cannot read the index {path}: {_reason(error)}") from error
-        found = index._description() | {"dim": index._index.d}
-        found["metric"] = _metric_name(index._index)
-        if stated != found:
+        asked = index._description()
+        held = asked | {"dim": index._index.d, "metric": _metric_name(index._index)}
+        problem = _differences(asked, stated) or _differences(asked, held)
+        if problem:
             raise RetrieverError(
-                f"{path} is not the index that was asked for: {_differences(found, stated)}",
+                f"{path} is not the index that was asked for: {problem}",
                 "delete it to build it again",
             )
         _set_parameters(index._index, spec)
@@ -323,15 +320,18 @@ def _parts(index: Any) -> Iterator[Any]:
             yield from _parts(inner)
 
 
-def _seed(index: Any, seed: int) -> None:
+def _prepare_training(index: Any, spec: IndexSpec) -> None:
     """Seed what is random inside: k-means of inverted lists and codebooks, levels of graphs."""
     faiss = import_faiss()
     for part in _parts(index):
         for clustering in (getattr(part, "cp", None), getattr(_codebook(part), "cp", None)):
             if clustering is not None:
-                clustering.seed = seed
+                clustering.seed = spec.seed
         if hasattr(part, "hnsw"):
-            part.hnsw.rng = faiss.RandomGenerator(seed)
+            part.hnsw.rng = faiss.RandomGenerator(spec.seed)
+        if hasattr(part, "do_polysemous_training"):
+            # Most of the training time, and only a search with the parameter ht makes use of it.
+            part.do_polysemous_training = any(name == "ht" for name, _ in spec.parameters)
 
 
 def _codebook(part: Any) -> Any:
@@ -345,6 +345,18 @@ def _centroids(index: Any) -> int:
         counts.append(getattr(part, "nlist", 1))
         counts.append(getattr(_codebook(part), "ksub", 1))
     return max(counts)
+
+
+def _read_parameters(query: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for pair in query.split("&"):
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise ValueError(f"{pair!r} is not name=number")
+        if name in values:
+            raise ValueError(f"{name} comes twice")
+        values[name] = value
+    return values
 
 
 def _sidecar(path: Path) -> Path:

@@ -1,0 +1,233 @@
+"""Index specs as users type them, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievers.errors import RetrieverError
+from retrievers.index import INDEX_EXAMPLES, FaissIndex, IndexSpec, import_faiss, resolve_device
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1).filter(lambda name: name != "seed")
+
+
+def test_a_spec_is_read_into_factory_parameters_and_seed():
+    spec = IndexSpec.parse("IVF4096,PQ64?nprobe=64&seed=3&ht=7")
+    assert spec == IndexSpec("IVF4096,PQ64", (("ht", 7.0), ("nprobe", 64.0)), 3)
+    assert not spec.is_exact
+    assert str(spec) == "IVF4096,PQ64?ht=7&nprobe=64&seed=3"
+    assert IndexSpec.parse("flat").is_exact
+    assert str(IndexSpec.parse(" flat ")) == "flat"
+
+
+@given(
+    factory=st.sampled_from(["HNSW32", "IVF16,Flat", "OPQ8_32,IVF16_HNSW32,PQ8x4fs"]),
+    parameters=st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False)),
+    seed=st.integers(0, 2**31),
+)
+def test_a_spec_survives_its_text(factory, parameters, seed):
+    spec = IndexSpec(factory, tuple(sorted(parameters.items())), seed)
+    assert IndexSpec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "?nprobe=1",
+        "IVF16,Flat?nprobe",
+        "IVF16,Flat?=1",
+        "IVF16,Flat?nprobe=many",
+        "IVF16,Flat?nprobe=nan",
+        "IVF16,Flat?nprobe=1&nprobe=2",
+        "IVF16,Flat?seed=0.5",
+        "IVF16,Flat?seed=-1",
+        "flat?nprobe=1",
+    ],
+)
+def test_a_malformed_spec_is_refused_with_an_example(text):
+    with pytest.raises(RetrieverError, match="cannot read the index") as raised:
+        IndexSpec.parse(text)
+    assert "nprobe=64" in raised.value.hint
+
+
+def test_examples_are_read_and_made():
+    pytest.importorskip("faiss")
+    for text in INDEX_EXAMPLES:
+        spec = IndexSpec.parse(text)
+        assert str(IndexSpec.parse(str(spec))) == str(spec)
+        if not spec.is_exact:
+            assert FaissIndex(spec, 384).dim == 384
+
+
+@pytest.fixture
+def made():
+    pytest.importorskip("faiss")
+    return lambda text, dim=32: FaissIndex(IndexSpec.parse(text), dim)
+
+
+def test_an_unknown_factory_string_is_refused_with_examples(made):
+    with pytest.raises(RetrieverError, match="could not parse index string IVX16") as raised:
+        made("IVX16,Flat")
+    assert "HNSW32" in raised.value.hint
+
+
+def test_codes_that_do_not_divide_the_dimension_are_refused(made):
+    with pytest.raises(RetrieverError, match="should be a multiple"):
+        made("PQ7")
+
+
+def test_an_index_without_inner_product_is_refused(made):
+    with pytest.raises(RetrieverError, match="LSH"):
+        made("LSH")
+
+
+def test_an_unknown_parameter_is_refused_with_those_that_exist(made):
+    with pytest.raises(RetrieverError, match="no parameter 'nprobes'") as raised:
+        made("IVF16,PQ8?nprobes=4")
+    assert raised.value.hint == "did you mean nprobe? it has: ht, nprobe, seed"
+
+
+def test_parameters_reach_the_index(made):
+    faiss = import_faiss()
+    index = made("IVF16,PQ8?nprobe=5&seed=9")
+    inner = faiss.downcast_index(index._index)
+    assert inner.nprobe == 5
+    assert inner.cp.seed == inner.pq.cp.seed == 9
+    assert inner.metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+def test_flat_makes_no_index(made):
+    with pytest.raises(RetrieverError, match="flat is exact"):
+        made("flat")
+
+
+def test_too_few_vectors_to_train_says_how_many_are_needed(made):
+    with pytest.raises(RetrieverError, match="at least 4096 vectors to train, there are 1000"):
+        made("IVF4096,Flat").train(np.ones((1000, 32), np.float32))
+    with pytest.raises(RetrieverError, match="at least 256 vectors to train, there are 100"):
+        made("PQ8").train(np.ones((100, 32), np.float32))
+
+
+def test_documents_are_not_added_before_training(made):
+    with pytest.raises(RetrieverError, match="must be trained"):
+        made("IVF16,Flat").add(np.ones((100, 32), np.float32))
+
+
+def test_the_training_sample_is_sorted_distinct_and_seeded(made):
+    rows = made("IVF16,Flat").training_rows(100_000)
+    assert len(rows) == 16 * 256
+    assert (np.diff(rows) > 0).all()
+    assert rows.max() < 100_000
+    assert rows.tolist() == made("IVF16,Flat").training_rows(100_000).tolist()
+    assert rows.tolist() != made("IVF16,Flat?seed=1").training_rows(100_000).tolist()
+    assert made("IVF16,Flat").training_rows(7).tolist() == list(range(7))
+
+
+def test_another_seed_trains_another_index(made):
+    vectors = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
+
+    def found(seed: int) -> list[float]:
+        index = made(f"PQ8?seed={seed}")
+        index.train(vectors)
+        index.add(vectors)
+        return index.search(vectors[:1], 5).scores.tolist()
+
+    assert found(1) == found(1)
+    assert found(1) != found(2)
+
+
+def test_depth_zero_is_refused(made):
+    index = made("Flat")
+    index.add(np.ones((3, 32), np.float32))
+    with pytest.raises(RetrieverError, match="depth 0"):
+        index.search(np.ones((1, 32), np.float32), 0)
+
+
+@pytest.fixture
+def saved(made, tmp_path):
+    index = made("HNSW16?efSearch=20")
+    index.add(np.eye(32, dtype=np.float32))
+    index.save(tmp_path / "x.index")
+    return tmp_path / "x.index"
+
+
+def test_a_saved_index_says_what_it_is(saved):
+    stated = json.loads(saved.with_name("x.index.json").read_text())
+    expected = {"spec": "HNSW16?efSearch=20", "dim": 32, "metric": "inner product", "count": 32}
+    assert stated == expected
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["x.index", "x.index.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "dim", "message"),
+    [
+        ("HNSW16?efSearch=40", 32, "spec 'HNSW16\\?efSearch=20' instead of"),
+        ("HNSW16?efSearch=20", 16, "dim 32 instead of 16"),
+    ],
+)
+def test_an_index_of_another_spec_or_dimension_is_refused(saved, text, dim, message):
+    with pytest.raises(RetrieverError, match=message):
+        FaissIndex.load(saved, IndexSpec.parse(text), dim)
+
+
+@pytest.mark.parametrize("change", [{"count": 31}, {"metric": "L2"}, {"dim": 31}])
+def test_a_description_that_does_not_fit_its_index_is_refused(saved, change):
+    sidecar = saved.with_name("x.index.json")
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
+    with pytest.raises(RetrieverError, match=next(iter(change))):
+        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
+
+
+def test_a_damaged_or_unfinished_index_is_refused(saved):
+    spec = IndexSpec.parse("HNSW16?efSearch=20")
+    saved.write_bytes(saved.read_bytes()[:200])
+    with pytest.raises(RetrieverError, match="cannot read the index"):
+        FaissIndex.load(saved, spec, 32)
+    saved.with_name("x.index.json").unlink()
+    with pytest.raises(RetrieverError, match="cannot read the index"):
+        FaissIndex.load(saved, spec, 32)
+
+
+def test_an_index_of_l2_under_our_name_is_refused(saved):
+    faiss = import_faiss()
+    other = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_L2)
+    other.add(np.eye(32, dtype=np.float32))
+    faiss.write_index(other, str(saved))
+    with pytest.raises(RetrieverError, match="metric"):
+        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
+
+
+def test_the_flat_index_of_another_tool_is_readable(bench_data):
+    """A FAISS IndexFlatIP that FlashRAG wrote: the same library, so the same products."""
+    faiss = pytest.importorskip("faiss")
+    theirs = faiss.read_index(str(bench_data / "vectors" / "e5-1000x768.flat.index"))
+    vectors = theirs.reconstruct_n(0, theirs.ntotal)
+    ours = FaissIndex(IndexSpec.parse("Flat"), 768)
+    ours.add(vectors)
+    hits = ours.search(vectors[:20], 10)
+    scores, rows = theirs.search(vectors[:20], 10)
+    assert hits.rows.tolist() == rows.tolist()
+    assert hits.scores.tolist() == scores.tolist()
+
+
+def test_devices_are_the_cpu_or_a_gpu_that_exists():
+    faiss = pytest.importorskip("faiss")
+    assert resolve_device("cpu") is None
+    with pytest.raises(RetrieverError, match="unknown device 'tpu'"):
+        resolve_device("tpu")
+    with pytest.raises(RetrieverError, match="unknown device 'cuda:x'"):
+        resolve_device("cuda:x")
+    if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
+        with pytest.raises(RetrieverError, match="sees 0 GPUs"):
+            FaissIndex(IndexSpec("Flat"), 8, device="cuda")
+
+
+def test_missing_faiss_names_the_extras(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+    with pytest.raises(RetrieverError) as raised:
+        FaissIndex(IndexSpec("Flat"), 8)
+    assert "retrieval-bench[cpu]" in raised.value.hint
+    assert "[gpu]" in raised.value.hint
