@@ -24,7 +24,7 @@ Keys = npt.NDArray[np.uint64]
 Queries = TypeVar("Queries", contravariant=True)
 Knn = Callable[[Floats, Floats, int], tuple[Floats, Ints]]
 
-TILE_ROWS = 1 << 17
+TILE_ROWS = 1 << 18  # 800 MB of 768 dimensions; smaller tiles rescore more candidates
 SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
 GPU_MAX_K = 2048
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates

@@ -40,6 +40,10 @@ class HashingEncoder:
         """Length of a vector."""
         return self.recipe.dim
 
+    def for_dataset(self, name: str) -> "HashingEncoder":
+        """This encoder with the prompts of one dataset."""
+        return HashingEncoder(self.recipe.for_dataset(name))
+
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Vectors:
         """Unit vectors of queries, float32 ``(n, dim)``."""
         prompt = self.recipe.prompts.query
