@@ -1,0 +1,252 @@
+"""The frame around the rooms: who may import whom, what is packaged, what the documents claim."""
+
+import ast
+import dataclasses
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bench.errors import ExitCode
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("bench", "datasets_cfg", "reports", "retrievers")
+SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+MAY_IMPORT_REPORTS = {"bench/cli.py", "bench/commands.py"}
+# Each of these takes longer to import than `list` may take in all.
+SLOW = {
+    "adapters",
+    "bm25s",
+    "faiss",
+    "pandas",
+    "peft",
+    "scipy",
+    "sentence_transformers",
+    "sklearn",
+    "torch",
+    "transformers",
+}
+# Modules whose distribution has another name.
+DISTRIBUTIONS = {"faiss": {"faiss-cpu", "faiss-gpu"}, "Stemmer": {"pystemmer"}}
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Absolute module and name of every import anywhere in a file; "" for a whole module."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def rooms_used(path: Path) -> set[str]:
+    return {module.partition(".")[0] for module, _ in imports(path)} & set(ROOMS)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_follow_the_direction_of_the_data(path):
+    room = name_of(path).partition("/")[0]
+    allowed = {
+        "datasets_cfg": {"datasets_cfg"},
+        "retrievers": {"retrievers"},
+        "bench": {"bench", "datasets_cfg", "retrievers"},
+        "reports": set(ROOMS),  # records only: see the next test
+    }[room]
+    if name_of(path) in MAY_IMPORT_REPORTS:
+        allowed = allowed | {"reports"}
+    assert rooms_used(path) <= allowed
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "reports").rglob("*.py")), ids=name_of)
+def test_reports_take_nothing_but_frozen_records_from_upstream(path):
+    taken = [
+        (module, name)
+        for module, name in imports(path)
+        if module.partition(".")[0] in set(ROOMS) - {"reports"}
+    ]
+    assert [f"{module}.{name}" for module, name in taken if not is_frozen(module, name)] == []
+
+
+def is_frozen(module: str, name: str) -> bool:
+    found = getattr(importlib.import_module(module), name, None)
+    if not isinstance(found, type):
+        return False
+    if issubclass(found, msgspec.Struct):
+        return found.__struct_config__.frozen
+    return dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "run --help", "list models", "list datasets", "list suites", "list indexes"],
+)
+def test_help_and_lists_load_no_slow_library(arguments):
+    program = (
+        "import runpy, sys\n"
+        "try:\n"
+        "    runpy.run_module('bench', run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    print(end.code or 0, *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *modules = done.stderr.split()
+    assert code == "0"
+    assert done.stdout
+    assert SLOW & set(modules) == set()
+
+
+def project() -> dict:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def requirements() -> list[Requirement]:
+    """Of the core and of all extras, without the project's own name."""
+    declared = project()
+    extras = [text for texts in declared["optional-dependencies"].values() for text in texts]
+    found = [Requirement(text) for text in [*declared["dependencies"], *extras]]
+    return [one for one in found if one.name != declared["name"]]
+
+
+def third_party(path: Path) -> set[str]:
+    own = {*ROOMS, *sys.stdlib_module_names}
+    return {module.partition(".")[0] for module, _ in imports(path)} - own
+
+
+def test_every_library_that_is_imported_is_declared():
+    declared = {canonicalize_name(one.name) for one in requirements()}
+    missing = {
+        module
+        for path in SOURCES
+        for module in third_party(path)
+        if not DISTRIBUTIONS.get(module, {canonicalize_name(module)}) & declared
+    }
+    assert missing == set()
+
+
+def test_every_library_of_the_core_is_imported():
+    used = {canonicalize_name(module) for path in SOURCES for module in third_party(path)}
+    core = {canonicalize_name(Requirement(text).name) for text in project()["dependencies"]}
+    assert core - used == set()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_constraints_pin_what_is_declared_inside_its_range(version):
+    lines = (ROOT / f"constraints/transformers-{version}.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    core = [Requirement(text) for text in project()["dependencies"]]
+    assert [str(one) for one in core if not one.specifier.contains(pins.get(one.name, "0"))] == []
+    assert pins["transformers"].startswith(f"{version}.")
+    others = [one for one in requirements() if one.name in pins and one.name != "transformers"]
+    assert [str(one) for one in others if not one.specifier.contains(pins[one.name])] == []
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The contents of the wheel, built from a copy of the sources."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(target)], cwd=source, capture_output=True, check=True
+    )
+    (wheel,) = target.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target / "site")
+    return target / "site"
+
+
+def test_the_wheel_holds_every_module_collection_and_card_and_nothing_else(installed):
+    expected = {
+        name_of(path)
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".toml")
+    }
+    packaged = {
+        path.relative_to(installed).as_posix()
+        for path in installed.rglob("*")
+        if path.is_file() and ".dist-info" not in path.parts[-2] + path.parts[-3]
+    }
+    assert packaged == expected
+
+
+def test_the_installed_package_knows_its_collections_and_cards_in_any_folder(installed, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+    for what, example in (("models", "minilm"), ("datasets", "beir/cqadupstack/tex")):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", "list", what],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert example in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests/benchmarks").glob("*.py")), ids=lambda path: path.stem
+)
+def test_every_measurement_says_what_it_measures_and_how_to_run_it(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert len(docstring.splitlines()) > 1
+    assert re.search(r"python (-m )?tests", docstring)
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+def commands() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)\n```$", readme(), re.MULTILINE | re.DOTALL)
+
+
+def test_continuous_integration_types_the_test_command_of_the_readme():
+    assert commands()[1] in (ROOT / ".ci/run").read_text()
+
+
+def test_the_readme_lists_every_module_and_no_other():
+    tree = re.search(r"^```text\n(bench/\n.*?)\n```$", readme(), re.MULTILINE | re.DOTALL)
+    assert tree is not None
+    listed, folder = set(), []
+    for line in tree[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name = line.split()[0]
+        folder[depth:] = [name.rstrip("/")]
+        if name.endswith(".py"):
+            listed.add("/".join(folder))
+    modules = {name_of(path) for path in SOURCES if path.name != "__init__.py"}
+    assert listed == modules
+
+
+def test_the_readme_states_every_exit_code():
+    table = dict(re.findall(r"^\| (\d+) \| (.+) \|$", readme(), re.MULTILINE))
+    assert set(map(int, table)) == set(map(int, ExitCode))
