@@ -30,9 +30,11 @@ class Encoder(Protocol):
         """Length of a vector."""
         ...
 
-    def encode_queries(
-        self, texts: Sequence[str], advance: Advance | None = None
-    ) -> Vectors: ...
+    def for_dataset(self, name: str) -> "Encoder":
+        """This encoder with the prompts of one dataset, sharing what it has loaded."""
+        ...
+
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Vectors: ...
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None

@@ -1,0 +1,275 @@
+"""Texts become vectors, vectors become a ranking, a ranking becomes scores.
+
+Reads in that order: `evaluate` is the main job. No stage calls back, none changes its input.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from bench import search
+from bench.errors import BenchError
+from bench.judging import measure_names, protocol_of, score_run
+from bench.results import Conditions, Result, Timings, conditions
+from bench.runs import Run
+from bench.scoring import Scores
+from bench.store import Plan, StoredVectors, VectorStore
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from retrievers.bm25 import BM25
+from retrievers.card import Card
+from retrievers.encoder import Encoder
+from retrievers.index import FaissIndex, Hits, IndexSpec
+from retrievers.model import Model
+
+PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
+RECALL_DEPTHS = (10, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to evaluate, where the collection's and the model's own facts leave a choice.
+
+    Attributes:
+        index: ``flat`` is exact search.
+        depth: documents per query; None for the collection's.
+        measures: besides the main one; None for the collection's.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    index: IndexSpec
+    depth: int | None = None
+    measures: tuple[str, ...] | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A result with what it was computed from."""
+
+    result: Result
+    scores: Scores
+    run: Run
+
+
+@dataclass
+class Stopwatch:
+    """Wall-clock seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def evaluate(
+    dataset: Dataset,
+    model: Model,
+    encoder: Encoder | None,
+    store: VectorStore,
+    options: Options,
+    official: bool = True,
+) -> Evaluation:
+    """Evaluate one model on one collection.
+
+    Args:
+        dataset: an open collection.
+        model: resolved for this collection (``model.for_dataset``).
+        encoder: of that model; None for BM25, which makes no vectors.
+        store: where vectors are kept.
+        official: whether the collection has its published counts.
+
+    Raises:
+        BenchError, RetrieverError, DatasetError: bad input, before or during the work.
+    """
+    depth = options.depth or dataset.facts.depth
+    names = measure_names(dataset, options.measures)
+    watch = Stopwatch()
+    searched = _search(dataset, model, encoder, store, options, depth, watch)
+    run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
+    with watch.phase("score_s"):
+        scores, standing = score_run(dataset, run, names, depth)
+    result = Result(
+        model=model.card.name,
+        main_measure=names[0],
+        measures={name: scores.mean(name) for name in names},
+        queries=len(scores.query_ids),
+        documents=len(dataset.corpus),
+        unanswered=scores.unanswered,
+        ignored=scores.ignored,
+        index=str(options.index) if encoder else "",
+        index_recall=searched.recall,
+        in_domain=in_domain(model.card, dataset.name),
+        protocol=protocol_of(dataset, depth, dataset.corpus.sha256, official),
+        recipe=model.recipe,
+        fingerprint=model.recipe.fingerprint,
+        preflight=searched.preflight,
+        timings=Timings(encoded_documents=searched.encoded, **watch.seconds),
+        conditions=conditions_here(options.device),
+        **msgspec.structs.asdict(standing),
+    )
+    return Evaluation(result, scores, run)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """Hits in canonical order without self-matches, and how they came about."""
+
+    hits: Hits
+    recall: dict[str, float]
+    encoded: int = 0
+    preflight: dict[str, Any] = field(default_factory=dict)
+
+
+def _search(
+    dataset: Dataset,
+    model: Model,
+    encoder: Encoder | None,
+    store: VectorStore,
+    options: Options,
+    depth: int,
+    watch: Stopwatch,
+) -> _Searched:
+    wider = depth + 1 if dataset.facts.exclude_self else depth
+    if encoder is None:
+        with watch.phase("search_s"):
+            hits = _search_words(dataset, BM25(model.recipe), wider)
+        return _Searched(without_self(dataset, hits, depth), {})
+    plan = store.plan(encoder, dataset.corpus)
+    checks = check_encoder(dataset, encoder, store)
+    with watch.phase("encode_queries_s"):
+        queries = store.queries(encoder, dataset.queries.texts)
+    with watch.phase("encode_documents_s"):
+        vectors = _encode(dataset, encoder, store, plan)
+    with watch.phase("search_s"):
+        hits, truth = _search_vectors(dataset, vectors, queries, options, wider)
+    recall = _index_recall(hits, truth, depth) if truth else {}
+    return _Searched(without_self(dataset, hits, depth), recall, plan.missing_rows, checks)
+
+
+def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
+    """Preflight on a sample of the collection, once for an encoder and collection.
+
+    Raises:
+        BenchError: vectors that no score could be trusted with.
+    """
+    from retrievers.preflight import preflight
+
+    def check() -> dict[str, Any]:
+        titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
+        queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
+        record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
+        return record
+
+    found = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    if found["stop"]:
+        raise BenchError(
+            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(found['stop'])}",
+            "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
+        )
+    return found
+
+
+def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Titles and texts of up to ``count`` documents, drawn with the seed."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
+    return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
+
+
+def _encode(dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan) -> StoredVectors:
+    total = len(dataset.corpus)
+    with tqdm(
+        desc=f"{dataset.name}: {encoder.recipe.model} encodes",
+        total=total,
+        initial=total - plan.missing_rows,
+        unit=" documents",
+        disable=not plan.missing,
+    ) as bar:
+        return store.documents(encoder, dataset.corpus, plan, bar.update)
+
+
+def _search_vectors(
+    dataset: Dataset,
+    vectors: StoredVectors,
+    queries: npt.NDArray[np.float32],
+    options: Options,
+    depth: int,
+) -> tuple[Hits, Hits | None]:
+    """Hits, and the exact ones beside them where the index is approximate."""
+    ranks, device = dataset.corpus.tie_rank, search_device(options.device)
+    exact = _with_bar(
+        f"{dataset.name}: search",
+        len(dataset.corpus),
+        lambda advance: search.exact(
+            vectors, queries, depth, ranks, device=device, advance=advance
+        ),
+    )
+    if options.index.is_exact:
+        return exact, None
+    index = FaissIndex(options.index, vectors.dim, device)
+    if index.needs_training:
+        index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
+    for _, tile in vectors.tiles(search.TILE_ROWS):
+        index.add(tile)
+    return search.approximate(index, queries, depth, ranks), exact
+
+
+def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
+    corpus = dataset.corpus
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    _with_bar(
+        f"{dataset.name}: bm25 indexes",
+        len(corpus),
+        lambda advance: bm25.index(batches, advance),
+    )
+    return search.approximate(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+
+
+def _with_bar(title: str, total: int, work: Callable[[Callable[[int], None]], Any]) -> Any:
+    with tqdm(desc=title, total=total, unit=" documents", unit_scale=True) as bar:
+        return work(bar.update)
+
+
+def without_self(dataset: Dataset, hits: Hits, depth: int) -> Hits:
+    """Rule of the collection: its own document is no answer to a query that is a document."""
+    if not dataset.facts.exclude_self:
+        return hits
+    return search.drop_self(hits, dataset.corpus.rows_of(dataset.queries.ids), depth)
+
+
+def in_domain(card: Card, collection: str) -> bool:
+    """Whether the model was trained on the collection, or on the family that it belongs to."""
+    return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
+
+
+def conditions_here(device: str) -> Conditions:
+    """Conditions with the threads that this process may use."""
+    return conditions(device, len(os.sched_getaffinity(0)))
+
+
+def search_device(device: str) -> str:
+    """Where FAISS searches: on a GPU if one was asked for, or if ``auto`` finds one."""
+    if device != "auto":
+        return device
+    from retrievers.index import import_faiss
+
+    faiss = import_faiss()
+    return "cuda" if getattr(faiss, "get_num_gpus", lambda: 0)() else "cpu"
+
+
+def _index_recall(found: Hits, truth: Hits, depth: int) -> dict[str, float]:
+    depths = sorted({k for k in RECALL_DEPTHS if k < depth} | {depth})
+    return {f"recall@{k}": float(search.recall(found, truth, k).mean()) for k in depths}

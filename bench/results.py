@@ -1,0 +1,222 @@
+"""Records of evaluations: what was measured, under which protocol, with which recipe, on what.
+
+One folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (one row a query,
+one column a measure, nothing rounded) and ``run.trec.gz``. Results compare only under the same
+`Protocol`; recipes may differ and are shown.
+
+History of the schema: 1, the first.
+"""
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.atomic import replacing
+from bench.errors import BenchError
+from bench.runs import Run, write_run
+from bench.scoring import Scores
+from retrievers.recipe import Recipe
+
+SCHEMA = 1
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    "faiss-gpu",
+    "numpy",
+    "bm25s",
+    "adapters",
+    "peft",
+)
+RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.trec.gz"
+
+
+class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What must be equal for two scores to be compared.
+
+    Attributes:
+        collection: name of the collection.
+        version: release of the data, as declared.
+        corpus_sha256: content of the corpus; "" where a run file was scored without it.
+        official: False where the counts differ from the published ones, by the user's leave.
+        exclude_self: whether the document whose id is the query's is dropped.
+        depth: documents retrieved per query.
+    """
+
+    collection: str
+    version: str
+    split: str
+    title_track: str
+    corpus_sha256: str
+    queries_sha256: str
+    qrels_sha256: str
+    exclude_self: bool
+    depth: int
+    official: bool
+
+
+class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Wall-clock seconds of each phase. Vectors found in the store are not encoded again."""
+
+    encode_queries_s: float = 0.0
+    encode_documents_s: float = 0.0
+    encoded_documents: int = 0
+    search_s: float = 0.0
+    score_s: float = 0.0
+
+
+class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and with what an evaluation ran.
+
+    Attributes:
+        commit: of the code; "" where it was not run from a git checkout.
+        dirty: whether tracked files differed from the commit.
+        threads: of the processor, as available to this process.
+    """
+
+    time: str
+    bench: str
+    commit: str
+    dirty: bool
+    python: str
+    machine: str
+    device: str
+    threads: int
+    libraries: dict[str, str]
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model on one collection.
+
+    Attributes:
+        recipe: None where somebody else's run file was scored.
+        index: as `IndexSpec` writes it; ``flat`` is exact.
+        index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
+            exact search.
+        measures: means over all queries of the qrels.
+        judged_at_10: share of the first ten documents that have a judgement; None where answer
+            strings decide, which judge everything.
+        tie_low, tie_high: range of the main measure over all orders of tied documents; None
+            where it is not known for this measure.
+        unanswered: queries without any document; they score 0.
+        ignored: queries of a run file without judgements; they count nowhere.
+        preflight: what the checks before encoding found.
+    """
+
+    schema: int = SCHEMA
+    model: str
+    main_measure: str
+    measures: dict[str, float]
+    judged_at_10: float | None
+    tie_low: float | None
+    tie_high: float | None
+    queries: int
+    documents: int | None
+    unanswered: int
+    ignored: int
+    index: str
+    index_recall: dict[str, float]
+    in_domain: bool
+    protocol: Protocol
+    recipe: Recipe | None
+    fingerprint: str
+    preflight: dict[str, Any]
+    timings: Timings
+    conditions: Conditions
+
+    @property
+    def key(self) -> str:
+        """12 hexadecimal digits: same key, same model, protocol and index."""
+        content = msgspec.json.encode((self.fingerprint, self.protocol, self.index))
+        return hashlib.sha256(content).hexdigest()[:12]
+
+
+def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
+    """Write an evaluation below ``out``; returns its folder. ``result.json`` goes last.
+
+    Raises:
+        BenchError: an id that a run file cannot carry.
+    """
+    folder = out / result.protocol.collection / result.model / result.key
+    write_run(run, folder / RUN_FILE, result.model)
+    columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
+    with replacing(folder / SCORES_FILE) as file:
+        pq.write_table(pa.table(columns), file)
+    with replacing(folder / RESULT_FILE) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    return folder
+
+
+def load(folder: Path) -> Result:
+    """Read the record of an evaluation from its folder, or from its ``result.json``.
+
+    Raises:
+        BenchError: no record, a damaged one, or one of another schema.
+    """
+    path = folder / RESULT_FILE if folder.is_dir() else folder
+    try:
+        content = path.read_bytes()
+        stated = msgspec.json.decode(content, type=dict[str, Any]).get("schema")
+        if stated != SCHEMA:
+            raise BenchError(f"{path} has schema {stated}, this version reads {SCHEMA}")
+        return msgspec.json.decode(content, type=Result)
+    except OSError as error:
+        raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise BenchError(f"{path} is not a result: {error}") from error
+
+
+def load_scores(folder: Path) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray[np.float64]]]:
+    """Query ids and, by measure, the value of each query, as they were computed."""
+    table = pq.read_table(folder / SCORES_FILE)
+    values = {name: table[name].to_numpy() for name in table.column_names if name != "query_id"}
+    return tuple(table["query_id"].to_pylist()), values
+
+
+def conditions(device: str, threads: int) -> Conditions:
+    """What is true here and now."""
+    from bench import __version__
+
+    commit = _git("rev-parse", "HEAD")
+    return Conditions(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        bench=__version__,
+        commit=commit,
+        dirty=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        device=device,
+        threads=threads,
+        libraries={name: found for name in LIBRARIES if (found := _version(name))},
+    )
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
+
+
+def _git(*arguments: str) -> str:
+    """Output of git in this code's own checkout, "" where there is none."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

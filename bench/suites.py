@@ -1,0 +1,67 @@
+"""Means over suites: unweighted over the members, and only when all of them are there."""
+
+from collections.abc import Collection, Mapping
+from statistics import fmean
+
+import msgspec
+
+from datasets_cfg.catalogue import suite_for, suite_names
+
+
+class SuiteMean(msgspec.Struct, frozen=True):
+    """Mean of one measure of one model over a suite.
+
+    Attributes:
+        value: None unless every member has a score.
+        members: how many members the mean is over; a suite among them counts once.
+        missing: members without a score.
+        zero_shot: mean over the members that the model was not trained on; None where a score
+            is missing or all members are in-domain.
+        zero_shot_members: how many those are.
+    """
+
+    suite: str
+    measure: str
+    value: float | None
+    members: int
+    missing: tuple[str, ...]
+    zero_shot: float | None
+    zero_shot_members: int
+
+
+def suite_mean(
+    suite: str, measure: str, values: Mapping[str, float], in_domain: Collection[str] = ()
+) -> SuiteMean:
+    """The mean of a suite.
+
+    Args:
+        values: score by collection.
+        in_domain: collections that the model was trained on; a suite with one of them is too.
+    """
+    members = suite_for(suite).members
+    scores = {member: member_score(member, values) for member in members}
+    missing = tuple(member for member, value in scores.items() if value is None)
+    known = {member: value for member, value in scores.items() if value is not None}
+    unseen = [known[member] for member in known if not _touches(member, in_domain)]
+    return SuiteMean(
+        suite=suite,
+        measure=measure,
+        value=fmean(known.values()) if not missing else None,
+        members=len(members),
+        missing=missing,
+        zero_shot=fmean(unseen) if unseen and not missing else None,
+        zero_shot_members=len(unseen),
+    )
+
+
+def member_score(member: str, values: Mapping[str, float]) -> float | None:
+    """Score of a collection, or mean of a suite among the members; None if not complete."""
+    if member not in suite_names():
+        return values.get(member)
+    return suite_mean(member, "", values).value
+
+
+def _touches(member: str, in_domain: Collection[str]) -> bool:
+    if member not in suite_names():
+        return member in in_domain
+    return any(_touches(inner, in_domain) for inner in suite_for(member).members)

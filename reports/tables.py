@@ -1,0 +1,104 @@
+"""Results as tables for people: Markdown that also reads well in a terminal."""
+
+from collections.abc import Mapping, Sequence
+
+from tabulate import tabulate
+
+from bench.results import Result
+from bench.suites import SuiteMean
+from datasets_cfg.verify import Finding
+
+Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
+
+
+def collection_table(results: Sequence[Result], published: Published) -> str:
+    """All models on one collection, main measure first, with what qualifies it."""
+    first = results[0]
+    rows = [_row(result, published) for result in results]
+    headers = [name for name in rows[0] if any(row[name] != "" for row in rows)]
+    cells = [[row[name] for name in headers] for row in rows]
+    return f"{_heading(first)}\n\n{_markdown(headers, cells)}"
+
+
+def _heading(result: Result) -> str:
+    protocol = result.protocol
+    parts = [f"{result.queries:,} queries"]
+    if result.documents is not None:
+        parts.append(f"{result.documents:,} documents")
+    parts += [protocol.version, f"{protocol.split} split", f"depth {protocol.depth}"]
+    if protocol.title_track:
+        parts.append(f"{protocol.title_track} track")
+    if protocol.exclude_self:
+        parts.append("own document of a query excluded")
+    if not protocol.official:
+        parts.append("NOT the published collection: counts differ")
+    return f"{protocol.collection}: {', '.join(part for part in parts if part)}"
+
+
+def _row(result: Result, published: Published) -> dict[str, str]:
+    collection, main = result.protocol.collection, result.main_measure
+    claimed = published.get((result.model, collection, main))
+    further = {name: _score(value) for name, value in result.measures.items() if name != main}
+    return {
+        "model": result.model + (" (in-domain)" if result.in_domain else ""),
+        main: _score(result.measures[main]),
+        **further,
+        "ties": _range(result.tie_low, result.tie_high),
+        "judged@10": _score(result.judged_at_10),
+        "published": _score(claimed),
+        "index": result.index if result.index != "flat" else "",
+        "index recall": ", ".join(f"{k[7:]}: {v:.3f}" for k, v in result.index_recall.items()),
+        "unanswered": str(result.unanswered or ""),
+    }
+
+
+def _score(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    """The range that tie-breaking could give, where it shows in four digits."""
+    if low is None or _score(low) == _score(high):
+        return ""
+    return f"{_score(low)}–{_score(high)}"
+
+
+def means_table(means: Sequence[tuple[str, SuiteMean]]) -> str:
+    """Means of suites by model; one that is not complete is a gap that says what is missing."""
+    headers = ["suite", "mean of", "model", "mean", "zero-shot mean", "missing"]
+    cells = [
+        [
+            mean.suite,
+            f"{mean.measure}, {mean.members} sets",
+            model,
+            _score(mean.value),
+            f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)" if mean.zero_shot else "",
+            ", ".join(mean.missing),
+        ]
+        for model, mean in means
+    ]
+    return _markdown(headers, cells)
+
+
+def findings_table(name: str, findings: Sequence[Finding]) -> str:
+    """What the checks of one collection found."""
+    if not findings:
+        return f"{name}: nothing peculiar"
+    lines = [f"{name}:"]
+    for finding in findings:
+        examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
+        lines.append(f"  {finding.severity}: {finding.what}: {finding.count:,}{examples}")
+        if finding.suggestion:
+            lines.append(f"    {finding.suggestion}")
+    return "\n".join(lines)
+
+
+def facts_table(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and what is said of them, in two columns without a frame."""
+    return tabulate(rows, tablefmt="plain", disable_numparse=True)
+
+
+def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    alignment = ["left", *["right"] * (len(headers) - 1)]
+    table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
+    return str(table)
