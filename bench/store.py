@@ -8,6 +8,7 @@ stopped continues with the first shard that is missing; nothing else has to be r
 
 import errno
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ from retrievers.encoder import Encoder
 Floats = npt.NDArray[np.float32]
 Advance = Callable[[int], None]
 
-SHARD_ROWS = 4096  # about a minute of work for a small model on two cores
+SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
+
+logger = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,14 +53,20 @@ class Shard:
         return self.path.with_suffix(".json")
 
     def is_whole(self, dim: int) -> bool:
-        """Whether the vectors are there, and are the bytes that were written."""
+        """Whether the vectors are there, and are the bytes that were written.
+
+        Damage is said: somebody should know that a disk or a copy is not to be trusted.
+        """
         try:
-            found = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
-            return (found.rows, found.dim) == (self.rows, dim) and found.sha256 == _sha256(
-                self.path
-            )
-        except (FileNotFoundError, msgspec.DecodeError):
+            stated = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
             return False
+        except msgspec.DecodeError:
+            stated = None
+        whole = self.path.exists() and stated == Manifest(self.rows, dim, _sha256(self.path))
+        if not whole:
+            logger.warning("%s is damaged: its %d texts are encoded again", self.path, self.rows)
+        return whole
 
     def write(self, vectors: Floats) -> None:
         """Keep the vectors of these rows.
@@ -66,7 +75,8 @@ class Shard:
             BenchError: no space is left.
         """
         content = np.ascontiguousarray(vectors, dtype="<f4")
-        manifest = Manifest(*content.shape, hashlib.sha256(content).hexdigest())
+        rows, dim = content.shape
+        manifest = Manifest(rows, dim, hashlib.sha256(content.data).hexdigest())
         try:
             with replacing(self.path) as file:
                 file.write(content.data)
@@ -115,7 +125,7 @@ class StoredVectors:
         offset = 0
         for shard in shards:
             with shard.path.open("rb") as file:
-                size = file.readinto(vectors[offset : offset + shard.rows].data)  # type: ignore[attr-defined]
+                size = file.readinto(vectors[offset : offset + shard.rows].data)
             if size != shard.rows * self.dim * 4:
                 raise BenchError(
                     f"{shard.path} was cut short while it was read", "type the same command again"

@@ -95,7 +95,7 @@ def findings_table(name: str, findings: Sequence[Finding]) -> str:
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> str:
     """Names and what is said of them, in two columns without a frame."""
-    return tabulate(rows, tablefmt="plain", disable_numparse=True)
+    return str(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
 def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
