@@ -142,7 +142,7 @@ def count_mismatches(dataset: Dataset) -> list[str]:
         "judgements": len(qrels),
         "relevant_judgements": int((qrels.grades > 0).sum()),
     }
-    if declared.queries is not None:  # its default of 0 speaks of the declared split only
+    if declared.dangling_judgements is not None:
         absent = dataset.corpus.rows_of(qrels.doc_ids) < 0
         found["dangling_judgements"] = int(absent.sum())
     return [

@@ -2,9 +2,9 @@
 
 What differs from the BM25 of Anserini (Lucene), and so from published figures: document lengths
 are exact, Lucene stores them in one byte; words are runs of letters, digits and underscores,
-Lucene splits by Unicode rules and drops a possessive 's; stemming is off unless asked for, since
-it needs PyStemmer (Anserini's is ``porter``). Alike: k1 = 0.9 and b = 0.4, Lucene's formula, its
-33 English stop words, and a word that is twice in the query counts twice.
+Lucene splits by Unicode rules and drops a possessive 's. Alike: k1 = 0.9 and b = 0.4, Lucene's
+formula, its 33 English stop words, Porter's stemmer, and a word that is twice in the query counts
+twice.
 """
 
 import difflib
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Option] = {
     "k1": 0.9,
     "b": 0.4,
     "stopwords": "english",
-    "stemmer": "none",
+    "stemmer": "porter",
 }
 METHODS = ("lucene", "robertson", "atire")  # those in which a document without the words scores 0
 _WORD = re.compile(r"\w+")
@@ -41,7 +41,7 @@ class BM25:
             or ``none``) and ``stemmer`` (``none``, or a Snowball algorithm such as ``porter``).
 
     Raises:
-        RetrieverError: an unknown option or value, or the stemmer is not installed.
+        RetrieverError: an unknown option or value.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -182,12 +182,8 @@ def _stopwords(name: str) -> frozenset[str]:
 def _stemmer(name: str) -> Callable[[str], str]:
     if name == "none":
         return str
-    try:
-        import Stemmer  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise RetrieverError(
-            f"BM25 with the stemmer {name!r} needs PyStemmer", "pip install PyStemmer"
-        ) from error
+    import Stemmer
+
     if name not in Stemmer.algorithms():
         raise RetrieverError(
             f"there is no stemmer {name!r}", f"use none or one of {Stemmer.algorithms()}"

@@ -200,6 +200,7 @@ def test_answers_are_part_of_the_hash(tmp_path: Path, open_: Open) -> None:
 def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(
         'split = "dev"\n[counts]\ndocuments = 2\nnonempty_documents = 2\nqueries = 1000\n'
+        "dangling_judgements = 0\n"
     )
     assert count_mismatches(open_(folder)) == [
         "nonempty documents: 2 published, 1 found",
