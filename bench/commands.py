@@ -24,7 +24,7 @@ from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset
 from reports.tables import collection_table, findings_table, means_table
 from retrievers.encoder import Encoder
-from retrievers.index import IndexSpec
+from retrievers.index import FaissIndex, IndexSpec
 from retrievers.model import Model, open_encoder, resolve_model
 
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
@@ -48,6 +48,7 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     spec = IndexSpec.parse(options.index)
     names = expand(options.names)
     contenders = [_contender(name, options) for name in options.model]
+    _check_index(spec, contenders)
     datasets = [_open(name, options, cache_dir) for name in names]
     for dataset in datasets:
         measure_names(dataset, options.measure)
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     if options.json:
         _print_json({"results": results, "means": means})
     elif means:
-        print(means_table(means))
+        print(means_table(means, _published(contenders)))
     return ExitCode.OK
 
 
@@ -158,6 +159,12 @@ def _contender(name: str, options: argparse.Namespace) -> _Contender:
     if model.recipe.kind == "bm25":
         return _Contender(model, None)
     return _Contender(model, open_encoder(model, getattr(options, "device", "auto")))
+
+
+def _check_index(spec: IndexSpec, contenders: Sequence[_Contender]) -> None:
+    """FAISS reads the factory string when an index is made: do that before hours of encoding."""
+    for encoder in (one.encoder for one in contenders if one.encoder and not spec.is_exact):
+        FaissIndex(spec, encoder.dim)
 
 
 def _open(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from bench import search
 from bench.errors import BenchError
+from bench.exact import TILE_ROWS, exact_search
 from bench.judging import measure_names, protocol_of, score_run
 from bench.results import Conditions, Result, Timings, conditions
 from bench.runs import Run
@@ -213,7 +214,7 @@ def _search_vectors(
     exact = _with_bar(
         f"{dataset.name}: search",
         len(dataset.corpus),
-        lambda advance: search.exact(
+        lambda advance: exact_search(
             vectors, queries, depth, ranks, device=device, advance=advance
         ),
     )
@@ -222,7 +223,7 @@ def _search_vectors(
     index = FaissIndex(options.index, vectors.dim, device)
     if index.needs_training:
         index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
-    for _, tile in vectors.tiles(search.TILE_ROWS):
+    for _, tile in vectors.tiles(TILE_ROWS):
         index.add(tile)
     return search.approximate(index, queries, depth, ranks), exact
 

@@ -94,7 +94,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class StoredVectors:
-    """Vectors of a corpus in the files of its shards; satisfies ``search.Vectors``."""
+    """Vectors of a corpus in the files of its shards; satisfies ``exact.Vectors``."""
 
     shards: tuple[Shard, ...]
     dim: int

@@ -63,9 +63,9 @@ def _range(low: float | None, high: float | None) -> str:
     return f"{_score(low)}–{_score(high)}"
 
 
-def means_table(means: Sequence[tuple[str, SuiteMean]]) -> str:
+def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
     """Means of suites by model; one that is not complete is a gap that says what is missing."""
-    headers = ["suite", "mean of", "model", "mean", "zero-shot mean", "missing"]
+    headers = ["suite", "mean of", "model", "mean", "zero-shot mean", "published", "missing"]
     cells = [
         [
             mean.suite,
@@ -73,6 +73,7 @@ def means_table(means: Sequence[tuple[str, SuiteMean]]) -> str:
             model,
             _score(mean.value),
             f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)" if mean.zero_shot else "",
+            _score(published.get((model, mean.suite, mean.measure))),
             ", ".join(mean.missing),
         ]
         for model, mean in means

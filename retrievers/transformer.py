@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from retrievers.model import Model
     from retrievers.tower import Segments, Tokens, Tower
 
-CPU_TOKENS = 8_192
+CPU_TOKENS = 2_048
 CUDA_TOKENS = 65_536
 
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench import search
+from bench import exact, search
 from bench.errors import BenchError
-from bench.search import ArrayVectors, approximate, canonical, drop_self, exact, order, recall
+from bench.exact import ArrayVectors, exact_search
+from bench.search import approximate, canonical, drop_self, order, recall
 from retrievers.errors import RetrieverError
 from retrievers.index import Hits
 
@@ -74,9 +75,9 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
 def test_exact_search_equals_brute_force_in_scores_and_ids(problem, slack):
     vectors, queries, ids, k, tile_rows = problem
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "SLACK", slack)
-        patch.setattr(search, "SCAN_QUERIES", 2)
-        hits = exact(ArrayVectors(vectors), queries, k, ranks(ids), tile_rows=tile_rows)
+        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(exact, "SCAN_QUERIES", 2)
+        hits = exact_search(ArrayVectors(vectors), queries, k, ranks(ids), tile_rows=tile_rows)
     scores, names = brute_force(vectors, queries, k, ids)
     filled = min(k, len(vectors))
     assert hits.scores[:, :filled].tolist() == scores
@@ -95,14 +96,16 @@ def test_tile_size_never_changes_a_ranking_of_arbitrary_floats(data, dim, scale)
     queries = data.draw(hnp.arrays(np.float32, (3, dim), elements=elements))
     k = data.draw(st.integers(1, count))
     tie_rank = np.random.default_rng(0).permutation(2 * count)
-    whole = exact(ArrayVectors(vectors), queries, k, tie_rank)
+    whole = exact_search(ArrayVectors(vectors), queries, k, tie_rank)
     products = vectors[None].astype(np.float64) * queries[:, None].astype(np.float64)
     scores = products.sum(axis=2).astype(np.float32)
     best = np.lexsort((-np.broadcast_to(tie_rank, scores.shape), -scores), axis=1)[:, :k]
     np.testing.assert_array_equal(whole.rows, best)
     np.testing.assert_array_equal(whole.scores, np.take_along_axis(scores, best, 1))
     for tile_rows in {1, k, 2 * count - 1}:
-        assert_same(exact(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows), whole)
+        assert_same(
+            exact_search(ArrayVectors(vectors), queries, k, tie_rank, tile_rows=tile_rows), whole
+        )
 
 
 def test_thousands_of_duplicates_at_the_cut_are_ordered_by_id_only():
@@ -111,12 +114,14 @@ def test_thousands_of_duplicates_at_the_cut_are_ordered_by_id_only():
     vectors[rng.permutation(6000)[:5000]] = vectors[0]
     queries = np.concatenate([vectors[:1], rng.standard_normal((3, 32)).astype(np.float32)])
     tie_rank = rng.permutation(6000)
-    hits = exact(ArrayVectors(vectors), queries, 100, tie_rank)
+    hits = exact_search(ArrayVectors(vectors), queries, 100, tie_rank)
     assert (hits.scores[0] == hits.scores[0, 0]).all()
     same = np.flatnonzero((vectors == vectors[0]).all(axis=1))
     assert hits.rows[0].tolist() == same[np.argsort(-tie_rank[same])][:100].tolist()
     for tile_rows in (77, 1024, 5999):
-        assert_same(exact(ArrayVectors(vectors), queries, 100, tie_rank, tile_rows=tile_rows), hits)
+        assert_same(
+            exact_search(ArrayVectors(vectors), queries, 100, tie_rank, tile_rows=tile_rows), hits
+        )
 
 
 def nearly_tied(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +138,7 @@ def nearly_tied(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypatch):
-    monkeypatch.setattr(search, "SLACK", 1)
+    monkeypatch.setattr(exact, "SLACK", 1)
     vectors, query = nearly_tied(400, 48)
     k = 10
     scores = (vectors.astype(np.float64) * query).sum(axis=1).astype(np.float32)
@@ -142,7 +147,7 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypa
     proposed = faiss.knn(query, vectors, k + 1, metric=faiss.METRIC_INNER_PRODUCT)[1][0]
     assert not set(truth) <= set(proposed), "the data do not test anything"
     for tile_rows in (13, 100, 400):
-        hits = exact(ArrayVectors(vectors), query, k, tie_rank, tile_rows=tile_rows)
+        hits = exact_search(ArrayVectors(vectors), query, k, tie_rank, tile_rows=tile_rows)
         assert hits.rows[0].tolist() == truth.tolist()
         np.testing.assert_array_equal(hits.scores[0], scores[truth])
 
@@ -150,7 +155,7 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypa
 def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
     vectors, query = nearly_tied(2000, 384)
     norm = np.linalg.norm(vectors.astype(np.float64), axis=1).max()
-    bound = search._dot_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
+    bound = exact._dot_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
     truth = (vectors.astype(np.float64) * query).sum(axis=1)
     scores, rows = faiss.knn(query, vectors, 2000, metric=faiss.METRIC_INNER_PRODUCT)
     assert np.abs(scores[0] - truth[rows[0]]).max() <= bound
@@ -163,11 +168,13 @@ def test_a_block_of_queries_or_candidates_never_changes_a_ranking(monkeypatch):
     vectors = rng.standard_normal((500, 17)).astype(np.float32)
     queries = rng.standard_normal((23, 17)).astype(np.float32)
     tie_rank = rng.permutation(500)
-    whole = exact(ArrayVectors(vectors), queries, 20, tie_rank)
-    monkeypatch.setattr(search, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(search, "RESCORE_BYTES", 1)
-    assert_same(exact(ArrayVectors(vectors), queries, 20, tie_rank), whole)
-    single = [exact(ArrayVectors(vectors), queries[i : i + 1], 20, tie_rank) for i in range(23)]
+    whole = exact_search(ArrayVectors(vectors), queries, 20, tie_rank)
+    monkeypatch.setattr(exact, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(exact, "RESCORE_BYTES", 1)
+    assert_same(exact_search(ArrayVectors(vectors), queries, 20, tie_rank), whole)
+    single = [
+        exact_search(ArrayVectors(vectors), queries[i : i + 1], 20, tie_rank) for i in range(23)
+    ]
     scores = np.concatenate([hits.scores for hits in single])
     assert_same(Hits(scores, np.concatenate([hits.rows for hits in single])), whole)
 
@@ -178,18 +185,18 @@ def test_a_memory_mapped_corpus_gives_the_same_hits_and_is_counted_once(tmp_path
     np.save(tmp_path / "v.npy", vectors)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r")
     rows: list[int] = []
-    hits = exact(
+    hits = exact_search(
         ArrayVectors(mapped), vectors[:3], 5, np.arange(100), tile_rows=30, advance=rows.append
     )
     assert rows == [30, 30, 30, 10]
-    assert_same(hits, exact(ArrayVectors(vectors), vectors[:3], 5, np.arange(100)))
+    assert_same(hits, exact_search(ArrayVectors(vectors), vectors[:3], 5, np.arange(100)))
 
 
 def test_no_queries_and_no_documents_give_empty_hits():
     vectors = np.ones((3, 4), np.float32)
-    none = exact(ArrayVectors(vectors), vectors[:0], 2, np.arange(3))
+    none = exact_search(ArrayVectors(vectors), vectors[:0], 2, np.arange(3))
     assert none.rows.shape == none.scores.shape == (0, 2)
-    empty = exact(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0))
+    empty = exact_search(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0))
     assert (empty.rows == -1).all()
     assert (empty.scores == -INF).all()
 
@@ -200,19 +207,19 @@ def test_a_vector_without_a_float32_product_is_refused_by_its_row(value):
     bad = vectors.copy()
     bad[4, 2] = value
     with pytest.raises(BenchError, match="document 4 is not finite"):
-        exact(ArrayVectors(bad), vectors[:1], 2, np.arange(6), tile_rows=3)
+        exact_search(ArrayVectors(bad), vectors[:1], 2, np.arange(6), tile_rows=3)
     with pytest.raises(BenchError, match="query 4 is not finite"):
-        exact(ArrayVectors(vectors), bad, 2, np.arange(6))
+        exact_search(ArrayVectors(vectors), bad, 2, np.arange(6))
 
 
 def test_shapes_that_do_not_fit_are_refused():
     vectors = ArrayVectors(np.ones((6, 4), np.float32))
     with pytest.raises(BenchError, match=r"queries are float32 \(2, 5\)"):
-        exact(vectors, np.ones((2, 5), np.float32), 2, np.arange(6))
+        exact_search(vectors, np.ones((2, 5), np.float32), 2, np.arange(6))
     with pytest.raises(BenchError, match="5 tie ranks for 6 documents"):
-        exact(vectors, np.ones((2, 4), np.float32), 2, np.arange(5))
+        exact_search(vectors, np.ones((2, 4), np.float32), 2, np.arange(5))
     with pytest.raises(BenchError, match="depth 0"):
-        exact(vectors, np.ones((2, 4), np.float32), 0, np.arange(6))
+        exact_search(vectors, np.ones((2, 4), np.float32), 0, np.arange(6))
     with pytest.raises(ValueError, match="C-contiguous"):
         ArrayVectors(np.ones((6, 4), np.float32).T)
 
@@ -222,7 +229,7 @@ def test_a_gpu_that_is_not_there_is_refused():
         pytest.skip("there is a GPU")
     one = np.ones((1, 4), np.float32)
     with pytest.raises(RetrieverError, match="sees 0 GPUs"):
-        exact(ArrayVectors(one), one, 1, np.arange(1), device="cuda")
+        exact_search(ArrayVectors(one), one, 1, np.arange(1), device="cuda")
 
 
 def test_a_gpu_gives_the_same_hits_as_the_cpu():
@@ -232,8 +239,10 @@ def test_a_gpu_gives_the_same_hits_as_the_cpu():
     vectors = rng.integers(-2, 3, (5000, 48)).astype(np.float32)
     tie_rank = rng.permutation(5000)
     for k in (10, 1000, 3000):
-        cpu = exact(ArrayVectors(vectors), vectors[:20], k, tie_rank)
-        gpu = exact(ArrayVectors(vectors), vectors[:20], k, tie_rank, device="cuda", tile_rows=1999)
+        cpu = exact_search(ArrayVectors(vectors), vectors[:20], k, tie_rank)
+        gpu = exact_search(
+            ArrayVectors(vectors), vectors[:20], k, tie_rank, device="cuda", tile_rows=1999
+        )
         assert_same(gpu, cpu)
 
 

@@ -1,7 +1,7 @@
 """What exactness costs: certified search against plain FAISS, side by side in one run.
 
-``bench.search.exact`` lets FAISS propose candidates in float32, scores them again in float64 and
-checks an error bound, so that a ranking depends on the vectors alone. Plain ``faiss.knn`` is what
+``bench.exact.exact_search`` lets FAISS propose candidates in float32, scores them again in float64
+and checks an error bound, so that a ranking depends on the vectors alone. Plain ``faiss.knn`` is what
 that costs nothing over; it gives up the reproducible order. A third peer is a float32 matrix
 product per tile with NumPy, the way that searches without FAISS do it. Peers take turns, and the
 ratio of each pair is reported; the best of the rounds counts, since other work on the machine
@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import search
-from bench.search import ArrayVectors, exact
+from bench import exact
+from bench.exact import ArrayVectors, exact_search
 
 
 def clusters(rows: int, dim: int, seed: int) -> np.ndarray:
@@ -65,20 +65,20 @@ def main() -> None:
     for name, default in (("rows", 300_000), ("dim", 384), ("queries", 1000), ("depth", 1000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slack", type=int, default=search.SLACK)
-    parser.add_argument("--tile-rows", type=int, nargs="*", default=[search.TILE_ROWS])
+    parser.add_argument("--slack", type=int, default=exact.SLACK)
+    parser.add_argument("--tile-rows", type=int, nargs="*", default=[exact.TILE_ROWS])
     options = parser.parse_args()
     documents = clusters(options.rows, options.dim, seed=1)
     queries = clusters(options.queries, options.dim, seed=2)
     tie_rank = np.random.default_rng(3).permutation(options.rows)
-    search.SLACK = options.slack
+    exact.SLACK = options.slack
     inner = faiss.METRIC_INNER_PRODUCT
     jobs: dict[str, Callable[[], object]] = {
         "faiss.knn": lambda: faiss.knn(queries, documents, options.depth, metric=inner),
         "numpy tiles": lambda: numpy_tiles(documents, queries, options.depth, 1 << 14),
     }
     for tile in options.tile_rows:
-        jobs[f"exact, tiles of {tile}"] = lambda tile=tile: exact(
+        jobs[f"exact, tiles of {tile}"] = lambda tile=tile: exact_search(
             ArrayVectors(documents), queries, options.depth, tie_rank, tile_rows=tile
         )
     seconds = best_seconds(jobs, options.rounds)

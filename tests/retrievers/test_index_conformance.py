@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.search import ArrayVectors, approximate, exact, recall
+from bench.exact import ArrayVectors, exact_search
+from bench.search import approximate, recall
 from retrievers.index import FaissIndex, Hits, IndexSpec
 
 faiss = pytest.importorskip("faiss")
@@ -80,7 +81,7 @@ def assert_same(hits: Hits, other: Hits) -> None:
 
 def test_flat_equals_brute_force_in_ids_and_scores(documents, queries):
     tie_rank = np.arange(COUNT)
-    hits = exact(ArrayVectors(documents), queries, K, tie_rank)
+    hits = exact_search(ArrayVectors(documents), queries, K, tie_rank)
     products = documents[None].astype(np.float64) * queries[:, None].astype(np.float64)
     scores = products.sum(axis=2).astype(np.float32)
     expected = np.lexsort((np.broadcast_to(-tie_rank, scores.shape), -scores), axis=1)[:, :K]
@@ -90,7 +91,7 @@ def test_flat_equals_brute_force_in_ids_and_scores(documents, queries):
 
 def test_recall_reaches_the_stated_floor(kind, index, documents, queries):
     tie_rank = np.arange(COUNT)
-    truth = exact(ArrayVectors(documents), queries, K, tie_rank)
+    truth = exact_search(ArrayVectors(documents), queries, K, tie_rank)
     found = approximate(index, queries, K, tie_rank)
     assert recall(found, truth, K).mean() >= kind.recall_at_10
 
