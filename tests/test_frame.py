@@ -137,19 +137,24 @@ def third_party(path: Path) -> set[str]:
     return {module.partition(".")[0] for module, _ in imports(path)} - own
 
 
+def distributions(module: str) -> set[str]:
+    return DISTRIBUTIONS.get(module, {canonicalize_name(module)})
+
+
 def test_every_library_that_is_imported_is_declared():
     declared = {canonicalize_name(one.name) for one in requirements()}
     missing = {
         module
         for path in SOURCES
         for module in third_party(path)
-        if not DISTRIBUTIONS.get(module, {canonicalize_name(module)}) & declared
+        if not distributions(module) & declared
     }
     assert missing == set()
 
 
 def test_every_library_of_the_core_is_imported():
-    used = {canonicalize_name(module) for path in SOURCES for module in third_party(path)}
+    modules = {module for path in SOURCES for module in third_party(path)}
+    used = {name for module in modules for name in distributions(module)}
     core = {canonicalize_name(Requirement(text).name) for text in project()["dependencies"]}
     assert core - used == set()
 
