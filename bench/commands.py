@@ -63,15 +63,15 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
             one = contender.on(dataset.name)
             done = evaluate(dataset, one.model, one.encoder, store, choices, official[dataset.name])
             folder = save(done.result, done.scores, done.run, options.out)
-            print(f"{dataset.name}, {one.model.card.name}: kept in {folder}", file=sys.stderr)
-            _say_warnings(done.result)
+            _say_done(done.result, folder)
             of_dataset.append(done.result)
         if not options.json:
             print(collection_table(of_dataset, _published(contenders)), end="\n\n", flush=True)
         results += of_dataset
     means = _means(options.names, results)
     if options.json:
-        _print_json({"results": results, "means": means})
+        rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
+        _print_json({"results": results, "means": rows})
     elif means:
         print(means_table(means, _published(contenders)))
     return ExitCode.OK
@@ -235,9 +235,16 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_warnings(result: Result) -> None:
+def _say_done(result: Result, folder: Path) -> None:
+    spent = result.timings
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
+    print(
+        f"{result.protocol.collection}, {result.model}: "
+        f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s, "
+        f"searched in {spent.search_s:.1f} s; kept in {folder}",
+        file=sys.stderr,
+    )
 
 
 def _say_coverage(result: Result) -> None:
