@@ -71,7 +71,7 @@ def _add_run(commands: Any) -> None:
         metavar="SPEC",
         help="flat (exact, the default) or a FAISS factory string with parameters",
     )
-    run.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    run.add_argument("--device", default="auto", help="where to encode: auto, cpu, cuda or cuda:N")
     run.add_argument(
         "--allow-mismatch",
         action="store_true",

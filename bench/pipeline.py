@@ -28,7 +28,7 @@ from datasets_cfg.dataset import Dataset
 from retrievers.bm25 import BM25
 from retrievers.card import Card
 from retrievers.encoder import Encoder
-from retrievers.index import FaissIndex, Hits, IndexSpec
+from retrievers.index import FaissIndex, Hits, IndexSpec, import_faiss
 from retrievers.model import Model
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
@@ -258,17 +258,17 @@ def in_domain(card: Card, collection: str) -> bool:
 
 def conditions_here(device: str) -> Conditions:
     """Conditions with the threads that this process may use."""
-    return conditions(device, len(os.sched_getaffinity(0)))
+    return conditions(device, search_device(device), len(os.sched_getaffinity(0)))
 
 
 def search_device(device: str) -> str:
-    """Where FAISS searches: on a GPU if one was asked for, or if ``auto`` finds one."""
-    if device != "auto":
-        return device
-    from retrievers.index import import_faiss
+    """Where FAISS searches: on the GPU asked for, if this FAISS has one; else on the CPU.
 
-    faiss = import_faiss()
-    return "cuda" if getattr(faiss, "get_num_gpus", lambda: 0)() else "cpu"
+    The ranking of exact search is the same on both.
+    """
+    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        return "cpu"
+    return "cuda" if device == "auto" else device
 
 
 def _index_recall(found: Hits, truth: Hits, depth: int) -> dict[str, float]:

@@ -82,6 +82,8 @@ class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         commit: of the code; "" where it was not run from a git checkout.
         dirty: whether tracked files differed from the commit.
+        device: where the encoder was asked to run; ``auto`` is a GPU where there is one.
+        search_device: where FAISS searched.
         threads: of the processor, as available to this process.
     """
 
@@ -92,6 +94,7 @@ class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str
     machine: str
     device: str
+    search_device: str
     threads: int
     libraries: dict[str, str]
 
@@ -184,7 +187,7 @@ def load_scores(folder: Path) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray
     return tuple(table["query_id"].to_pylist()), values
 
 
-def conditions(device: str, threads: int) -> Conditions:
+def conditions(device: str, search_device: str, threads: int) -> Conditions:
     """What is true here and now."""
     from bench import __version__
 
@@ -197,6 +200,7 @@ def conditions(device: str, threads: int) -> Conditions:
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
         device=device,
+        search_device=search_device,
         threads=threads,
         libraries={name: found for name in LIBRARIES if (found := _version(name))},
     )
