@@ -297,16 +297,21 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
-    """A record as lines: nested keys joined with dots, what is empty left out."""
+    """A record as lines: nested keys joined with dots, a line an item of a table, no empty ones."""
     if isinstance(value, dict):
         for inner, found in value.items():
             yield from _flat(found, f"{key}.{inner}" if key else str(inner))
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for number, found in enumerate(value):
-            yield from _flat(found, f"{key}[{number}]")
-    elif value not in (None, "", [], ()):
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        yield key, text
+    elif isinstance(value, list | tuple):
+        items = [_line(item) for item in value]
+        yield from zip([key] * len(items), items, strict=True)
+    elif value not in (None, ""):
+        yield key, str(value)
+
+
+def _line(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    return ", ".join(str(value) for value in item.values() if value not in ("", (), []))
 
 
 def _print_facts(rows: Iterable[tuple[str, str]]) -> None:
