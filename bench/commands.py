@@ -17,8 +17,8 @@ from bench.pipeline import Options, conditions_here, evaluate
 from bench.results import Result, Timings, save
 from bench.runs import read_run
 from bench.store import VectorStore
-from bench.suites import SuiteMean, suite_mean
-from datasets_cfg.catalogue import expand, suite_for, suite_names
+from bench.suites import SuiteMean, suite_mean, with_inner
+from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
 from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset
@@ -219,9 +219,9 @@ def _published(contenders: Iterable[_Contender]) -> dict[tuple[str, str, str], f
 
 
 def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:
-    """Means of the suites that were asked for, by model and measure."""
+    """Means of the suites that were asked for and of those inside them, by model and measure."""
     means = []
-    for suite in (name for name in typed if name in suite_names() and suite_for(name).mean):
+    for suite in (name for name in with_inner(typed) if suite_for(name).mean):
         for model in dict.fromkeys(result.model for result in results):
             own = [result for result in results if result.model == model]
             seen = {result.protocol.collection for result in own if result.in_domain}

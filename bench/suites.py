@@ -1,6 +1,6 @@
 """Means over suites: unweighted over the members, and only when all of them are there."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean
 
 import msgspec
@@ -59,6 +59,15 @@ def member_score(member: str, values: Mapping[str, float]) -> float | None:
     if member not in suite_names():
         return values.get(member)
     return suite_mean(member, "", values).value
+
+
+def with_inner(names: Iterable[str]) -> list[str]:
+    """The suites among the names, each after the suites that it contains; no duplicates."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name in suite_names():
+            found |= dict.fromkeys([*with_inner(suite_for(name).members), name])
+    return list(found)
 
 
 def _touches(member: str, in_domain: Collection[str]) -> bool:

@@ -8,6 +8,7 @@ from bench.results import Result
 from bench.suites import SuiteMean
 from datasets_cfg.verify import Finding
 
+NAMED = 3  # members of a suite that are named when they are missing
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
 
@@ -74,11 +75,19 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
             _score(mean.value),
             f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)" if mean.zero_shot else "",
             _score(published.get((model, mean.suite, mean.measure))),
-            ", ".join(mean.missing),
+            _gap(mean),
         ]
         for model, mean in means
     ]
     return _markdown(headers, cells)
+
+
+def _gap(mean: SuiteMean) -> str:
+    """Which members have no score of the published collection; the first few by name."""
+    if not mean.missing:
+        return ""
+    named = [*mean.missing[:NAMED], "…"] if len(mean.missing) > NAMED else mean.missing
+    return f"{len(mean.missing)} of {mean.members}: {', '.join(named)}"
 
 
 def findings_table(name: str, findings: Sequence[Finding]) -> str:
