@@ -73,7 +73,9 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
             f"{mean.measure}, {mean.members} sets",
             model,
             _score(mean.value),
-            f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)" if mean.zero_shot else "",
+            f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)"
+            if mean.zero_shot is not None
+            else "",
             _score(published.get((model, mean.suite, mean.measure))),
             _gap(mean),
         ]
