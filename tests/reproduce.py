@@ -189,7 +189,7 @@ def _wanted(run: str, options: argparse.Namespace) -> bool:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    data = os.environ.get("BENCH_DATA")
+    data, cache = os.environ.get("BENCH_DATA"), platformdirs.user_cache_path("retrieval-bench")
     parser.add_argument("--data-dir", type=Path, default=Path(data) if data else None)
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--only", nargs="+", default=COLLECTIONS, metavar="COLLECTION")
