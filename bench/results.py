@@ -149,9 +149,9 @@ def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
     """Write an evaluation below ``out``; returns its folder. ``result.json`` goes last.
 
     Raises:
-        BenchError: an id that a run file cannot carry.
+        BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
     """
-    folder = out / result.protocol.collection / result.model / result.key
+    folder = _below(_below(out, result.protocol.collection), result.model) / result.key
     write_run(run, folder / RUN_FILE, result.model)
     columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
     with replacing(folder / SCORES_FILE) as file:
@@ -159,6 +159,16 @@ def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
     with replacing(folder / RESULT_FILE) as file:
         file.write(msgspec.json.format(msgspec.json.encode(result), indent=1))
     return folder
+
+
+def _below(folder: Path, name: str) -> Path:
+    """Folder of a name, which may come from a user's TOML: it must not lead anywhere else."""
+    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        raise BenchError(
+            f"{name!r} cannot name a folder of results",
+            "use a name like scifact or beir/scifact: no '..', and no '/' at either end",
+        )
+    return folder / name
 
 
 def load(folder: Path) -> Result:
@@ -176,13 +186,21 @@ def load(folder: Path) -> Result:
         return msgspec.json.decode(content, type=Result)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} is not a result: {error}") from error
 
 
 def load_scores(folder: Path) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray[np.float64]]]:
-    """Query ids and, by measure, the value of each query, as they were computed."""
-    table = pq.read_table(folder / SCORES_FILE)
+    """Query ids and, by measure, the value of each query, as they were computed.
+
+    Raises:
+        BenchError: there is no such file, or it is damaged.
+    """
+    path = folder / SCORES_FILE
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BenchError(f"cannot read the values of the queries in {path}: {error}") from error
     values = {name: table[name].to_numpy() for name in table.column_names if name != "query_id"}
     return tuple(table["query_id"].to_pylist()), values
 

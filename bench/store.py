@@ -61,7 +61,7 @@ class Shard:
             stated = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
         except FileNotFoundError:
             return False
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             stated = None
         whole = self.path.exists() and stated == Manifest(self.rows, dim, _sha256(self.path))
         if not whole:
@@ -191,7 +191,7 @@ class VectorStore:
         path = self._path(encoder, "fact", [about]).with_suffix(".fact.json")
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             found = compute()
         with replacing(path) as file:
             file.write(msgspec.json.encode(found))
