@@ -219,8 +219,9 @@ def add_to_manifest(shard: Shard) -> None:
     shard.manifest_path.write_text('{"rows": 4, "dim": 8, "sha256": "", "more": 1}')
 
 
-def blank_manifest(shard: Shard) -> None:
-    shard.manifest_path.write_bytes(b"\xff\xfe\x00")
+def spoil_manifests_text(shard: Shard) -> None:
+    content = shard.manifest_path.read_bytes()
+    shard.manifest_path.write_bytes(content[:-3] + b"\xff" + content[-2:])
 
 
 DAMAGES = [
@@ -230,7 +231,7 @@ DAMAGES = [
     lose_manifest,
     spoil_manifest,
     add_to_manifest,
-    blank_manifest,
+    spoil_manifests_text,
 ]
 
 
@@ -383,10 +384,11 @@ def test_a_fact_is_computed_once_for_an_encoder_and_a_subject(store):
     assert store.remember(other, "preflight x", compute)["value"] == 3
 
 
-def test_a_damaged_fact_is_computed_again(store, tmp_path):
+@pytest.mark.parametrize("content", [b'{"value": ', b'{"value": "\xff"}', b"[1]"])
+def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     store.remember(CountingEncoder(), "x", lambda: {"value": 1})
     (path,) = (tmp_path / "vectors").rglob("*.fact.json")
-    path.write_text('{"value": ')
+    path.write_bytes(content)
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
 
 

@@ -1,0 +1,308 @@
+"""Records of evaluations: what is written is what is read, or it is refused."""
+
+import errno
+import json
+import os
+import subprocess
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench import results as results_module
+from bench.errors import BenchError
+from bench.results import (
+    RESULT_FILE,
+    RUN_FILE,
+    SCHEMA,
+    SCORES_FILE,
+    Conditions,
+    Protocol,
+    Result,
+    Timings,
+    conditions,
+    load,
+    load_scores,
+    save,
+)
+from bench.runs import Run, read_run
+from bench.scoring import Scores
+from retrievers.recipe import Recipe
+
+PROTOCOL = Protocol(
+    collection="beir/tiny",
+    version="1",
+    split="test",
+    title_track="",
+    corpus_sha256="c" * 64,
+    queries_sha256="d" * 64,
+    qrels_sha256="e" * 64,
+    exclude_self=True,
+    depth=10,
+    official=True,
+)
+CONDITIONS = Conditions(
+    time="2026-01-02T03:04:05+00:00",
+    bench="0.1",
+    commit="",
+    dirty=False,
+    python="3.11.0",
+    machine="Linux x86_64",
+    device="auto",
+    search_device="cpu",
+    threads=2,
+    libraries={"numpy": "2"},
+)
+RESULT = Result(
+    model="words",
+    main_measure="nDCG@10",
+    measures={"nDCG@10": 1 / 3, "R@100": 0.1 + 0.2},
+    judged_at_10=None,
+    tie_low=0.25,
+    tie_high=0.5,
+    queries=2,
+    documents=3,
+    unanswered=0,
+    ignored=0,
+    index="flat",
+    index_recall={},
+    in_domain=False,
+    protocol=PROTOCOL,
+    recipe=Recipe(model="words", kind="hashing", dim=8),
+    fingerprint="f" * 64,
+    preflight={"warnings": ["é"]},
+    timings=Timings(search_s=0.5),
+    conditions=CONDITIONS,
+)
+RUN = Run.from_rows(["q1", "q1", "q2"], ["d1", "d2", "d1"], [0.1, 2.5, -1.0])
+SCORES = Scores(("q1", "q2"), {"nDCG@10": np.array([1 / 3, 0.1 + 0.2])}, 0, 0)
+
+
+def changed(**fields) -> Result:
+    return msgspec.structs.replace(RESULT, **fields)
+
+
+def with_protocol(**fields) -> Result:
+    return changed(protocol=msgspec.structs.replace(PROTOCOL, **fields))
+
+
+def test_a_result_is_read_as_it_was_saved(tmp_path):
+    folder = save(RESULT, SCORES, RUN, tmp_path)
+    assert load(folder) == load(folder / RESULT_FILE) == RESULT
+    assert folder == tmp_path / "beir" / "tiny" / "words" / RESULT.key
+    assert {path.name for path in folder.iterdir()} == {RESULT_FILE, SCORES_FILE, RUN_FILE}
+
+
+def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
+    scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
+    assert load(save(scored, SCORES, RUN, tmp_path)) == scored
+
+
+@settings(deadline=None, max_examples=30)
+@given(values=st.lists(st.floats(0, 1, width=64), min_size=1))
+def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
+    written = np.array(values)
+    ids = tuple(f"q{n} é" for n in range(len(values)))
+    scores = Scores(ids, {"nDCG@10": written, "AP(rel=2)": written[::-1]}, 0, 0)
+    read_ids, read = load_scores(save(RESULT, scores, RUN, tmp_path_factory.mktemp("out")))
+    assert read_ids == ids
+    assert list(read) == ["nDCG@10", "AP(rel=2)"]
+    assert read["nDCG@10"].tobytes() == written.tobytes()
+    assert read["AP(rel=2)"].tobytes() == written[::-1].tobytes()
+
+
+@settings(deadline=None, max_examples=30)
+@given(value=st.floats(0, 1, width=64))
+def test_means_are_not_rounded(value, tmp_path_factory):
+    folder = save(changed(measures={"nDCG@10": value}), SCORES, RUN, tmp_path_factory.mktemp("out"))
+    assert load(folder).measures["nDCG@10"] == value
+
+
+def test_the_run_is_kept_beside_the_result(tmp_path):
+    kept = read_run(save(RESULT, SCORES, RUN, tmp_path) / RUN_FILE)
+    assert kept.query_ids == RUN.query_ids
+    assert kept.doc_ids.equals(RUN.doc_ids)
+    assert np.array_equal(kept.scores, RUN.scores)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, "1", None])
+def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path):
+    path = tmp_path / RESULT_FILE
+    path.write_text(json.dumps({"schema": schema, "of_the_future": 1}))
+    with pytest.raises(BenchError, match=f"has schema {schema}, this version reads {SCHEMA}"):
+        load(path)
+
+
+def spoiled(content: bytes, how: str) -> bytes:
+    return {
+        "empty": b"",
+        "cut": content[: len(content) // 2],
+        "not UTF-8": content.replace("é".encode(), b"\xe9"),
+        "a list": b"[1]",
+        "a field too many": content.replace(b'"schema"', b'"extra": 1, "schema"'),
+        "a field too few": content.replace(b'"main_measure": "nDCG@10",', b""),
+        "a wrong type": content.replace(b'"queries": 2', b'"queries": "2"'),
+        "not a number": content.replace(b'"queries": 2', b'"queries": NaN'),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "empty",
+        "cut",
+        "not UTF-8",
+        "a list",
+        "a field too many",
+        "a field too few",
+        "a wrong type",
+        "not a number",
+    ],
+)
+def test_a_damaged_record_is_refused_by_name(how, tmp_path):
+    path = save(RESULT, SCORES, RUN, tmp_path) / RESULT_FILE
+    content = path.read_bytes()
+    path.write_bytes(spoiled(content, how))
+    assert path.read_bytes() != content
+    with pytest.raises(BenchError, match="is not a result") as error:
+        load(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_record_is_refused_by_name(tmp_path):
+    with pytest.raises(BenchError, match=r"cannot read the result .*result\.json: No such file"):
+        load(tmp_path)
+
+
+def test_missing_or_damaged_values_of_queries_are_refused_by_name(tmp_path):
+    folder = save(RESULT, SCORES, RUN, tmp_path)
+    (folder / SCORES_FILE).write_bytes((folder / SCORES_FILE).read_bytes()[:-9])
+    with pytest.raises(BenchError, match=r"per_query\.parquet"):
+        load_scores(folder)
+    (folder / SCORES_FILE).unlink()
+    with pytest.raises(BenchError, match=r"per_query\.parquet"):
+        load_scores(folder)
+
+
+def test_the_same_evaluation_at_another_time_has_the_same_key():
+    later = msgspec.structs.replace(CONDITIONS, time="2027-01-01T00:00:00+00:00", threads=64)
+    again = changed(conditions=later, timings=Timings(search_s=9.0), measures={"nDCG@10": 0.0})
+    assert again.key == RESULT.key
+    assert len(RESULT.key) == 12
+    assert int(RESULT.key, 16) >= 0
+
+
+def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
+    def other(value):
+        return {bool: lambda: not value, int: lambda: value + 1, str: lambda: value + "x"}[
+            type(value)
+        ]()
+
+    fields = msgspec.structs.asdict(PROTOCOL)
+    variants = [with_protocol(**{name: other(value)}) for name, value in fields.items()]
+    variants += [changed(fingerprint="0" * 64), changed(index="HNSW32"), RESULT]
+    assert len({result.key for result in variants}) == len(variants) == len(fields) + 3
+
+
+def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
+    save(RESULT, SCORES, RUN, tmp_path)
+    again = changed(measures={"nDCG@10": 0.75})
+    assert load(save(again, SCORES, RUN, tmp_path)) == again
+    assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
+
+
+@pytest.mark.parametrize(
+    ("queries", "documents", "model"),
+    [(["q 1"], ["d"], "words"), (["q"], ["d\u00a01"], "words"), (["q"], ["d"], "two words")],
+    ids=["query id", "document id", "model"],
+)
+def test_a_name_with_white_space_is_refused_before_any_file(queries, documents, model, tmp_path):
+    run = Run.from_rows(queries, documents, [1.0])
+    with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
+        save(changed(model=model), SCORES, run, tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "x/../../y", "/dev/null/x", "..", "", ".", "a//b", "a/./b", "a/", "a\x00b"]
+)
+@pytest.mark.parametrize("role", ["collection", "model"])
+def test_a_name_that_is_no_path_below_the_folder_is_refused(role, name, tmp_path):
+    out = tmp_path / "a" / "b" / "out"
+    result = with_protocol(collection=name) if role == "collection" else changed(model=name)
+    with pytest.raises(BenchError, match="cannot name a folder of results"):
+        save(result, SCORES, RUN, out)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "..a", "a..b", ".a", "é"])
+def test_an_unusual_name_below_the_folder_is_kept(name, tmp_path):
+    result = msgspec.structs.replace(with_protocol(collection=name), model=name)
+    assert load(save(result, SCORES, RUN, tmp_path)) == result
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_write_that_fails_leaves_no_half_file_and_no_record(failing, tmp_path, monkeypatch):
+    real, calls = os.fsync, []
+
+    def fails_once(handle):
+        calls.append(handle)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr("bench.atomic.os.fsync", fails_once)
+    with pytest.raises((OSError, BenchError), match="No space left"):
+        save(RESULT, SCORES, RUN, tmp_path)
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(left) == sorted([RUN_FILE, SCORES_FILE][: failing - 1])
+
+
+def test_conditions_say_where_and_with_what_it_ran():
+    found = conditions("auto", "cpu", 3)
+    assert (found.device, found.search_device, found.threads) == ("auto", "cpu", 3)
+    assert found.time.endswith("+00:00")
+    assert found.libraries["numpy"] == np.__version__
+    assert all(found.libraries.values())
+    assert found.python.startswith("3.")
+    assert found.machine
+    assert found.bench
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A git repository that the code believes to be its own."""
+    git("init", "--quiet", folder=tmp_path)
+    (tmp_path / "file").write_text("as committed")
+    git("add", "file", folder=tmp_path)
+    git("commit", "--quiet", "-m", "first", folder=tmp_path)
+    (tmp_path / "bench").mkdir()
+    monkeypatch.setattr(results_module, "__file__", str(tmp_path / "bench" / "results.py"))
+    return tmp_path
+
+
+def git(*arguments, folder):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_conditions_name_the_commit_and_ignore_untracked_files(checkout):
+    (checkout / "untracked").write_text("")
+    found = conditions("cpu", "cpu", 1)
+    assert found.commit == git("rev-parse", "HEAD", folder=checkout)
+    assert not found.dirty
+
+
+def test_conditions_are_dirty_where_a_tracked_file_differs(checkout):
+    (checkout / "file").write_text("changed")
+    assert conditions("cpu", "cpu", 1).dirty
+
+
+def test_there_is_no_commit_outside_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_module, "__file__", str(tmp_path / "bench" / "results.py"))
+    found = conditions("cpu", "cpu", 1)
+    assert found.commit == ""
+    assert not found.dirty
