@@ -1,0 +1,190 @@
+"""The rules of a collection on a run: self-matches, depth, measures, protocol."""
+
+import types
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.errors import BenchError
+from bench.judging import as_retrieved, judge, measure_names, protocol_of, score_run
+from bench.runs import Run
+from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.facts import Facts
+from datasets_cfg.records import Qrels, Queries
+
+IDS = ["a", "b", "c", "é", "10", "9"]
+rows = st.lists(
+    st.tuples(st.sampled_from(IDS), st.sampled_from(IDS), st.sampled_from([0.0, 0.5, 1.0])),
+    unique_by=lambda row: row[:2],
+)
+QRELS = Qrels(("a", "a", "b"), ("b", "c", "a"), np.array([1, 0, 2], dtype=np.int32))
+NO_QRELS = Qrels((), (), np.empty(0, dtype=np.int32))
+
+
+def dataset_of(*, qrels=QRELS, answers=None, documents=(), folder=Path(), **facts) -> Dataset:
+    """A collection without files, save for the corpus it is given."""
+    names = tuple(answers or qrels.queries())
+    queries = Queries(names, tuple(f"text of {name}" for name in names))
+    reader = types.SimpleNamespace()
+    declared = Facts(name="own/tiny", layout="beir", **facts)
+    dataset = Dataset(declared, queries, qrels, answers, reader, folder)
+    if documents:
+        dataset.__dict__["corpus"] = Corpus.build(documents, folder / "corpus")
+    return dataset
+
+
+def run_of(found: list[tuple[str, str, float]]) -> Run:
+    queries, documents, scores = zip(*found, strict=True) if found else ((), (), ())
+    return Run.from_rows(queries, documents, scores)
+
+
+def slowly_retrieved(run: Run, exclude_self: bool, depth: int) -> dict[str, list[str]]:
+    kept = {}
+    for query, documents, _ in run.rankings():
+        others = [doc for doc in documents if not (exclude_self and doc == query)]
+        kept[query] = others[:depth]
+    return kept
+
+
+@settings(deadline=None)
+@given(rows, st.booleans(), st.integers(1, 7))
+def test_self_matches_go_before_the_cut_so_that_the_depth_stays(found, exclude_self, depth):
+    run = run_of(found)
+    cut = as_retrieved(run, dataset_of(exclude_self=exclude_self), depth)
+    expected = slowly_retrieved(run, exclude_self, depth)
+    assert {query: documents for query, documents, _ in cut.rankings()} == expected
+    assert cut.query_ids == run.query_ids
+
+
+@settings(deadline=None)
+@given(rows, st.booleans(), st.integers(1, 7))
+def test_what_stays_keeps_its_score(found, exclude_self, depth):
+    given_scores = {(query, doc): score for query, doc, score in found}
+    cut = as_retrieved(run_of(found), dataset_of(exclude_self=exclude_self), depth)
+    for query, documents, scores in cut.rankings():
+        assert scores.dtype == np.float32
+        assert [given_scores[query, doc] for doc in documents] == scores.tolist()
+
+
+def test_a_query_of_which_only_itself_was_found_stays_without_documents():
+    cut = as_retrieved(run_of([("a", "a", 1.0)]), dataset_of(exclude_self=True), 10)
+    assert list(cut.offsets) == [0, 0]
+    assert cut.query_ids == ("a",)
+
+
+def test_the_given_run_is_not_changed():
+    run = run_of([("a", "a", 1.0), ("a", "b", 0.5)])
+    as_retrieved(run, dataset_of(exclude_self=True), 1)
+    assert run.doc_ids.to_pylist() == ["a", "b"]
+    assert run.scores.tolist() == [1.0, 0.5]
+
+
+def test_the_main_measure_comes_first_then_those_of_the_collection():
+    dataset = dataset_of(main_measure="RR@10", measures=("R@1000", "RR@10", "nDCG@10"))
+    assert measure_names(dataset, None) == ("RR@10", "R@1000", "nDCG@10")
+
+
+def test_measures_that_are_asked_for_stand_in_the_place_of_the_collections_own():
+    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+    assert measure_names(dataset, ["P@5", "nDCG@10", "P@5"]) == ("nDCG@10", "P@5")
+    assert measure_names(dataset, []) == ("nDCG@10",)
+
+
+def test_one_measure_under_two_names_is_shown_once():
+    assert measure_names(dataset_of(), ["MRR@10", "RR@10"]) == ("nDCG@10", "RR@10")
+
+
+def test_an_unknown_measure_is_refused_with_a_suggestion():
+    with pytest.raises(BenchError, match="nDGC@10") as error:
+        measure_names(dataset_of(), ["nDGC@10"])
+    assert "nDCG" in error.value.hint
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """A collection judged by answer strings: DPR's form."""
+    return dataset_of(
+        qrels=NO_QRELS,
+        answers={"0": ("Paris",), "1": ("no such words",)},
+        documents=[Document("1", "", "Lyon."), Document("2", "Paris", "It is paris, in France.")],
+        folder=tmp_path,
+        main_measure="Success@20",
+        measures=("Success@1", "RR@20"),
+        depth=100,
+    )
+
+
+@pytest.mark.parametrize("measure", ["nDCG@10", "R@100", "AP", "P@5", "Judged@10"])
+def test_measures_that_need_judgements_are_refused_where_answers_decide(measure, questions):
+    with pytest.raises(BenchError, match="judged by answer strings") as error:
+        measure_names(questions, [measure])
+    assert measure in str(error.value)
+    assert "Success@k" in error.value.hint
+
+
+def test_answers_judge_what_was_retrieved(questions):
+    run = run_of([("0", "1", 2.0), ("0", "2", 1.0), ("1", "2", 1.0)])
+    names = measure_names(questions, None)
+    scores, standing = score_run(questions, run, names, depth=100)
+    assert scores.query_ids == ("0", "1")
+    assert scores.values["Success@20"].tolist() == [1.0, 0.0]
+    assert scores.values["Success@1"].tolist() == [0.0, 0.0]
+    assert scores.values["RR@20"].tolist() == [0.5, 0.0]
+    assert standing.judged_at_10 is None
+
+
+def test_a_question_without_documents_counts_in_the_denominator(questions):
+    scores, _ = score_run(questions, run_of([("0", "2", 1.0)]), ["Success@20"], depth=100)
+    assert scores.mean("Success@20") == 0.5
+    assert scores.unanswered == 1
+
+
+def test_only_documents_within_the_depth_are_judged(questions):
+    run = run_of([("0", "1", 2.0), ("0", "2", 1.0)])
+    assert list(judge(questions, run, 1)) == [("0", "1", 0)]
+    assert list(judge(questions, run, 2)) == [("0", "1", 0), ("0", "2", 1)]
+
+
+def test_qrels_are_used_as_they_are_where_they_decide():
+    assert judge(dataset_of(), run_of([("a", "b", 1.0)]), 10) is QRELS
+
+
+def test_the_standing_has_judged_documents_and_what_ties_could_give():
+    run = run_of([("a", "b", 1.0), ("a", "x", 1.0), ("b", "a", 1.0)])
+    scores, standing = score_run(dataset_of(), run, ["RR@10"], 10)
+    # ties fall by id: x stands before b
+    assert scores.values["RR@10"].tolist() == [0.5, 1.0]
+    assert (standing.tie_low, standing.tie_high) == (0.75, 1.0)
+    judged_of_a, judged_of_b = 1 / 2, 1 / 1
+    assert standing.judged_at_10 == pytest.approx((judged_of_a + judged_of_b) / 2)
+
+
+def test_a_protocol_holds_the_facts_and_contents_of_the_collection():
+    dataset = dataset_of(version="v2", split="dev", title_track="title", exclude_self=True)
+    protocol = protocol_of(dataset, 77, corpus_sha256="c", official=False)
+    assert msgspec.to_builtins(protocol) == {
+        "collection": "own/tiny",
+        "version": "v2",
+        "split": "dev",
+        "title_track": "title",
+        "corpus_sha256": "c",
+        "queries_sha256": dataset.queries_sha256,
+        "qrels_sha256": dataset.qrels_sha256,
+        "exclude_self": True,
+        "depth": 77,
+        "official": False,
+    }
+
+
+def test_other_judgements_are_another_protocol():
+    regraded = Qrels(QRELS.query_ids, QRELS.doc_ids, np.array([1, 0, 1], dtype=np.int32))
+    before, after = (
+        protocol_of(dataset_of(qrels=qrels), 10, "", official=True) for qrels in (QRELS, regraded)
+    )
+    assert before.queries_sha256 == after.queries_sha256
+    assert before != after
