@@ -111,6 +111,8 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A table in which a bar inside a name does not end its cell."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     alignment = ["left", *["right"] * (len(headers) - 1)]
     table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
     return str(table)
