@@ -1,0 +1,234 @@
+"""Tables are well-formed Markdown that show what qualifies a score."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.results import Conditions, Protocol, Result, Timings
+from bench.suites import suite_mean
+from datasets_cfg.catalogue import expand, suite_for
+from datasets_cfg.verify import Finding
+from reports.tables import collection_table, facts_table, findings_table, means_table
+
+PROTOCOL = Protocol(
+    collection="beir/tiny",
+    version="beir-1.0.0",
+    split="test",
+    title_track="",
+    corpus_sha256="",
+    queries_sha256="",
+    qrels_sha256="",
+    exclude_self=False,
+    depth=1000,
+    official=True,
+)
+CONDITIONS = Conditions(
+    time="",
+    bench="",
+    commit="",
+    dirty=False,
+    python="",
+    machine="",
+    device="cpu",
+    search_device="cpu",
+    threads=1,
+    libraries={},
+)
+RESULT = Result(
+    model="words",
+    main_measure="nDCG@10",
+    measures={"nDCG@10": 0.123449, "R@100": 0.5},
+    judged_at_10=None,
+    tie_low=None,
+    tie_high=None,
+    queries=1234,
+    documents=56789,
+    unanswered=0,
+    ignored=0,
+    index="flat",
+    index_recall={},
+    in_domain=False,
+    protocol=PROTOCOL,
+    recipe=None,
+    fingerprint="",
+    preflight={},
+    timings=Timings(),
+    conditions=CONDITIONS,
+)
+
+
+def changed(**fields) -> Result:
+    return msgspec.structs.replace(RESULT, **fields)
+
+
+def with_protocol(**fields) -> Result:
+    return changed(protocol=msgspec.structs.replace(PROTOCOL, **fields))
+
+
+def parsed(table: str) -> list[dict[str, str]]:
+    """Rows of a Markdown table by header; fails where the rows differ in length."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    split = [
+        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in lines
+    ]
+    headers, rule, *rows = split
+    assert all(re.fullmatch(r":?-+:?", cell) for cell in rule)
+    return [dict(zip(headers, row, strict=True)) for row in rows]
+
+
+def row_of(result: Result, published=None) -> dict[str, str]:
+    (row,) = parsed(collection_table([result], published or {}))
+    return row
+
+
+def test_the_main_measure_stands_first_and_empty_columns_are_hidden():
+    result = changed(measures={"R@100": 0.5, "nDCG@10": 0.123449})
+    assert list(row_of(result).items()) == [
+        ("model", "words"),
+        ("nDCG@10", "0.1234"),
+        ("R@100", "0.5000"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "cell"),
+    [
+        ({"judged_at_10": 0.0}, "judged@10", "0.0000"),
+        ({"tie_low": 0.1, "tie_high": 0.2}, "ties", "0.1000–0.2000"),
+        ({"tie_low": 0.0, "tie_high": 0.2}, "ties", "0.0000–0.2000"),
+        ({"index": "HNSW32"}, "index", "HNSW32"),
+        (
+            {"index_recall": {"recall@10": 0.98765, "recall@100": 1.0}},
+            "index recall",
+            "10: 0.988, 100: 1.000",
+        ),
+        ({"unanswered": 3}, "unanswered", "3"),
+    ],
+)
+def test_a_column_is_there_where_it_has_something_to_say(fields, column, cell):
+    assert row_of(changed(**fields))[column] == cell
+    assert column not in row_of(RESULT)
+
+
+def test_a_range_of_ties_that_does_not_show_in_four_digits_is_hidden():
+    assert "ties" not in row_of(changed(tie_low=0.12341, tie_high=0.12342))
+
+
+def test_models_share_the_columns_that_any_of_them_needs():
+    tied = changed(model="tied", tie_low=0.1, tie_high=0.2)
+    first, second = parsed(collection_table([RESULT, tied], {}))
+    assert (first["model"], first["ties"]) == ("words", "")
+    assert (second["model"], second["ties"]) == ("tied", "0.1000–0.2000")
+
+
+def test_the_published_score_of_this_collection_and_main_measure_stands_beside():
+    published = {
+        ("words", "beir/tiny", "nDCG@10"): 0.5,
+        ("words", "beir/tiny", "R@100"): 0.6,
+        ("words", "beir/other", "nDCG@10"): 0.7,
+        ("others", "beir/tiny", "nDCG@10"): 0.8,
+    }
+    assert row_of(RESULT, published)["published"] == "0.5000"
+    del published["words", "beir/tiny", "nDCG@10"]
+    assert "published" not in row_of(RESULT, published)
+
+
+def test_a_model_trained_on_the_collection_is_marked():
+    assert row_of(changed(in_domain=True))["model"] == "words (in-domain)"
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1))
+def test_any_name_keeps_the_table_well_formed(name):
+    name = name.replace("\\", "/").strip() or "x"
+    assert row_of(changed(model=name))["model"] == name
+
+
+def test_the_heading_says_what_was_evaluated():
+    heading = collection_table([RESULT], {}).splitlines()[0]
+    assert heading == (
+        "beir/tiny: 1,234 queries, 56,789 documents, beir-1.0.0, test split, depth 1000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"title_track": "no-title"}, "no-title track"),
+        ({"exclude_self": True}, "own document of a query excluded"),
+        ({"official": False}, "NOT the published collection"),
+    ],
+)
+def test_the_heading_says_which_rules_applied(fields, said):
+    assert said in collection_table([with_protocol(**fields)], {}).splitlines()[0]
+    assert said not in collection_table([RESULT], {}).splitlines()[0]
+
+
+def test_the_heading_leaves_out_what_is_not_known():
+    result = msgspec.structs.replace(with_protocol(version=""), documents=None)
+    heading = collection_table([result], {}).splitlines()[0]
+    assert heading == "beir/tiny: 1,234 queries, test split, depth 1000"
+
+
+def test_a_complete_mean_names_its_measure_and_number_of_sets():
+    values = dict.fromkeys(expand(["beir"]), 0.25)
+    mean = suite_mean("beir", "nDCG@10", values, {"beir/nq"})
+    (row,) = parsed(means_table([("words", mean)], {("words", "beir", "nDCG@10"): 0.3}))
+    assert row == {
+        "suite": "beir",
+        "mean of": "nDCG@10, 14 sets",
+        "model": "words",
+        "mean": "0.2500",
+        "zero-shot mean": "0.2500 (13 sets)",
+        "published": "0.3000",
+        "missing": "",
+    }
+
+
+def test_a_gap_is_shown_in_place_of_the_mean_and_says_what_is_missing():
+    members = suite_for("beir-13").members
+    mean = suite_mean("beir-13", "nDCG@10", dict.fromkeys(members[2:], 0.25))
+    (row,) = parsed(means_table([("words", mean)], {}))
+    assert (row["mean"], row["zero-shot mean"]) == ("", "")
+    assert row["missing"] == f"2 of 13: {members[0]}, {members[1]}"
+
+
+def test_a_long_gap_names_the_first_members_and_counts_all():
+    members = suite_for("beir-13").members
+    (row,) = parsed(means_table([("words", suite_mean("beir-13", "nDCG@10", {}))], {}))
+    assert row["missing"] == f"13 of 13: {', '.join(members[:3])}, …"
+
+
+def test_means_of_zero_are_shown():
+    mean = suite_mean("beir-13", "nDCG@10", dict.fromkeys(expand(["beir-13"]), 0.0))
+    (row,) = parsed(means_table([("words", mean)], {}))
+    assert (row["mean"], row["zero-shot mean"]) == ("0.0000", "0.0000 (13 sets)")
+
+
+def test_findings_are_listed_with_their_counts_and_advice():
+    findings = [
+        Finding("error", "documents without text", 1234, ("a", "b"), "remove them"),
+        Finding("note", "harmless", 1, (), ""),
+    ]
+    assert findings_table("beir/tiny", findings) == (
+        "beir/tiny:\n"
+        "  error: documents without text: 1,234 (a, b)\n"
+        "    remove them\n"
+        "  note: harmless: 1"
+    )
+
+
+def test_a_collection_without_findings_is_said_to_have_none():
+    assert findings_table("beir/tiny", []) == "beir/tiny: nothing peculiar"
+
+
+def test_names_and_descriptions_stand_in_two_columns_as_they_are():
+    table = facts_table([("a", "1e3"), ("long/name", "x | y")])
+    assert [line.split(maxsplit=1) for line in table.splitlines()] == [
+        ["a", "1e3"],
+        ["long/name", "x | y"],
+    ]
