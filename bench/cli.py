@@ -72,11 +72,6 @@ def _add_run(commands: Any) -> None:
         help="flat (exact, the default) or a FAISS factory string with parameters",
     )
     run.add_argument("--device", default="auto", help="where to encode: auto, cpu, cuda or cuda:N")
-    run.add_argument(
-        "--allow-mismatch",
-        action="store_true",
-        help="evaluate though counts differ from the published ones; marked",
-    )
     run.add_argument("--yes", action="store_true", help="do not ask before hours of encoding")
     _model_options(run, required=True)
     _scoring_options(run)
@@ -202,6 +197,11 @@ def _scoring_options(command: argparse.ArgumentParser) -> None:
         default=Path("results"),
         metavar="DIR",
         help="where results go (default: results)",
+    )
+    group.add_argument(
+        "--allow-mismatch",
+        action="store_true",
+        help="go on though counts differ from the published ones; marked",
     )
 
 

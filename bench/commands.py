@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from bench.errors import BenchError, ExitCode
 from bench.estimate import confirm, seconds_per_document
 from bench.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.pipeline import Options, conditions_here, evaluate
-from bench.results import Result, Timings, save
-from bench.runs import read_run
+from bench.results import Result, Timings, place, save
+from bench.runs import check_writable, read_run
 from bench.store import VectorStore
 from bench.suites import SuiteMean, suite_mean, with_inner
 from datasets_cfg.catalogue import expand, suite_for
-from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+from datasets_cfg.dataset import (
+    Dataset,
+    count_mismatches,
+    judgement_mismatches,
+    open_dataset,
+)
 from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset
 from reports.tables import collection_table, findings_table, means_table
@@ -51,8 +57,11 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     _check_index(spec, contenders)
     datasets = [_open(name, options, cache_dir) for name in names]
     for dataset in datasets:
-        measure_names(dataset, options.measure)
-    official = {dataset.name: _is_official(dataset, options) for dataset in datasets}
+        _check_storable(dataset, contenders, options)
+    official = {
+        dataset.name: _is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+        for dataset in datasets
+    }
     store = VectorStore(cache_dir / "vectors")
     _say_how_long(contenders, datasets, store, options.yes)
     choices = Options(spec, options.depth, _wanted(options), options.device)
@@ -81,6 +90,7 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
     dataset = _open(options.dataset, options, cache_dir)
     names = measure_names(dataset, options.measure)
+    official = _is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
     depth = options.depth or dataset.facts.depth
     found = as_retrieved(read_run(options.run_file), dataset, depth)
     scores, standing = score_run(dataset, found, names, depth)
@@ -96,7 +106,7 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
         index="",
         index_recall={},
         in_domain=False,
-        protocol=protocol_of(dataset, depth, corpus_sha256="", official=True),
+        protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
         recipe=None,
         fingerprint=hashlib.sha256(content).hexdigest(),
         preflight={},
@@ -161,6 +171,17 @@ def _contender(name: str, options: argparse.Namespace) -> _Contender:
     return _Contender(model, open_encoder(model, getattr(options, "device", "auto")))
 
 
+def _check_storable(
+    dataset: Dataset, contenders: Sequence[_Contender], options: argparse.Namespace
+) -> None:
+    """What would fail when the result is written fails now, before hours of encoding."""
+    measure_names(dataset, options.measure)
+    for contender in contenders:
+        place(options.out, dataset.name, contender.model.card.name)
+    check_writable(pa.array(dataset.queries.ids, pa.large_string()), "query id")
+    check_writable(dataset.corpus.ids, "document id")
+
+
 def _check_index(spec: IndexSpec, contenders: Sequence[_Contender]) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of encoding."""
     for encoder in (one.encoder for one in contenders if one.encoder and not spec.is_exact):
@@ -181,13 +202,12 @@ def _wanted(options: argparse.Namespace) -> tuple[str, ...] | None:
     return None if options.measure is None else tuple(options.measure)
 
 
-def _is_official(dataset: Dataset, options: argparse.Namespace) -> bool:
+def _is_official(dataset: Dataset, different: Sequence[str], allowed: bool) -> bool:
     """Whether the counts are the published ones; if not, that must have been allowed."""
-    different = count_mismatches(dataset)
-    if different and not options.allow_mismatch:
+    if different and not allowed:
         raise BenchError(
             f"this is not the published {dataset.name}: {'; '.join(different)}",
-            "`verify` says more; --allow-mismatch evaluates it all the same, and marks the result",
+            "`verify` says more; --allow-mismatch goes on all the same, and marks the result",
         )
     return not different
 

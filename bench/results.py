@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from bench.atomic import replacing
 from bench.errors import BenchError
-from bench.runs import Run, write_run
+from bench.runs import Run, check_writable, write_run
 from bench.scoring import Scores
 from retrievers.recipe import Recipe
 
@@ -151,7 +151,7 @@ def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
     Raises:
         BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
     """
-    folder = _below(_below(out, result.protocol.collection), result.model) / result.key
+    folder = place(out, result.protocol.collection, result.model) / result.key
     write_run(run, folder / RUN_FILE, result.model)
     columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
     with replacing(folder / SCORES_FILE) as file:
@@ -161,14 +161,21 @@ def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
     return folder
 
 
-def _below(folder: Path, name: str) -> Path:
-    """Folder of a name, which may come from a user's TOML: it must not lead anywhere else."""
-    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
-        raise BenchError(
-            f"{name!r} cannot name a folder of results",
-            "use a name like scifact or beir/scifact: no '..', and no '/' at either end",
-        )
-    return folder / name
+def place(out: Path, collection: str, model: str) -> Path:
+    """Folder of the results of one model on one collection.
+
+    Raises:
+        BenchError: a name, which may come from a user's TOML, leads out of ``out``, or the model
+            cannot be the tag of a run file.
+    """
+    for name in (collection, model):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise BenchError(
+                f"{name!r} cannot name a folder of results",
+                "use a name like scifact or beir/scifact: no '..', and no '/' at either end",
+            )
+    check_writable(pa.array([model], pa.large_string()), "model name")
+    return out / collection / model
 
 
 def load(folder: Path) -> Result:

@@ -139,9 +139,9 @@ def write_run(run: Run, path: Path, tag: str) -> None:
     Raises:
         BenchError: an id or the tag is empty or holds white space, or the file cannot be written.
     """
-    _check_writable(pa.array([tag], pa.large_string()), "tag")
-    _check_writable(pa.array(run.query_ids, pa.large_string()), "query id")
-    _check_writable(run.doc_ids, "document id")
+    check_writable(pa.array([tag], pa.large_string()), "tag")
+    check_writable(pa.array(run.query_ids, pa.large_string()), "query id")
+    check_writable(run.doc_ids, "document id")
     try:
         with replacing(path) as file, _compressing(file, path) as out:
             for query_id, documents, scores in run.rankings():
@@ -152,7 +152,12 @@ def write_run(run: Run, path: Path, tag: str) -> None:
         raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
 
 
-def _check_writable(ids: pa.Array, what: str) -> None:
+def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
+    """Refuse what six columns of text cannot carry.
+
+    Raises:
+        BenchError: one of the ids is empty or holds white space; ``what`` names their kind.
+    """
     bad = ids.filter(pc.match_substring_regex(ids, _UNWRITABLE))
     if len(bad):
         raise BenchError(

@@ -134,17 +134,28 @@ def count_mismatches(dataset: Dataset) -> list[str]:
     declared = dataset.facts.counts
     if declared == Counts():
         return []
-    manifest, qrels = dataset.corpus.manifest, dataset.qrels
+    manifest = dataset.corpus.manifest
     found = {
         "documents": manifest.documents,
         "nonempty_documents": manifest.documents - manifest.empty_documents,
-        "queries": len(dataset.queries),
-        "judgements": len(qrels),
-        "relevant_judgements": int((qrels.grades > 0).sum()),
     }
     if declared.dangling_judgements is not None:
-        absent = dataset.corpus.rows_of(qrels.doc_ids) < 0
+        absent = dataset.corpus.rows_of(dataset.qrels.doc_ids) < 0
         found["dangling_judgements"] = int(absent.sum())
+    return [*_differences(declared, found), *judgement_mismatches(dataset)]
+
+
+def judgement_mismatches(dataset: Dataset) -> list[str]:
+    """The same for queries and judgements alone, without the corpus."""
+    found = {
+        "queries": len(dataset.queries),
+        "judgements": len(dataset.qrels),
+        "relevant_judgements": int((dataset.qrels.grades > 0).sum()),
+    }
+    return _differences(dataset.facts.counts, found)
+
+
+def _differences(declared: Counts, found: Mapping[str, int]) -> list[str]:
     return [
         f"{name.replace('_', ' ')}: {published:,} published, {found[name]:,} found"
         for name in found

@@ -16,8 +16,9 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     """All models on one collection, main measure first, with what qualifies it."""
     first = results[0]
     rows = [_row(result, published) for result in results]
-    headers = [name for name in rows[0] if any(row[name] != "" for row in rows)]
-    cells = [[row[name] for name in headers] for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row)
+    headers = [name for name in names if any(row.get(name) for row in rows)]
+    cells = [[row.get(name, "") for name in headers] for row in rows]
     return f"{_heading(first)}\n\n{_markdown(headers, cells)}"
 
 

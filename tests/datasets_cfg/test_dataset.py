@@ -204,8 +204,8 @@ def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_
     )
     assert count_mismatches(open_(folder)) == [
         "nonempty documents: 2 published, 1 found",
-        "queries: 1,000 published, 1 found",
         "dangling judgements: 0 published, 1 found",
+        "queries: 1,000 published, 1 found",
     ]
 
 
