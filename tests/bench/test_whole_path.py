@@ -16,6 +16,7 @@ import pytest
 from bench.__main__ import main
 from bench.results import load, load_scores
 from bench.runs import read_run
+from datasets_cfg.catalogue import expand
 from retrievers.model import open_encoder, resolve_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,8 +230,50 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection
     assert (same[0].scores == same[1].scores).all()
 
 
-def break_(folder: Path, name: str, content: str) -> None:
-    (folder / name).write_text(content)
+def test_passages_are_judged_by_answers_over_all_questions(tmp_path: Path) -> None:
+    folder = tmp_path / "nq"
+    folder.mkdir()
+    (folder / "psgs_w100.tsv").write_text(
+        "id\ttext\ttitle\n1\tThe prize went to Röntgen in 1901\tPrize\n"
+        "2\tA film about a duck\tRöntgen\n"
+    )
+    (folder / "nq-test.qa.csv").write_text(
+        "who got the prize\t['Röntgen', 'W. Röntgen']\nwhat is a quark\t['a particle']\n"
+    )
+    assert bench(tmp_path, "run", folder, "--model", "bm25", "--measure", "Success@1") == 2
+    (folder / "dataset.toml").write_text('main_measure = "Success@5"\nmeasures = []\n')
+    assert bench(tmp_path, "run", folder, "--model", "bm25", "--measure", "Success@1") == 0
+    (path,) = (tmp_path / "out" / "nq" / "bm25").glob("*/result.json")
+    assert load(path).measures == {"Success@5": 0.5, "Success@1": 0.5}
+    assert load(path).judged_at_10 is None
+
+
+def test_data_are_verified_and_fetched(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    assert main(["verify", str(collection), *cache]) == 0
+    found = capsys.readouterr().out
+    assert "query ids are also ids of documents" in found
+    assert "repeat the title and text" in found
+    assert main(["fetch", str(collection), "--model", "hashing", *cache]) == 0
+    assert "5 documents, 3 queries" in capsys.readouterr().out
+    (collection / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n' * 2)
+    assert main(["verify", str(collection), *cache]) == 2
+    assert "error: " in capsys.readouterr().out
+
+
+def test_a_suite_with_another_collection_inside_has_no_mean(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for forum in expand(["beir/cqadupstack"]):
+        (tmp_path / forum).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / forum).symlink_to(collection)
+    arguments = ("run", "beir/cqadupstack", "--model", "hashing", "--data-dir", tmp_path)
+    assert bench(tmp_path, *arguments, "--allow-mismatch", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["results"]) == 12
+    assert {(mean["value"], len(mean["missing"])) for mean in document["means"]} == {(None, 12)}
 
 
 BAD_FOLDERS = {
@@ -249,7 +292,7 @@ def test_a_bad_collection_is_one_clear_error(
     tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     name, content, named = BAD_FOLDERS[case]
-    break_(collection, name, content)
+    (collection / name).write_text(content)
     assert bench(tmp_path, "run", collection, "--model", "hashing") == 2
     assert_one_error(tmp_path, capsys, named)
 
