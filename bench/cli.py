@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_run(commands: Any) -> None:
-    run = _command(commands, "run", _run, "evaluate models on collections", RUN_EXAMPLES)
+    run = _command(commands, "run", _work("run"), "evaluate models on collections", RUN_EXAMPLES)
     run.add_argument("names", nargs="+", metavar="NAME", help="collections, suites or folders")
     run.add_argument(
         "--index",
@@ -82,7 +82,7 @@ def _add_score(commands: Any) -> None:
     score = _command(
         commands,
         "score",
-        _score,
+        _work("score"),
         "score a TREC run file",
         "example:\n  python -m bench score my-run.trec --dataset beir/scifact\n",
     )
@@ -108,7 +108,7 @@ def _add_fetch(commands: Any) -> None:
     fetch = _command(
         commands,
         "fetch",
-        _fetch,
+        _work("fetch"),
         "get all that an offline machine needs",
         "example:\n  python -m bench fetch beir --model retromae\n",
     )
@@ -121,7 +121,7 @@ def _add_verify(commands: Any) -> None:
     verify = _command(
         commands,
         "verify",
-        _verify,
+        _work("verify"),
         "check the data of collections",
         "example:\n  python -m bench verify beir/scifact\n",
     )
@@ -250,16 +250,16 @@ def cache_dir(options: argparse.Namespace) -> Path:
     return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
 
 
-def _run(options: argparse.Namespace) -> int:
-    from bench.commands import run
+def _work(name: str) -> Callable[[argparse.Namespace], int]:
+    """A command that opens models or collections: its module is imported when it runs."""
 
-    return run(options, cache_dir(options))
+    def command(options: argparse.Namespace) -> int:
+        from bench import commands
 
+        work: Callable[[argparse.Namespace, Path], int] = getattr(commands, name)
+        return work(options, cache_dir(options))
 
-def _score(options: argparse.Namespace) -> int:
-    from bench.commands import score
-
-    return score(options, cache_dir(options))
+    return command
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -271,18 +271,6 @@ def _list(options: argparse.Namespace) -> int:
     else:
         _print_facts(rows)
     return ExitCode.OK
-
-
-def _fetch(options: argparse.Namespace) -> int:
-    from bench.commands import fetch
-
-    return fetch(options, cache_dir(options))
-
-
-def _verify(options: argparse.Namespace) -> int:
-    from bench.commands import verify
-
-    return verify(options, cache_dir(options))
 
 
 def _show(options: argparse.Namespace) -> int:
