@@ -7,6 +7,7 @@ answer at once. Tables go to stdout; progress, warnings and errors to stderr.
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -71,7 +72,12 @@ def _add_run(commands: Any) -> None:
         metavar="SPEC",
         help="flat (exact, the default) or a FAISS factory string with parameters",
     )
-    run.add_argument("--device", default="auto", help="where to encode: auto, cpu, cuda or cuda:N")
+    run.add_argument(
+        "--device",
+        type=_device,
+        default="auto",
+        help="where to encode: auto, cpu, cuda or cuda:N",
+    )
     run.add_argument("--yes", action="store_true", help="do not ask before hours of encoding")
     _model_options(run, required=True)
     _scoring_options(run)
@@ -223,10 +229,15 @@ def _place_options(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text} is not auto, cpu, cuda or cuda:N")
+    return text
 
 
 def _prepare(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,9 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     """``run``: evaluate every model on every collection; a table each, then the suites' means."""
     spec = IndexSpec.parse(options.index)
     names = expand(options.names)
+    _check_out(options.out)
     contenders = [_contender(name, options) for name in options.model]
+    _check_names(contenders)
     _check_index(spec, contenders)
     datasets = [_open(name, options, cache_dir) for name in names]
     for dataset in datasets:
@@ -96,7 +99,7 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
     scores, standing = score_run(dataset, found, names, depth)
     content = options.run_file.read_bytes()
     result = Result(
-        model=options.name or options.run_file.name.split(".trec")[0],
+        model=options.name or "_".join(options.run_file.name.split(".trec")[0].split()),
         main_measure=names[0],
         measures={name: scores.mean(name) for name in names},
         queries=len(scores.query_ids),
@@ -180,6 +183,23 @@ def _check_storable(
         place(options.out, dataset.name, contender.model.card.name)
     check_writable(pa.array(dataset.queries.ids, pa.large_string()), "query id")
     check_writable(dataset.corpus.ids, "document id")
+
+
+def _check_out(out: Path) -> None:
+    """A file cannot hold results: say so before hours of encoding."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise BenchError(f"{nearest} is a file, and results go into a folder", "change --out")
+
+
+def _check_names(contenders: Sequence[_Contender]) -> None:
+    """Tables and means tell models apart by their names."""
+    for name, count in Counter(one.model.card.name for one in contenders).items():
+        if count > 1:
+            raise BenchError(
+                f"{count} of the models are called {name}",
+                "run one after the other, or rename the folder or card of one",
+            )
 
 
 def _check_index(spec: IndexSpec, contenders: Sequence[_Contender]) -> None:

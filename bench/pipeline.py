@@ -143,11 +143,12 @@ def _search(
     depth: int,
     watch: Stopwatch,
 ) -> _Searched:
-    wider = depth + 1 if dataset.facts.exclude_self else depth
+    reach = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
+    wider = reach + 1 if dataset.facts.exclude_self else reach
     if encoder is None:
         with watch.phase("search_s"):
             hits = _search_words(dataset, BM25(model.recipe), wider)
-        return _Searched(without_self(dataset, hits, depth), {})
+        return _Searched(without_self(dataset, hits, reach), {})
     plan = store.plan(encoder, dataset.corpus)
     checks = check_encoder(dataset, encoder, store)
     with watch.phase("encode_queries_s"):
@@ -157,7 +158,7 @@ def _search(
     with watch.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider)
     recall = _index_recall(hits, truth, depth) if truth else {}
-    return _Searched(without_self(dataset, hits, depth), recall, plan.missing_rows, checks)
+    return _Searched(without_self(dataset, hits, reach), recall, plan.missing_rows, checks)
 
 
 def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:

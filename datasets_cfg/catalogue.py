@@ -38,6 +38,12 @@ def facts_for(name: str) -> Facts:
     Raises:
         DatasetError: there is none of that name, or its file is not valid.
     """
+    if name in _suites():
+        members = ", ".join(_suites()[name].members[:3])
+        raise DatasetError(
+            f"{name} is a suite, and one collection is needed here",
+            hint=f"name one of its members: {members}, … (see `python -m bench show {name}`)",
+        )
     if name not in _fact_files():
         raise unknown(name, dataset_names())
     return _facts(name)

@@ -165,12 +165,18 @@ class FaissIndex:
         """The k best of each query ``(q, dim)`` by this index's own scores.
 
         Raises:
-            RetrieverError: k is less than 1, or more than the GPU can (2,048).
+            RetrieverError: k is less than 1, or more than the GPU can (2,048), or FAISS refuses a
+                parameter.
         """
         if k < 1 or (self._gpu is not None and k > GPU_MAX_K):
             limit = f" to {GPU_MAX_K} on the GPU" if self._gpu is not None else " or more"
             raise RetrieverError(f"depth {k}: it must be 1{limit}")
-        scores, rows = self._index.search(np.ascontiguousarray(queries), k)
+        try:
+            scores, rows = self._index.search(np.ascontiguousarray(queries), k)
+        except RuntimeError as error:
+            raise RetrieverError(
+                f"{self.spec} cannot be searched: {_reason(error)}", "look at its parameters"
+            ) from error
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:

@@ -60,7 +60,10 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
 def _card_like(card: Card, checkpoint: str) -> Card:
     """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
     if card.kind != "transformer" or card.encoder:
-        raise RetrieverError(f"--like {card.name}: that card is not of a transformer checkpoint")
+        raise RetrieverError(
+            f"--like {card.name}: that card is not of a transformer checkpoint",
+            "see `python -m bench list models`",
+        )
     if card.query_checkpoint:
         raise RetrieverError(
             f"--like {card.name}: that model has two encoders, and one checkpoint was given",

@@ -82,6 +82,11 @@ def resolve_model(
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
     }
+    if adapter and (card.kind != "transformer" or card.encoder):
+        raise RetrieverError(
+            f"{card.name} has no transformer that an adapter could be attached to",
+            "leave --adapter out, or name the model that it was trained on",
+        )
     card = replace_fields(
         card, {name: value for name, value in changes.items() if value is not None}
     )

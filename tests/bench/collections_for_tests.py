@@ -1,0 +1,160 @@
+"""Small collections on disk, and the command line as a user meets it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from bench.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_SETTINGS = ("BENCH_CACHE", "BENCH_DATA", "HF_HUB_OFFLINE")
+
+DOCUMENTS = {
+    "d1": ("Wings", "the lift of a wing grows with the angle of attack"),
+    "d2": ("", "transition in the boundary layer of a swept wing"),
+    "d10": ("Heat", "slabs that conduct heat"),
+    "d9": ("Heat", "slabs that conduct heat"),
+    "q3": ("", "heat conduction in a slab of metal"),
+    "é": ("Flügel", "Auftrieb eines Flügels"),
+}
+QUERIES = {
+    "q1": "lift of a wing",
+    "q2": "slabs that conduct heat",
+    "q3": "heat conduction",
+    "q4": "never judged",
+}
+QRELS = {
+    ("q1", "d1"): 2,
+    ("q1", "d2"): 1,
+    ("q1", "not in the corpus"): 1,
+    ("q2", "d9"): 1,
+    ("q2", "d1"): -1,
+    ("q3", "d10"): 1,
+    ("q3", "q3"): 1,
+}
+
+
+def write_collection(
+    folder: Path,
+    documents: Mapping[str, tuple[str, str]] = DOCUMENTS,
+    queries: Mapping[str, str] = QUERIES,
+    qrels: Mapping[tuple[str, str], int] = QRELS,
+    facts: str = "",
+) -> Path:
+    """A folder in BEIR's layout; ``facts`` is its ``dataset.toml``."""
+    (folder / "qrels").mkdir(parents=True)
+    rows = [
+        {"_id": name, "title": title, "text": text} for name, (title, text) in documents.items()
+    ]
+    questions = [{"_id": name, "text": text} for name, text in queries.items()]
+    for name, records in (("corpus", rows), ("queries", questions)):
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_qrels(folder, qrels)
+    if facts:
+        (folder / "dataset.toml").write_text(facts, encoding="utf-8")
+    return folder
+
+
+def write_qrels(folder: Path, qrels: Mapping[tuple[str, str], int], split: str = "test") -> None:
+    lines = [f"{query}\t{document}\t{grade}\n" for (query, document), grade in qrels.items()]
+    header = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / f"{split}.tsv").write_text(header + "".join(lines), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind in the terminal."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The command line with a cache and results of its own, below ``place``."""
+
+    place: Path
+
+    @property
+    def out(self) -> Path:
+        return self.place / "out"
+
+    @property
+    def cache(self) -> Path:
+        return self.place / "cache"
+
+    def __call__(self, *arguments: object) -> Finished:
+        """Run a command in this process: fast, but libraries are imported already."""
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with mock.patch.dict(os.environ), redirect_stdout(stdout), redirect_stderr(stderr):
+            for name in OWN_SETTINGS:
+                os.environ.pop(name, None)
+            try:
+                code = main(self._words(arguments))
+            except SystemExit as stop:  # argparse
+                code = int(stop.code or 0)
+        return Finished(code, stdout.getvalue(), stderr.getvalue())
+
+    def start(self, *arguments: object, **popen: object) -> subprocess.Popen[str]:
+        """Start a command as a process of its own."""
+        command = [sys.executable, "-m", "bench", *self._words(arguments)]
+        return start(command, **popen)
+
+    def process(self, *arguments: object) -> Finished:
+        """Run a command as a process of its own."""
+        return finish(self.start(*arguments))
+
+    def results(self, collection: str, model: str) -> Path:
+        """Folder of the only result of a model on a collection."""
+        (folder,) = (self.out / collection / model).iterdir()
+        return folder
+
+    def _words(self, arguments: tuple[object, ...]) -> list[str]:
+        words = [str(argument) for argument in arguments]
+        if words and words[0] in ("run", "score"):
+            words += ["--out", str(self.out)] if "--out" not in words else []
+        if words and words[0] in ("run", "score", "fetch", "verify"):
+            words += ["--cache-dir", str(self.cache)] if "--cache-dir" not in words else []
+        return words
+
+
+def start(command: list[str], **popen: object) -> subprocess.Popen[str]:
+    left_out = (*OWN_SETTINGS, "TQDM_DISABLE", "TQDM_MININTERVAL")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    options = {"cwd": ROOT, "env": environment, "text": True, **popen}
+    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> Finished:
+    stdout, stderr = process.communicate(timeout=timeout_s)
+    return Finished(process.returncode, stdout, stderr)
+
+
+def modules_after(*arguments: object) -> set[str]:
+    """Names of the modules that a command has imported when it ends, in a new process."""
+    code = (
+        "import sys\n"
+        "from bench.__main__ import main\n"
+        "try: code = main(sys.argv[1:])\n"
+        "except SystemExit as stop: code = stop.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = finish(start([sys.executable, "-c", code, *map(str, arguments)]))
+    assert done.code == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
