@@ -5,6 +5,7 @@ answer at once. Tables go to stdout; progress, warnings and errors to stderr.
 """
 
 import argparse
+import importlib
 import logging
 import os
 import re
@@ -265,9 +266,8 @@ def _work(name: str) -> Callable[[argparse.Namespace], int]:
     """A command that opens models or collections: its module is imported when it runs."""
 
     def command(options: argparse.Namespace) -> int:
-        from bench import commands
-
-        work: Callable[[argparse.Namespace, Path], int] = getattr(commands, name)
+        module = importlib.import_module(f"bench.commands.{name}")
+        work: Callable[[argparse.Namespace, Path], int] = getattr(module, name)
         return work(options, cache_dir(options))
 
     return command

@@ -1,0 +1,1 @@
+"""The commands that do work: one file each, named after the command."""

@@ -1,0 +1,40 @@
+"""Where the time goes: busy seconds by phase, and counts, added up from any thread.
+
+Phases may overlap (texts are tokenised while others are encoded), so their sum can exceed the
+time on the wall.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Clock:
+    """Busy seconds by phase and counts by name; safe to share between threads.
+
+    Attributes:
+        seconds: by phase, for example ``tokenise`` or ``forward``.
+        counts: by name, for example ``tokens``.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase, also where the block fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            with self._lock:
+                self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+    def count(self, name: str, number: int) -> None:
+        """Add to a count."""
+        with self._lock:
+            self.counts[name] = self.counts.get(name, 0) + number
