@@ -67,13 +67,21 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Wall-clock seconds of each phase. Vectors found in the store are not encoded again."""
+    """Wall-clock seconds of each stage. Vectors found in the store are not encoded again.
+
+    Attributes:
+        encoded_tokens: documents and queries, cut as the recipe says; 0 without a tokenizer.
+        busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore);
+            kinds that run beside each other overlap, so their sum may exceed the stages'.
+    """
 
     encode_queries_s: float = 0.0
     encode_documents_s: float = 0.0
     encoded_documents: int = 0
     search_s: float = 0.0
     score_s: float = 0.0
+    encoded_tokens: int = 0
+    busy_s: dict[str, float] = {}
 
 
 class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

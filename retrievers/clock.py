@@ -38,3 +38,19 @@ class Clock:
         """Add to a count."""
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + number
+
+    def copy(self) -> "Clock":
+        """What was added up so far; the copy goes on by itself."""
+        other = Clock()
+        with self._lock:
+            other.seconds, other.counts = dict(self.seconds), dict(self.counts)
+        return other
+
+    def since(self, earlier: "Clock") -> "Clock":
+        """What was added after ``earlier``, a copy of this clock, was made."""
+        now = self.copy()
+        for name, seconds in earlier.seconds.items():
+            now.seconds[name] -= seconds
+        for name, number in earlier.counts.items():
+            now.counts[name] -= number
+        return now
