@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_score(commands)
     _add_list(commands)
+    _add_estimate(commands)
     _add_fetch(commands)
     _add_verify(commands)
     _add_show(commands)
@@ -73,13 +74,9 @@ def _add_run(commands: Any) -> None:
         metavar="SPEC",
         help="flat (exact, the default) or a FAISS factory string with parameters",
     )
-    run.add_argument(
-        "--device",
-        type=_device,
-        default="auto",
-        help="where to encode: auto, cpu, cuda or cuda:N",
-    )
+    _device_option(run)
     run.add_argument("--yes", action="store_true", help="do not ask before hours of encoding")
+    _memory_option(run)
     _model_options(run, required=True)
     _scoring_options(run)
     _place_options(run)
@@ -109,6 +106,32 @@ def _add_list(commands: Any) -> None:
         "example:\n  python -m bench list models\n",
     )
     listing.add_argument("what", choices=("models", "datasets", "suites", "measures", "indexes"))
+
+
+def _add_estimate(commands: Any) -> None:
+    estimate = _command(
+        commands,
+        "estimate",
+        _work("estimate"),
+        "time, memory and disk of a run, before it starts",
+        "examples:\n"
+        "  python -m bench estimate beir --model retromae\n"
+        "  python -m bench estimate beir/scifact --model minilm bm25 --probe-seconds 5\n",
+    )
+    estimate.add_argument("names", nargs="+", metavar="NAME", help="collections, suites or folders")
+    estimate.add_argument(
+        "--probe-seconds",
+        type=_positive,
+        default=20,
+        metavar="S",
+        help="how long each encoder is tried on this machine (default: 20)",
+    )
+    estimate.add_argument("--depth", type=_positive, metavar="N", help="documents per query")
+    estimate.add_argument("--split", help="instead of the collection's")
+    _device_option(estimate)
+    _memory_option(estimate)
+    _model_options(estimate, required=True)
+    _place_options(estimate)
 
 
 def _add_fetch(commands: Any) -> None:
@@ -181,6 +204,11 @@ def _model_options(command: argparse.ArgumentParser, required: bool) -> None:
     )
     group.add_argument("--adapter", metavar="DIR", help="AdapterHub or PEFT adapter to attach")
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    group.add_argument(
+        "--store-dtype",
+        choices=("float32", "float16"),
+        help="of stored vectors (default: float32; float16 halves the disk, and is another recipe)",
+    )
     group.add_argument("--max-query-tokens", type=_positive, metavar="N")
     group.add_argument("--max-document-tokens", type=_positive, metavar="N")
     group.add_argument(
@@ -227,6 +255,23 @@ def _place_options(command: argparse.ArgumentParser) -> None:
         help="downloads, corpora, vectors (default: $BENCH_CACHE, then the user's)",
     )
     group.add_argument("--offline", action="store_true", help="download nothing")
+
+
+def _memory_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--max-memory",
+        metavar="SIZE",
+        help="most memory of this process, such as 1.5GB (default: three quarters of what is free)",
+    )
+
+
+def _device_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--device",
+        type=_device,
+        default="auto",
+        help="where to encode: auto, cpu, cuda or cuda:N",
+    )
 
 
 def _positive(text: str) -> int:

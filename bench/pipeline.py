@@ -5,8 +5,7 @@ Reads in that order: `evaluate` is the main job. No stage calls back, none chang
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from retrievers.bm25 import BM25
 from retrievers.card import Card
+from retrievers.clock import Clock
 from retrievers.encoder import Encoder
 from retrievers.index import FaissIndex, Hits, IndexSpec, import_faiss
 from retrievers.model import Model
@@ -61,20 +61,6 @@ class Evaluation:
     run: Run
 
 
-@dataclass
-class Stopwatch:
-    """Wall-clock seconds by phase."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase."""
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
 def evaluate(
     dataset: Dataset,
     model: Model,
@@ -97,11 +83,13 @@ def evaluate(
     """
     depth = options.depth or dataset.facts.depth
     names = measure_names(dataset, options.measures)
-    watch = Stopwatch()
-    searched = _search(dataset, model, encoder, store, options, depth, watch)
+    clock = getattr(encoder, "clock", None) or Clock()
+    earlier, stages = clock.copy(), Clock()
+    searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
     run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
-    with watch.phase("score_s"):
+    with stages.phase("score_s"):
         scores, standing = score_run(dataset, run, names, depth)
+    busy = clock.since(earlier)
     result = Result(
         model=model.card.name,
         main_measure=names[0],
@@ -117,7 +105,12 @@ def evaluate(
         recipe=model.recipe,
         fingerprint=model.recipe.fingerprint,
         preflight=searched.preflight,
-        timings=Timings(encoded_documents=searched.encoded, **watch.seconds),
+        timings=Timings(
+            encoded_documents=searched.encoded,
+            encoded_tokens=busy.counts.get("tokens", 0),
+            busy_s=busy.seconds,
+            **stages.seconds,
+        ),
         conditions=conditions_here(options.device),
         **msgspec.structs.asdict(standing),
     )
@@ -141,21 +134,22 @@ def _search(
     store: VectorStore,
     options: Options,
     depth: int,
-    watch: Stopwatch,
+    stages: Clock,
+    clock: Clock,
 ) -> _Searched:
     reach = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
     wider = reach + 1 if dataset.facts.exclude_self else reach
     if encoder is None:
-        with watch.phase("search_s"):
+        with stages.phase("search_s"):
             hits = _search_words(dataset, BM25(model.recipe), wider)
         return _Searched(without_self(dataset, hits, reach), {})
     plan = store.plan(encoder, dataset.corpus)
     checks = check_encoder(dataset, encoder, store)
-    with watch.phase("encode_queries_s"):
+    with stages.phase("encode_queries_s"):
         queries = store.queries(encoder, dataset.queries.texts)
-    with watch.phase("encode_documents_s"):
-        vectors = _encode(dataset, encoder, store, plan)
-    with watch.phase("search_s"):
+    with stages.phase("encode_documents_s"):
+        vectors = _encode(dataset, encoder, store, plan, clock)
+    with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider)
     recall = _index_recall(hits, truth, depth) if truth else {}
     return _Searched(without_self(dataset, hits, reach), recall, plan.missing_rows, checks)
@@ -191,16 +185,27 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
     return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
 
 
-def _encode(dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan) -> StoredVectors:
+def _encode(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan, clock: Clock
+) -> StoredVectors:
     total = len(dataset.corpus)
     with tqdm(
         desc=f"{dataset.name}: {encoder.recipe.model} encodes",
         total=total,
         initial=total - plan.missing_rows,
         unit=" documents",
-        disable=not plan.missing,
+        disable=not plan.missing_rows,
     ) as bar:
-        return store.documents(encoder, dataset.corpus, plan, bar.update)
+        start, before = time.perf_counter(), clock.counts.get("tokens", 0)
+
+        def advance(documents: int) -> None:
+            done = clock.counts.get("tokens", 0) - before
+            if done:
+                speed = done / (time.perf_counter() - start)
+                bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
+            bar.update(documents)
+
+        return store.documents(encoder, dataset.corpus, plan, advance)
 
 
 def _search_vectors(

@@ -1,10 +1,12 @@
 """Results as tables for people: Markdown that also reads well in a terminal."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from tabulate import tabulate
 
-from bench.results import Result
+from bench.estimate import Estimate
+from bench.results import Result, Timings
 from bench.suites import SuiteMean
 from datasets_cfg.verify import Finding
 
@@ -91,6 +93,69 @@ def _gap(mean: SuiteMean) -> str:
         return ""
     named = [*mean.missing[:NAMED], "…"] if len(mean.missing) > NAMED else mean.missing
     return f"{len(mean.missing)} of {mean.members}: {', '.join(named)}"
+
+
+def estimates_table(rows: Sequence[Estimate]) -> str:
+    """What each model on each collection will cost, and all together."""
+    headers = ["collection", "model", "documents", "to encode", "tokens", "encode", "search"]
+    headers += ["memory", "disk"]
+    cells = [
+        [
+            row.collection,
+            row.model,
+            f"{row.documents:,}",
+            f"{row.to_encode:,}",
+            f"{_at_most(row)}{row.tokens:,}",
+            f"{_at_most(row)}{duration(row.encode_s)}",
+            duration(row.search_s),
+            size(row.memory_bytes),
+            f"{_at_most(row)}{size(row.disk_bytes)}",
+        ]
+        for row in rows
+    ]
+    cells.append(
+        [
+            "together",
+            "",
+            f"{sum(row.documents for row in rows):,}",
+            f"{sum(row.to_encode for row in rows):,}",
+            f"{sum(row.tokens for row in rows):,}",
+            duration(sum(row.encode_s for row in rows)),
+            duration(sum(row.search_s for row in rows)),
+            size(max(row.memory_bytes for row in rows)),
+            size(sum(row.disk_bytes for row in rows)),
+        ]
+    )
+    return _markdown(headers, cells)
+
+
+def _at_most(row: Estimate) -> str:
+    return "≤ " if row.upper_bound else ""
+
+
+def time_line(timings: Timings) -> str:
+    """Where the time went, in one line, the longest first."""
+    spent = {**timings.busy_s, "score": timings.score_s}
+    parts = [
+        f"{name} {seconds:.1f} s"
+        for name, seconds in sorted(spent.items(), key=lambda item: -item[1])
+        if seconds >= 0.05
+    ]
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds below two minutes, else hours and minutes: ``1:05:00``."""
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+
+
+def size(number: float) -> str:
+    """Bytes in decimal units: ``1.5 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
 
 
 def findings_table(name: str, findings: Sequence[Finding]) -> str:

@@ -20,7 +20,7 @@ from retrievers.checkpoint import Checkpoint, inside, locate, open_checkpoint, r
 from retrievers.encoder import Encoder
 from retrievers.errors import RetrieverError
 from retrievers.lookup import find_card, replace_fields
-from retrievers.recipe import Dtype, Prompts, Recipe, Stage
+from retrievers.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.st_folder import is_st_folder, read_st_folder, stage_activation
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ def resolve_model(
     like: str | None = None,
     adapter: str | None = None,
     dtype: Dtype | None = None,
+    store_dtype: StoreDtype = "float32",
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
     trust_code: bool = False,
@@ -64,6 +65,7 @@ def resolve_model(
         like: a card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
         adapter: folder of an AdapterHub or PEFT adapter to attach.
         dtype: instead of the card's.
+        store_dtype: of vectors on disk.
         max_query_tokens: instead of the card's.
         max_document_tokens: instead of the card's.
         trust_code: allow a card that names a third party's class.
@@ -92,6 +94,12 @@ def resolve_model(
     )
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
+    found = _resolve(card, base, trust_code)
+    recipe = msgspec.structs.replace(found.recipe, store_dtype=store_dtype)
+    return replace_field(found, recipe=recipe)
+
+
+def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
     if card.encoder:
         return Model(card, _third_party_recipe(card, trust_code))
     if card.kind != "transformer":

@@ -13,6 +13,7 @@ Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+StoreDtype = Literal["float32", "float16"]
 Option = bool | int | float | str
 
 
@@ -58,6 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
         segment_ids: whether the second segment of a pair gets token type 1.
         backend: the engine that runs the model.
+        store_dtype: of vectors on disk: float16 rounds them before they are searched.
         encoder: a third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
     """
@@ -84,6 +86,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     adapter: AdapterIdentity | None = None
     backend: str = "torch"
     dtype: Dtype = "float32"
+    store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}
 

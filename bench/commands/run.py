@@ -18,7 +18,7 @@ from bench.commands.common import (
     print_json,
 )
 from bench.errors import BenchError, ExitCode
-from bench.estimate import confirm, seconds_per_document
+from bench.estimate import confirm, mean_tokens, measure_speed
 from bench.judging import measure_names
 from bench.pipeline import Options, evaluate
 from bench.results import Result, place, save
@@ -27,10 +27,11 @@ from bench.store import VectorStore
 from bench.suites import SuiteMean, suite_mean, with_inner
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.dataset import Dataset, count_mismatches
-from reports.tables import collection_table, means_table
+from reports.tables import collection_table, means_table, time_line
 from retrievers.index import FaissIndex, IndexSpec
 
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
+PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 
 
 def run(options: argparse.Namespace, cache_dir: Path) -> int:
@@ -109,13 +110,15 @@ def _say_how_long(
     """Estimate long work before it starts."""
     total_s, documents = 0.0, 0
     for contender in contenders:
+        speed = None
         for dataset in datasets:
             encoder = contender.on(dataset.name).encoder
             if encoder is None or len(dataset.corpus) < WORTH_AN_ESTIMATE:
                 continue
             missing = store.plan(encoder, dataset.corpus).missing_rows
             if missing:
-                total_s += missing * seconds_per_document(encoder, dataset.corpus)
+                speed = speed or measure_speed(encoder, dataset.corpus, PROBE_S)
+                total_s += missing * mean_tokens(encoder, dataset.corpus) / speed.tokens_per_s
                 documents += missing
     if documents:
         confirm(total_s, f"{documents:,} documents", yes)
@@ -150,9 +153,12 @@ def _say_done(result: Result, folder: Path) -> None:
     spent = result.timings
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
+    encode_s = spent.encode_queries_s + spent.encode_documents_s
+    rate = f", {spent.encoded_tokens / encode_s:,.0f} tokens/s" if spent.encoded_tokens else ""
     print(
         f"{result.protocol.collection}, {result.model}: "
-        f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s, "
-        f"searched in {spent.search_s:.1f} s; kept in {folder}",
+        f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s{rate}; "
+        f"searched in {spent.search_s:.1f} s; kept in {folder}\n"
+        f"  where the time went: {time_line(spent)}",
         file=sys.stderr,
     )

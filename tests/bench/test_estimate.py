@@ -1,15 +1,31 @@
 """The estimate before long work, and the question to a terminal user."""
 
 import io
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench import estimate
 from bench.errors import BenchError
-from bench.estimate import LONG_S, SAMPLE_DOCUMENTS, confirm, readable, seconds_per_document
+from bench.estimate import (
+    LONG_S,
+    Speed,
+    confirm,
+    estimate_at_hand,
+    estimate_from_counts,
+    mean_tokens,
+    measure_speed,
+    readable,
+)
+from bench.store import VectorStore
+from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.dataset import Dataset, open_dataset
+from retrievers.model import open_encoder, resolve_model
+from retrievers.recipe import Recipe
 
 
 class Terminal(io.StringIO):
@@ -17,19 +33,29 @@ class Terminal(io.StringIO):
         return True
 
 
+TOKENS = 10
+
+
 class TimedEncoder:
-    """Advances a clock of its own by a known time for each document."""
+    """Takes a known time for each token, by a clock of its own."""
+
+    dim = 4
+    recipe = Recipe(model="timed", kind="hashing", dim=4, max_document_tokens=TOKENS)
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.sizes: list[int] = []
         self.texts: set[str] = set()
 
+    def count_document_tokens(self, titles, texts):
+        return [TOKENS + len(text) for text in texts]  # more than the recipe lets through
+
     def encode_documents(self, titles, texts, advance=None):
-        self.now_s += (100.0 if not self.sizes else 0.0) + 0.5 * len(texts)
+        loading_s = 0.0 if self.sizes else 100.0
+        self.now_s += loading_s + 0.05 * TOKENS * len(texts)
         self.sizes.append(len(texts))
         self.texts.update(texts)
-        return np.zeros((len(texts), 2), np.float32)
+        return np.zeros((len(texts), self.dim), np.float32)
 
 
 def corpus_of(count: int, folder) -> Corpus:
@@ -45,19 +71,65 @@ def encoder(monkeypatch):
 
 @pytest.mark.parametrize("documents", [1, 3, 500])
 def test_loading_the_weights_is_not_counted(documents, encoder, tmp_path):
-    assert seconds_per_document(encoder, corpus_of(documents, tmp_path)) == 0.5
-    assert encoder.sizes[-1] == min(documents, SAMPLE_DOCUMENTS)
+    speed = measure_speed(encoder, corpus_of(documents, tmp_path))
+    assert speed.tokens_per_s == pytest.approx(20.0)
+
+
+def test_the_probe_ends_when_its_time_is_over(encoder, tmp_path):
+    measure_speed(encoder, corpus_of(3000, tmp_path), budget_s=60.0)
+    assert sum(encoder.sizes) == 4 + 2 * 64  # 32 s a chunk
 
 
 def test_the_sample_is_spread_over_the_corpus_and_the_same_each_time(encoder, tmp_path):
-    corpus = corpus_of(1000, tmp_path)
-    seconds_per_document(encoder, corpus)
+    corpus = corpus_of(10_000, tmp_path)
+    measure_speed(encoder, corpus)
     first = set(encoder.texts)
-    seconds_per_document(encoder, corpus)
+    measure_speed(encoder, corpus)
     assert encoder.texts == first
     rows = [int(text.split()[1]) for text in first]
-    assert min(rows) < 200
-    assert max(rows) > 800
+    assert min(rows) < 1000
+    assert max(rows) > 500
+
+
+def test_tokens_are_counted_as_the_recipe_cuts_them(encoder, tmp_path):
+    assert mean_tokens(encoder, corpus_of(50, tmp_path)) == TOKENS
+
+
+def test_without_a_tokenizer_words_are_counted(tmp_path):
+    words = open_encoder(resolve_model("hashing"))
+    assert mean_tokens(words, corpus_of(50, tmp_path)) == 2
+
+
+def test_what_is_stored_costs_nothing(tmp_path):
+    dataset = folder_of_documents(tmp_path / "tiny", 30)
+    encoder, store = open_encoder(resolve_model("hashing")), VectorStore(tmp_path / "vectors")
+    speed = Speed(tokens_per_s=10.0, resident_bytes=1)
+    before = estimate_at_hand(dataset, encoder, store, speed, None)
+    assert before.to_encode == before.documents == 30
+    assert before.tokens == 60
+    assert before.encode_s == pytest.approx(6.0)
+    assert before.disk_bytes == 30 * (4 * encoder.dim + 16)
+    store.documents(encoder, dataset.corpus, store.plan(encoder, dataset.corpus))
+    after = estimate_at_hand(dataset, encoder, store, speed, None)
+    assert (after.to_encode, after.tokens, after.encode_s, after.disk_bytes) == (0, 0, 0.0, 0)
+    assert after.search_s > 0
+
+
+def test_a_collection_that_is_not_here_is_counted_by_its_published_size(encoder):
+    found = estimate_from_counts(facts_for("msmarco/dev"), encoder, Speed(1000.0, 1), None)
+    assert found.upper_bound
+    assert found.documents == 8_841_823
+    assert found.tokens == 8_841_823 * TOKENS
+    assert found.encode_s == pytest.approx(88_418.23)
+
+
+def folder_of_documents(folder: Path, count: int) -> Dataset:
+    (folder / "qrels").mkdir(parents=True)
+    lines = [{"_id": str(n), "title": "", "text": f"text {n}"} for n in range(count)]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "text 1"}\n')
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    return open_dataset(str(folder), cache_dir=folder / "cache")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ CHANGES: dict[str, Any] = {
     "adapter": AdapterIdentity("peft", {"adapter_model.safetensors": "dd"}),
     "backend": "onnx",
     "dtype": "bfloat16",
+    "store_dtype": "float16",
     "encoder": "package.module:Class",
     "options": {"dim": 8},
 }
