@@ -7,11 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.estimate import Estimate
 from bench.results import Conditions, Protocol, Result, Timings
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
-from reports.tables import collection_table, facts_table, findings_table, means_table
+from reports.tables import (
+    collection_table,
+    duration,
+    estimates_table,
+    facts_table,
+    findings_table,
+    means_table,
+    size,
+    time_line,
+)
 
 PROTOCOL = Protocol(
     collection="beir/tiny",
@@ -232,3 +242,44 @@ def test_names_and_descriptions_stand_in_two_columns_as_they_are():
         ["a", "1e3"],
         ["long/name", "x | y"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (119.9, "119.9 s"), (3900, "1:05:00")]
+)
+def test_short_times_are_seconds_and_long_ones_hours(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB"), (4e15, "4000.0 TB")],
+)
+def test_sizes_are_in_decimal_units(number, text):
+    assert size(number) == text
+
+
+def test_where_the_time_went_is_said_longest_first_without_what_took_none():
+    spent = Timings(busy_s={"load": 1.0, "forward": 80.04, "write": 0.001}, score_s=2.0)
+    assert time_line(spent) == "forward 80.0 s, score 2.0 s, load 1.0 s"
+
+
+def test_estimates_are_summed_and_upper_bounds_are_marked():
+    row = Estimate(
+        model="m",
+        collection="a",
+        documents=1000,
+        to_encode=400,
+        tokens=9000,
+        upper_bound=False,
+        encode_s=60.0,
+        search_s=1.0,
+        memory_bytes=10**9,
+        disk_bytes=10**6,
+    )
+    other = msgspec.structs.replace(row, collection="b", upper_bound=True, memory_bytes=3 * 10**9)
+    lines = estimates_table([row, other]).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert cells[1][4:6] == ["≤ 9,000", "≤ 60.0 s"]
+    last = ["together", "", "2,000", "800", "18,000", "0:02:00", "2.0 s", "3.0 GB", "2.0 MB"]
+    assert cells[2] == last
