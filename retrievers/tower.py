@@ -5,7 +5,8 @@ Imports torch and transformers, so it is imported when vectors are first needed.
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,18 @@ import torch
 
 from retrievers.adapters import attach
 from retrievers.checkpoint import Checkpoint
+from retrievers.clock import Clock
 from retrievers.errors import RetrieverError
 from retrievers.loading import load_network, load_stage, load_tokenizer
+from retrievers.onednn import replace_linear, usable
 from retrievers.pooling import finish, pool
 from retrievers.recipe import Dtype, Recipe
 
 Segments = tuple[str, str | None]
+Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
 @dataclass(frozen=True)
@@ -32,10 +39,19 @@ class Tokens:
 
 
 class Tower:
-    """Texts to token ids, token ids to vectors."""
+    """Texts to token ids, token ids to vectors.
+
+    Args:
+        clock: gets the time of each phase and the number of tokens.
+    """
 
     def __init__(
-        self, checkpoint: Checkpoint, recipe: Recipe, adapter: Path | None, device: torch.device
+        self,
+        checkpoint: Checkpoint,
+        recipe: Recipe,
+        adapter: Path | None,
+        device: torch.device,
+        clock: Clock,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint)
         network = load_network(checkpoint, recipe)
@@ -44,9 +60,12 @@ class Tower:
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
         self._network = network.to(device)
+        if adapter is None and usable(self._network):
+            replace_linear(self._network)
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
         self._recipe = recipe
         self._device = device
+        self._clock = clock
 
     @property
     def separator(self) -> str:
@@ -64,6 +83,10 @@ class Tower:
 
         None does not cut.
         """
+        with self._clock.phase("tokenise"):
+            return self._tokenize(segments, max_tokens)
+
+    def _tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
         ids: list[Sequence[int]] = [()] * len(segments)
         types: list[Sequence[int]] = [()] * len(segments)
         reads_types = self._recipe.segment_ids and "token_type_ids" in self._reads
@@ -87,19 +110,32 @@ class Tower:
                 types[i] = encoded["token_type_ids"][place] if reads_types else ()
         return Tokens(ids, types if reads_types else None)
 
-    def vectors(self, tokens: Tokens, rows: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Vectors of the texts at ``rows`` as one padded batch, float32 ``(len(rows), dim)``.
+    def vectors(self, tokens: Tokens, batches: Iterable[Rows]) -> Iterator[tuple[Rows, Floats]]:
+        """Vectors of each padded batch of rows, float32 ``(len(rows), dim)``, in order.
+
+        On CUDA the next batches are under way while the vectors of one are copied back.
 
         Raises:
             RetrieverError: a vector is not finite, or not as long as the recipe says.
         """
+        flying: deque[_Flight] = deque()
+        most = CUDA_IN_FLIGHT if self._device.type == "cuda" else 1
+        for rows in batches:
+            flying.append(self._launch(tokens, rows))
+            if len(flying) == most:
+                yield self._land(flying.popleft())
+        while flying:
+            yield self._land(flying.popleft())
+
+    def _launch(self, tokens: Tokens, rows: Rows) -> "_Flight":
         lengths = np.array([len(tokens.ids[i]) for i in rows])
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        inputs = {"input_ids": self._padded(tokens.ids, rows, mask, self.tokenizer.pad_token_id)}
-        if tokens.types is not None:
-            inputs["token_type_ids"] = self._padded(tokens.types, rows, mask, 0)
-        attention = torch.from_numpy(mask.astype(np.int64)).to(self._device)
-        with torch.inference_mode():
+        with self._clock.phase("copy"):
+            mask = np.arange(lengths.max()) < lengths[:, None]
+            inputs = {"input_ids": self._padded(tokens.ids, rows, mask, self._pad)}
+            if tokens.types is not None:
+                inputs["token_type_ids"] = self._padded(tokens.types, rows, mask, 0)
+            attention = self._moved(mask.astype(np.int64))
+        with self._clock.phase("forward"), torch.inference_mode():
             output = self._network(**inputs, attention_mask=attention)
             pooled = pool(
                 self._recipe.pooling,
@@ -107,7 +143,22 @@ class Tower:
                 attention,
                 getattr(output, "pooler_output", None),
             )
-            found = finish(pooled, self._stages, self._recipe.normalize).cpu().numpy()
+            vectors = finish(pooled, self._stages, self._recipe.normalize)
+            landed = None
+            if self._device.type == "cuda":
+                vectors = torch.empty_like(vectors, device="cpu", pin_memory=True).copy_(
+                    vectors, non_blocking=True
+                )
+                landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                landed.record()
+        self._clock.count("tokens", int(lengths.sum()))
+        return _Flight(rows, vectors, landed)
+
+    def _land(self, flight: "_Flight") -> tuple[Rows, Floats]:
+        if flight.landed is not None:
+            with self._clock.phase("forward"):
+                flight.landed.synchronize()
+        found = flight.vectors.numpy()
         if found.shape[1] != self._recipe.dim:
             raise RetrieverError(
                 f"{self._recipe.model} gave vectors {found.shape[1]} long, not {self._recipe.dim}"
@@ -117,18 +168,37 @@ class Tower:
                 f"{self._recipe.model} gave a vector with NaN or infinity",
                 "try --dtype float32; if it stays, the checkpoint is damaged",
             )
-        return found
+        return flight.rows, found
+
+    @property
+    def _pad(self) -> int:
+        return int(self.tokenizer.pad_token_id or 0)
 
     def _padded(
         self,
         values: Sequence[Sequence[int]],
-        rows: Sequence[int],
+        rows: Rows,
         mask: npt.NDArray[np.bool_],
-        fill: int | None,
+        fill: int,
     ) -> torch.Tensor:
-        padded = np.full(mask.shape, fill or 0, dtype=np.int64)
+        padded = np.full(mask.shape, fill, dtype=np.int64)
         padded[mask] = np.concatenate([values[i] for i in rows])
-        return torch.from_numpy(padded).to(self._device)
+        return self._moved(padded)
+
+    def _moved(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A batch on its way: ``vectors`` on the host hold it once the event has happened."""
+
+    rows: Rows
+    vectors: torch.Tensor
+    landed: torch.cuda.Event | None
 
 
 def pick_device(name: str) -> torch.device:

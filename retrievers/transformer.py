@@ -4,7 +4,7 @@ The order of work is a pure function of the list of texts, so that the same list
 machine gives the same bytes. torch is imported with the weights, at the first call.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retrievers.checkpoint import Checkpoint
+from retrievers.clock import Clock
 from retrievers.encoder import Advance, Vectors
 from retrievers.errors import RetrieverError
 from retrievers.recipe import Recipe, TitleJoin
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from retrievers.model import Model
     from retrievers.tower import Segments, Tokens, Tower
+
+Prepared = Callable[[Advance | None], Vectors]
 
 CPU_TOKENS = 2_048
 CUDA_TOKENS = 65_536
@@ -34,13 +37,18 @@ class TransformerEncoder:
         model: a resolved transformer model.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         tokens_per_batch: most tokens, padding included, of one batch; None picks by device.
+
+    Attributes:
+        clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
+            ``tokens``, shared by all that ``for_dataset`` gives.
     """
 
     def __init__(
         self, model: "Model", device: str = "auto", tokens_per_batch: int | None = None
     ) -> None:
         self.recipe: Recipe = model.recipe
-        self._towers = _Towers(model, device)
+        self.clock = Clock()
+        self._towers = _Towers(model, device, self.clock)
         self._budget = tokens_per_batch
 
     @property
@@ -52,21 +60,28 @@ class TransformerEncoder:
         """This encoder with the prompts of one dataset, sharing the loaded weights."""
         other = object.__new__(TransformerEncoder)
         other.recipe = self.recipe.for_dataset(name)
-        other._towers, other._budget = self._towers, self._budget
+        other.clock, other._towers, other._budget = self.clock, self._towers, self._budget
         return other
 
     def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Vectors:
         """Vectors of queries, float32 ``(n, dim)``."""
         segments = self._query_segments(texts)
-        return self._encode(self._towers.query, segments, self.recipe.max_query_tokens, advance)
+        return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
     ) -> Vectors:
         """Vectors of documents, float32 ``(n, dim)``."""
+        return self.prepare_documents(titles, texts)(advance)
+
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> Prepared:
+        """Tokenise documents now, and return what encodes them.
+
+        So that another thread can tokenise the next documents while these are encoded: neither
+        waits for the other, and the bytes are those of ``encode_documents``.
+        """
         segments = self._document_segments(titles, texts)
-        limit = self.recipe.max_document_tokens
-        return self._encode(self._towers.document, segments, limit, advance)
+        return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each query before it is cut, special tokens included."""
@@ -91,28 +106,25 @@ class TransformerEncoder:
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _encode(
-        self,
-        tower: "Tower",
-        segments: "Sequence[Segments]",
-        max_tokens: int,
-        advance: Advance | None,
-    ) -> Vectors:
+    def _prepare(self, tower: "Tower", segments: "list[Segments]", max_tokens: int) -> Prepared:
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
-        vectors = np.empty((len(segments), self.dim), dtype=np.float32)
-        budget = self._budget or self._towers.default_budget
-        for batch in plan_batches(_lengths(tokens), budget):
-            vectors[distinct[batch]] = tower.vectors(tokens, batch.tolist())
-            if advance:
-                advance(len(batch))
-        if len(distinct) < len(segments):
+
+        def encode(advance: Advance | None = None) -> Vectors:
+            vectors = np.empty((len(segments), self.dim), dtype=np.float32)
+            budget = self._budget or self._towers.default_budget
+            for rows, found in tower.vectors(tokens, plan_batches(_lengths(tokens), budget)):
+                vectors[distinct[rows]] = found
+                if advance:
+                    advance(len(rows))
             repeated = np.flatnonzero(first != np.arange(len(segments)))
             vectors[repeated] = vectors[first[repeated]]
-            if advance:
+            if advance and len(repeated):
                 advance(len(repeated))
-        return vectors
+            return vectors
+
+        return encode
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,7 @@ class _Towers:
 
     model: "Model"
     device_name: str
+    clock: Clock
 
     @cached_property
     def device(self) -> "torch.device":
@@ -143,11 +156,13 @@ class _Towers:
         return CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
 
     def _load(self, checkpoint: Checkpoint | None) -> "Tower":
-        from retrievers.tower import Tower
-
         if checkpoint is None:
             raise RetrieverError(f"{self.model.card.name} has no checkpoint")
-        return Tower(checkpoint, self.model.recipe, self.model.adapter, self.device)
+        with self.clock.phase("load"):
+            from retrievers.tower import Tower  # importing torch is most of loading
+
+            model = self.model
+            return Tower(checkpoint, model.recipe, model.adapter, self.device, self.clock)
 
 
 def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "") -> "Segments":

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,26 @@ def test_the_same_list_gives_the_same_bytes(card: str) -> None:
     assert first.tobytes() == again.tobytes()
 
 
+def test_documents_prepared_in_another_thread_give_the_same_bytes(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card), "cpu")
+    expected = encoder.encode_documents(tiny.TITLES, tiny.SENTENCES)
+    advanced: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        encode = pool.submit(encoder.prepare_documents, tiny.TITLES, tiny.SENTENCES).result()
+    assert encode(advanced.append).tobytes() == expected.tobytes()
+    assert sum(advanced) == len(tiny.SENTENCES)
+
+
+def test_the_clock_says_where_the_time_went_and_counts_tokens_without_padding(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card), "cpu")
+    other = encoder.for_dataset("beir/scifact")
+    encoder.encode_documents(["", ""], ["alpha beta", "cloud"])
+    other.encode_queries(["stone"])
+    assert encoder.clock.counts == {"tokens": 4 + 3 + 3}
+    assert set(encoder.clock.seconds) == {"load", "tokenise", "copy", "forward"}
+    assert all(spent > 0 for spent in encoder.clock.seconds.values())
+
+
 def test_equal_inputs_are_encoded_once_and_counted_each_time(
     card: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,9 +110,13 @@ def test_equal_inputs_are_encoded_once_and_counted_each_time(
 
     seen: list[int] = []
     original = Tower.vectors
-    monkeypatch.setattr(
-        Tower, "vectors", lambda self, t, rows: (seen.append(len(rows)), original(self, t, rows))[1]
-    )
+
+    def vectors(self: Tower, tokens: Any, batches: Any) -> Any:
+        for rows, found in original(self, tokens, batches):
+            seen.append(len(rows))
+            yield rows, found
+
+    monkeypatch.setattr(Tower, "vectors", vectors)
     advanced: list[int] = []
     encoder = open_encoder(resolve_model(card), "cpu")
     vectors = encoder.encode_documents(
