@@ -1,0 +1,325 @@
+"""Did a micro-benchmark become slower, beyond noise? Saved runs are compared.
+
+    pytest tests/benchmarks/micro --benchmark-json=OLD.json     # at the baseline's commit
+    pytest tests/benchmarks/micro --benchmark-json=NEW.json
+    python -m tests.benchmarks.compare_micro OLD.json [OLD2.json ...] NEW.json
+
+The rule. A benchmark is slower when two figures say so against every run of the baseline:
+
+- the interval of the ratio of medians (99 %, bootstrap over the rounds of both runs) lies wholly
+  above 1 + tolerance;
+- the ratio of minima is above 1 + tolerance.
+
+Slower code moves both. Other work on the machine during part of a run moves the median, but one
+undisturbed round keeps the minimum; a single lucky round moves the minimum, but not the median.
+Rounds of one run resemble each other more than rounds of two runs (memory layout, frequency,
+neighbours), which no interval from rounds can know: the tolerance is there for it, and further
+runs of the baseline measure it, since a difference as small as that between two of them cannot
+be beyond all of them. ``faster`` is the same rule the other way round.
+
+Timings compare only within one machine: the same processor, number of cores and of threads.
+Exit code 0: nothing is slower; 1: something is; 2: nothing can be said (another machine, a file
+without the rounds, or a benchmark that only the baseline has). The last line of stdout is one
+JSON document; times are in seconds.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from tabulate import tabulate
+
+from bench.errors import BenchError
+
+Doubles = npt.NDArray[np.float64]
+Verdict = Literal["slower", "faster", "within noise"]
+
+TOLERANCE = 0.1
+CONFIDENCE = 0.99
+DRAWS = 9999
+FEWEST_ROUNDS = 5  # below that the interval of a median is no interval
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Seconds of each round."""
+
+    data: list[float]
+
+
+class Benchmark(msgspec.Struct, frozen=True):
+    """One benchmark of a saved run."""
+
+    fullname: str
+    stats: Stats
+
+
+class Cpu(msgspec.Struct, frozen=True):
+    """What a timing depends on most."""
+
+    count: int
+    brand_raw: str = "unknown processor"
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where a run was measured."""
+
+    cpu: Cpu
+    threads: int
+    python_version: str
+    libraries: dict[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.cpu.brand_raw}, {self.cpu.count} cores, {self.threads} threads"
+
+    def versions(self) -> dict[str, str]:
+        """What may explain a change without any change of the code."""
+        return {"python": self.python_version, **self.libraries}
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The code that was measured."""
+
+    id: str
+    dirty: bool
+
+    def __str__(self) -> str:
+        return self.id[:10] + (" with changes" if self.dirty else "")
+
+
+class SavedRun(msgspec.Struct, frozen=True):
+    """The part of pytest-benchmark's file that a comparison needs."""
+
+    machine_info: Machine
+    commit_info: Commit
+    benchmarks: list[Benchmark]
+
+    def rounds(self) -> dict[str, Doubles]:
+        """Seconds of each round, float64 ``(rounds,)``, by benchmark."""
+        return {one.fullname: np.array(one.stats.data) for one in self.benchmarks}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A benchmark in a new run against one run of the baseline; a ratio above 1 is slower.
+
+    Attributes:
+        old_s, new_s: medians.
+        ratio: of the medians.
+        low, high: interval of that ratio.
+        minima_ratio: of the minima.
+    """
+
+    old_s: float
+    new_s: float
+    ratio: float
+    low: float
+    high: float
+    minima_ratio: float
+
+    def verdict(self, tolerance: float) -> Verdict:
+        """Where both figures are beyond the tolerance."""
+        if min(self.low, self.minima_ratio) > 1 + tolerance:
+            return "slower"
+        if max(self.high, self.minima_ratio) < 1 / (1 + tolerance):
+            return "faster"
+        return "within noise"
+
+
+def change(old: Doubles, new: Doubles) -> Change:
+    """Compare the rounds of two runs, in seconds; always the same for the same rounds."""
+    rng = np.random.default_rng(0)
+    ratios = bootstrap_medians(new, rng) / bootstrap_medians(old, rng)
+    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+    before, after = float(np.median(old)), float(np.median(new))
+    return Change(before, after, after / before, low, high, float(new.min() / old.min()))
+
+
+def bootstrap_medians(rounds: Doubles, rng: np.random.Generator) -> Doubles:
+    """Medians of resampled rounds, float64 ``(DRAWS,)``.
+
+    Nothing is resampled: the median of n uniform draws has the distribution
+    Beta((n + 1) / 2, (n + 1) / 2) (Harrell and Davis, Biometrika 69, 1982; exact for odd n), and
+    says which of the sorted rounds is the median.
+    """
+    half = (len(rounds) + 1) / 2
+    medians: Doubles = np.quantile(rounds, rng.beta(half, half, DRAWS), method="inverted_cdf")
+    return medians
+
+
+def against_all(olds: Sequence[Doubles], new: Doubles, tolerance: float) -> tuple[Change, Verdict]:
+    """The change against the nearest run of the baseline, and the verdict that all runs share."""
+    changes = [change(old, new) for old in olds]
+    verdicts = {one.verdict(tolerance) for one in changes}
+    nearest = min(changes, key=lambda one: abs(math.log(one.ratio)))
+    return nearest, verdicts.pop() if len(verdicts) == 1 else "within noise"
+
+
+def compare(
+    olds: Sequence[SavedRun], new: SavedRun, tolerance: float
+) -> dict[str, tuple[Change, Verdict]]:
+    """Every benchmark that the new run and the baseline have, by name.
+
+    Raises:
+        BenchError: as `check_conditions`, or a benchmark has too few rounds.
+    """
+    check_conditions([*olds, new])
+    before, after = [one.rounds() for one in olds], new.rounds()
+    for rounds in [*before, after]:
+        _check_rounds(rounds)
+    return {
+        name: against_all([old[name] for old in before if name in old], rounds, tolerance)
+        for name, rounds in after.items()
+        if any(name in old for old in before)
+    }
+
+
+def check_conditions(runs: Sequence[SavedRun]) -> None:
+    """Refuse runs that do not compare; the last one is the new one.
+
+    Raises:
+        BenchError: two machines, or a baseline of several commits.
+    """
+    machines = dict.fromkeys(str(one.machine_info) for one in runs)
+    if len(machines) > 1:
+        raise BenchError(
+            f"timings of different machines do not compare: {'; '.join(machines)}",
+            "measure both on one machine, with the same OMP_NUM_THREADS",
+        )
+    commits = dict.fromkeys(one.commit_info.id for one in runs[:-1])
+    if len(commits) > 1:
+        raise BenchError(
+            f"the baseline's runs are of {len(commits)} commits: {', '.join(commits)}",
+            "give several runs of one commit: their differences count as noise",
+        )
+
+
+def _check_rounds(rounds: Mapping[str, Doubles]) -> None:
+    for name, seconds in rounds.items():
+        if len(seconds) < FEWEST_ROUNDS:
+            raise BenchError(
+                f"{name} has {len(seconds)} rounds: too few for an interval",
+                f"measure with --benchmark-min-rounds={FEWEST_ROUNDS} or more",
+            )
+
+
+def read_saved(path: Path) -> SavedRun:
+    """Read a file of pytest-benchmark.
+
+    Raises:
+        BenchError: it cannot be read, or lacks what a comparison needs.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SavedRun)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BenchError(
+            f"{path} is not a saved run of tests/benchmarks/micro: {error}",
+            "save one with pytest tests/benchmarks/micro --benchmark-json=FILE",
+        ) from error
+
+
+def gone(olds: Sequence[SavedRun], new: SavedRun) -> list[str]:
+    """Benchmarks that only the baseline has."""
+    known = {name for one in olds for name in one.rounds()}
+    return sorted(known - set(new.rounds()))
+
+
+def changes_table(changes: Mapping[str, tuple[Change, Verdict]]) -> str:
+    """One line a benchmark."""
+    interval = f"{CONFIDENCE:.0%} interval"
+    headers = ["benchmark", "old ms", "new ms", "ratio", interval, "of minima", "verdict"]
+    cells = [
+        [
+            name,
+            f"{one.old_s * 1e3:.2f}",
+            f"{one.new_s * 1e3:.2f}",
+            f"{one.ratio:.2f}",
+            f"{one.low:.2f}–{one.high:.2f}",
+            f"{one.minima_ratio:.2f}",
+            verdict,
+        ]
+        for name, (one, verdict) in changes.items()
+    ]
+    alignment = ["left", *["right"] * 5, "left"]
+    table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
+    return str(table)
+
+
+def changed_versions(old: SavedRun, new: SavedRun) -> list[str]:
+    """Libraries whose version differs, as ``numpy 2.3.0 -> 2.4.0``."""
+    before, after = old.machine_info.versions(), new.machine_info.versions()
+    return [
+        f"{name} {version} -> {after.get(name)}"
+        for name, version in before.items()
+        if version != after.get(name)
+    ]
+
+
+def report(
+    olds: Sequence[SavedRun], new: SavedRun, changes: Mapping[str, tuple[Change, Verdict]]
+) -> dict[str, object]:
+    """What is printed as JSON."""
+    return {
+        "machine": str(new.machine_info),
+        "old_commit": str(olds[0].commit_info),
+        "old_runs": len(olds),
+        "new_commit": str(new.commit_info),
+        "changed_versions": changed_versions(olds[0], new),
+        "confidence": CONFIDENCE,
+        "gone": gone(olds, new),
+        "added": sorted(set(new.rounds()) - set(changes)),
+        "benchmarks": {
+            name: {**dataclasses.asdict(one), "verdict": verdict}
+            for name, (one, verdict) in changes.items()
+        },
+    }
+
+
+def exit_code(changes: Mapping[str, tuple[Change, Verdict]], missing: Sequence[str]) -> int:
+    """1 where something is slower, else 2 where something was not measured, else 0."""
+    if any(verdict == "slower" for _, verdict in changes.values()):
+        return 1
+    return 2 if missing else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare and print."""
+    options = _options(arguments)
+    try:
+        *olds, new = [read_saved(path) for path in [*options.old, options.new]]
+        changes = compare(olds, new, options.tolerance)
+    except BenchError as error:
+        print(f"error: {error}\n{error.hint}", file=sys.stderr)
+        return 2
+    missing, versions = gone(olds, new), changed_versions(olds[0], new)
+    print(f"{olds[0].commit_info} -> {new.commit_info} on {new.machine_info}\n")
+    print(changes_table(changes))
+    for name in versions:
+        print(f"other version: {name}")
+    for name in missing:
+        print(f"{name} was not measured: measure it, or renew the baseline", file=sys.stderr)
+    print(json.dumps(report(olds, new, changes) | {"tolerance": options.tolerance}))
+    return exit_code(changes, missing)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("old", nargs="+", type=Path, help="runs of the baseline, of one commit")
+    parser.add_argument("new", type=Path, help="the run to judge")
+    parser.add_argument(
+        "--tolerance", type=float, default=TOLERANCE, help="slower by this share is accepted"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""Planning what of a corpus must be encoded: every text is read and hashed, none encoded."""
+
+from bench.store import VectorStore
+from datasets_cfg.corpus import Corpus, Document
+from retrievers.hashing import HashingEncoder
+from retrievers.recipe import Recipe
+
+DOCUMENTS = 100_000
+
+
+def bench_plan_100_000_texts(benchmark, texts, tmp_path):
+    documents = (
+        Document(str(row), "", f"{row} {texts[row % len(texts)]}") for row in range(DOCUMENTS)
+    )
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+    encoder = HashingEncoder(Recipe(model="hashing", kind="hashing", dim=64, normalize=True))
+    store = VectorStore(tmp_path / "vectors")
+    plan = benchmark(store.plan, encoder, corpus)
+    assert plan.missing_rows == DOCUMENTS

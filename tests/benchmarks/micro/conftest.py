@@ -1,0 +1,47 @@
+"""Inputs that several micro-benchmarks share, always the same, and what a timing depends on.
+
+pytest tests/benchmarks/micro --benchmark-json=NEW.json
+python -m tests.benchmarks.compare_micro OLD.json NEW.json
+"""
+
+import importlib.metadata
+import itertools
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets_cfg.stdlib_code import functions, source_files
+
+CHARACTERS = 1000  # of a text: about a passage
+LIBRARIES = ("faiss-cpu", "numpy", "pyarrow", "tokenizers")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Timings compare only under the same number of threads; libraries explain a change."""
+    available = len(os.sched_getaffinity(0))
+    machine_info["threads"] = int(os.environ.get("OMP_NUM_THREADS", available))
+    machine_info["libraries"] = {name: version(name) for name in LIBRARIES}
+
+
+def version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """500 functions of Python's standard library."""
+    sources = source_files(Path(sysconfig.get_path("stdlib")))
+    return [one.code[:CHARACTERS] for one in itertools.islice(functions(sources), 500)]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
