@@ -1,11 +1,14 @@
 """Exact search over tiles of vectors, certified.
 
-The ranking does not depend on tile size, query block, engine or device: FAISS proposes candidates
-in float32, an error bound says whether a document that was not proposed could still enter, and
-float64 decides.
+The ranking does not depend on tile size, query block, engine or device: float32 only picks
+candidates, an error bound says which other documents could still enter, and float64 decides.
+
+There are two ways to candidates. Once a query has k documents, the k-th score is a bar: a matrix
+product shows which rows of a tile may reach it, and late tiles have few. Where there is no bar
+yet, or too many rows reach it, an engine proposes the nearest of the tile.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,22 +16,25 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bench.engines import Knn, engine
 from bench.errors import BenchError
 from bench.search import order_keys, scores_of_keys
-from retrievers.index import Hits, import_faiss, resolve_device
+from retrievers.clock import Clock
+from retrievers.index import Hits, import_faiss
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
-Knn = Callable[[Floats, Floats, int], tuple[Floats, Ints]]
+Flags = npt.NDArray[np.bool_]
+Map = Callable[..., Iterator[Any]]
 
-TILE_ROWS = 1 << 18  # 800 MB of 768 dimensions; smaller tiles rescore more candidates
-SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
-GPU_MAX_K = 2048
+TILE_ROWS = 1 << 16  # 200 MB of 768 dimensions; smaller tiles rescore more candidates
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
+SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
+CANDIDATE_BYTES = 128  # of one candidate of one query, while it is scored and merged
 RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
-SCAN_QUERIES = 64
+PRODUCT_ROWS = 1 << 14  # more rows in one matrix product bring no more speed
 
 FLOAT32_ROUNDOFF = 2.0**-24
 FLOAT64_ROUNDOFF = 2.0**-53
@@ -70,6 +76,11 @@ class ArrayVectors:
             yield start, self.array[start : start + rows]
 
 
+def most_candidates(k: int) -> int:
+    """Most candidates of one query that are scored at a time."""
+    return 2 * k + SLACK
+
+
 def exact_search(
     vectors: Vectors,
     queries: Floats,
@@ -77,15 +88,16 @@ def exact_search(
     tie_rank: Ints,
     *,
     tile_rows: int = TILE_ROWS,
+    block_bytes: int = BLOCK_BYTES,
     device: str = "cpu",
     advance: Callable[[int], None] | None = None,
+    clock: Clock | None = None,
 ) -> Hits:
     """The k documents of largest inner product, in canonical order.
 
     A score is the dot product in float64, rounded to float32. After every tile the best k are
-    exactly those of all rows so far. Memory beyond the tile: 16 bytes for each of q x k places,
-    ``BLOCK_BYTES`` for a block of queries, and for queries that need a second look at a tile
-    ``4 * SCAN_QUERIES * tile_rows`` bytes.
+    exactly those of all rows so far. The next tile is read while one is searched. Memory:
+    ``bench.budget.search_bytes``.
 
     Args:
         vectors: n documents, finite.
@@ -93,8 +105,11 @@ def exact_search(
         k: depth; places beyond the corpus stay unfilled (-1).
         tie_rank: int64 ``(n,)``, rank of each row's document id in the order of bytes.
         tile_rows: rows at a time; on the GPU the tile and the queries must fit its memory.
+        block_bytes: of the arrays that grow with queries x candidates; queries come in blocks
+            that fit.
         device: ``cpu``, ``cuda`` or ``cuda:N``, for the float32 candidates only.
         advance: called with the number of rows searched.
+        clock: of the phases ``search`` (candidates) and ``rescore`` (float64).
 
     Raises:
         BenchError: shapes do not fit, or a vector is not finite or too long for float32.
@@ -103,25 +118,38 @@ def exact_search(
     _check_shapes(vectors, queries, k, tie_rank)
     queries = np.ascontiguousarray(queries)
     norms = _norms(queries, "query")
-    knn = _engine(device)
     best = _Best.nothing(len(queries), k)
-    step = max(1, BLOCK_BYTES // (48 * (2 * k + SLACK)))
-    blocks = [slice(start, start + step) for start in range(0, len(queries), step)]
-    with ThreadPoolExecutor(_threads()) as pool:
-        for start, vectors_of_tile in vectors.tiles(tile_rows):
+    with ThreadPoolExecutor(_threads()) as pool, ThreadPoolExecutor(1) as reader:
+        search = _Search(engine(device), device == "cpu", block_bytes, pool.map, clock or Clock())
+        step = search.block_queries(k)
+        for start, vectors_of_tile in _read_ahead(vectors.tiles(tile_rows), reader):
             tile = _Tile.of(start, vectors_of_tile, tie_rank)
-            for block in blocks:
-                before = _Best(best.keys[block], best.rows[block])
-                after = _search_tile(tile, queries[block], norms[block], before, knn, pool.map)
-                best.keys[block], best.rows[block] = after.keys, after.rows
+            for first in range(0, len(queries), step):
+                block = slice(first, first + step)
+                search.merge_tile(tile, _Asked.of(queries[block], norms[block], tile), best[block])
             if advance:
                 advance(len(vectors_of_tile))
+            del tile, vectors_of_tile  # or there would be three while the next one is awaited
     return best.hits()
+
+
+def _read_ahead(
+    tiles: Iterator[tuple[int, Floats]], reader: ThreadPoolExecutor
+) -> Iterator[tuple[int, Floats]]:
+    """The same tiles; the next one is read while the last one is in use."""
+    coming = reader.submit(next, tiles, None)
+    while (tile := coming.result()) is not None:
+        coming = reader.submit(next, tiles, None)
+        yield tile
+        del tile
 
 
 @dataclass(frozen=True)
 class _Best:
-    """The best k places so far, unsorted: keys ``(q, k)``, 0 where unfilled; rows ``(q, k)``."""
+    """The best k places so far, unsorted: keys ``(q, k)``, 0 where unfilled; rows ``(q, k)``.
+
+    A slice is a view: what is merged into it is merged into the whole.
+    """
 
     keys: Keys
     rows: Ints
@@ -130,25 +158,44 @@ class _Best:
     def nothing(cls, count: int, k: int) -> "_Best":
         return cls(np.zeros((count, k), np.uint64), np.full((count, k), -1, np.int64))
 
-    def __getitem__(self, queries: npt.NDArray[Any]) -> "_Best":
+    def __getitem__(self, queries: slice) -> "_Best":
         return _Best(self.keys[queries], self.rows[queries])
+
+    @property
+    def depth(self) -> int:
+        """Places of a query."""
+        return int(self.keys.shape[1])
 
     @property
     def last_score(self) -> Floats:
         """Score of the k-th place, float32 ``(q,)``; -inf while one is unfilled."""
         return scores_of_keys(self.keys.min(axis=1))
 
-    def merged(self, keys: Keys, rows: Ints) -> "_Best":
-        k = self.keys.shape[1]
-        keys = np.concatenate([self.keys, keys], axis=1)
-        rows = np.concatenate([self.rows, rows], axis=1)
-        top = np.argpartition(keys, keys.shape[1] - k, axis=1)[:, -k:]
-        return _Best(np.take_along_axis(keys, top, 1), np.take_along_axis(rows, top, 1))
+    def merge(self, found: "_Pairs", keys: Keys, first_row: int) -> None:
+        """Keep the best k of these and of the candidates, whose rows count from ``first_row``."""
+        count = np.bincount(found.queries, minlength=len(self.keys))
+        asked, width = np.flatnonzero(count), int(count.max(initial=0))
+        line = (np.cumsum(count > 0) - 1)[found.queries]
+        column = self.depth + np.arange(len(line)) - (np.cumsum(count) - count)[found.queries]
+        shape = len(asked), self.depth + width
+        both, rows = np.zeros(shape, np.uint64), np.full(shape, -1, np.int64)
+        both[:, : self.depth], rows[:, : self.depth] = self.keys[asked], self.rows[asked]
+        both[line, column], rows[line, column] = keys, found.rows + first_row
+        top = np.argpartition(both, width, axis=1)[:, width:]
+        self.keys[asked] = np.take_along_axis(both, top, 1)
+        self.rows[asked] = np.take_along_axis(rows, top, 1)
 
     def hits(self) -> Hits:
-        best = np.argsort(~self.keys, axis=1)
-        keys = np.take_along_axis(self.keys, best, axis=1)
-        return Hits(scores_of_keys(keys), np.take_along_axis(self.rows, best, axis=1))
+        """In canonical order; the places are sorted where they are, some queries at a time."""
+        scores = np.empty(self.keys.shape, np.float32)
+        step = max(1, RESCORE_BYTES // (8 * self.depth))
+        for first in range(0, len(scores), step):
+            some = self[first : first + step]
+            best = np.argsort(~some.keys, axis=1)
+            some.rows[:] = np.take_along_axis(some.rows, best, axis=1)
+            keys = np.take_along_axis(some.keys, best, axis=1)
+            scores[first : first + step] = scores_of_keys(keys)
+        return Hits(scores, self.rows)
 
 
 @dataclass(frozen=True)
@@ -166,77 +213,157 @@ class _Tile:
         ranks = np.asarray(tie_rank[start : start + len(vectors)])
         return cls(start, vectors, ranks, norm)
 
-    def keys(self, query: Doubles, rows: Ints) -> Keys:
-        """Keys of rows of this tile by their exact scores, ``(len(rows),)``."""
-        return order_keys(_exact_scores(self.vectors, rows, query), self.tie_rank[rows])
+
+@dataclass(frozen=True)
+class _Asked:
+    """Some queries ``(q, dim)``, and how far a float32 score of this tile may be off ``(q,)``."""
+
+    queries: Floats
+    doubles: Doubles
+    error: Doubles
+
+    @classmethod
+    def of(cls, queries: Floats, norms: Doubles, tile: _Tile) -> "_Asked":
+        error = _dot_error(queries.shape[1], norms, tile.norm)
+        return cls(queries, queries.astype(np.float64), error)
+
+    def lowest(self, bar: Floats) -> Floats:
+        """The float32 score below which the exact one cannot reach ``bar``, ``(q,)``."""
+        goal = np.nextafter(bar, np.float32(-np.inf)).astype(np.float64)
+        return np.nextafter((goal - self.error).astype(np.float32), np.float32(-np.inf))
 
 
-def _search_tile(
-    tile: _Tile, queries: Floats, norms: Doubles, before: _Best, knn: Knn, each: Callable[..., Any]
-) -> _Best:
-    """The best k of what came before and this tile. ``each`` is a ``map``."""
-    k = before.keys.shape[1]
-    count = min(k + SLACK, len(tile.vectors))
-    scores, rows = knn(queries, tile.vectors, count)
-    error = _dot_error(queries.shape[1], norms, tile.norm)
-    upper = (scores + error[:, None]).astype(np.float32)
-    hopeful = (upper >= before.last_score[:, None]).sum(axis=1)
-    doubles = queries.astype(np.float64)
-    keys = np.zeros((len(queries), count), np.uint64)
+@dataclass(frozen=True)
+class _Pairs:
+    """Candidates, sorted by query: number of the query in its block, and row of the tile."""
 
-    def rescore(query: int) -> None:
-        some = hopeful[query]
-        keys[query, :some] = tile.keys(doubles[query], rows[query, :some])
+    queries: Ints
+    rows: Ints
 
-    list(each(rescore, range(len(queries))))
-    after = before.merged(keys, np.where(keys > 0, rows + tile.start, -1))
-    if count == len(tile.vectors):
-        return after
-    # What was not proposed scores at most the last proposal, plus the error of both.
-    unsure = np.flatnonzero(upper[:, -1] >= after.last_score)
-    for first in range(0, len(unsure), SCAN_QUERIES):
-        some = unsure[first : first + SCAN_QUERIES]
-        scanned = _scan(tile, queries[some], error[some], before[some], after[some], each)
-        after.keys[some], after.rows[some] = scanned.keys, scanned.rows
-    return after
+    @classmethod
+    def where(cls, wanted: Flags, first_row: int = 0) -> "_Pairs":
+        """The places of a matrix ``(q, m)`` that are true."""
+        queries, rows = np.divmod(np.flatnonzero(wanted), wanted.shape[1])
+        return cls(queries, rows + first_row)
+
+    @classmethod
+    def together(cls, parts: Sequence["_Pairs"]) -> "_Pairs":
+        queries = np.concatenate([part.queries for part in parts])
+        order = np.argsort(queries, kind="stable")
+        return cls(queries[order], np.concatenate([part.rows for part in parts])[order])
+
+    def of(self, kept: Flags) -> "_Pairs":
+        """Those of some queries, ``(q,)``."""
+        some = kept[self.queries]
+        return _Pairs(self.queries[some], self.rows[some])
 
 
-def _scan(
-    tile: _Tile,
-    queries: Floats,
-    error: Doubles,
-    before: _Best,
-    after: _Best,
-    each: Callable[..., Any],
-) -> _Best:
-    """The best k, looking at every row of the tile whose score may reach the k-th of ``after``."""
-    goal = np.nextafter(after.last_score, np.float32(-np.inf)).astype(np.float64)
-    lowest = np.nextafter((goal - error).astype(np.float32), np.float32(-np.inf))
-    reaching = queries @ tile.vectors.T >= lowest[:, None]
-    doubles = queries.astype(np.float64)
+@dataclass(frozen=True)
+class _Search:
+    """How candidates are found in a tile, scored and merged. ``each`` is a ``map``."""
 
-    def merge(query: int) -> tuple[Keys, Ints]:
-        rows = np.flatnonzero(reaching[query])
-        keys = tile.keys(doubles[query], rows)
-        found = before[np.array([query])].merged(keys[None], rows[None] + tile.start)
-        return found.keys[0], found.rows[0]
+    knn: Knn
+    uses_bar: bool
+    block_bytes: int
+    each: Map
+    clock: Clock
 
-    keys, rows = zip(*each(merge, range(len(queries))), strict=True)
-    return _Best(np.stack(keys), np.stack(rows))
+    def block_queries(self, k: int) -> int:
+        """Queries whose candidates fill half of a block; their scores fill the other half."""
+        return max(1, self.block_bytes // (2 * CANDIDATE_BYTES * most_candidates(k)))
+
+    def merge_tile(self, tile: _Tile, asked: _Asked, best: _Best) -> None:
+        """Make ``best``, of the rows so far, the best of this tile too."""
+        found, crowded = self._reaching(tile, asked, best)
+        self._merge(found, tile, asked, best)
+        if len(crowded):
+            self._merge_proposals(crowded, tile, asked, best)
+
+    def _reaching(self, tile: _Tile, asked: _Asked, best: _Best) -> tuple[_Pairs, Ints]:
+        """The rows that may reach the k-th score, and the queries with no bar or too many rows."""
+        bar, most = best.last_score, most_candidates(best.depth)
+        count = np.where(np.isneginf(bar) | (not self.uses_bar), most + 1, 0)
+        lowest = asked.lowest(bar)
+        parts = [_Pairs(np.empty(0, np.int64), np.empty(0, np.int64))]
+        with self.clock.phase("search"):
+            for first, scores, wanted in self._products(tile, asked):
+                if (count > most).all():
+                    break
+                np.matmul(
+                    asked.queries, tile.vectors[first : first + scores.shape[1]].T, out=scores
+                )
+                lowest[count > most] = np.inf
+                np.greater_equal(scores, lowest[:, None], out=wanted)
+                count += np.count_nonzero(wanted, axis=1)
+                wanted[count > most] = False
+                parts.append(_Pairs.where(wanted, first))
+            found = _Pairs.together(parts).of(count <= most)
+        return found, np.flatnonzero(count > most)
+
+    def _products(self, tile: _Tile, asked: _Asked) -> Iterator[tuple[int, Floats, Flags]]:
+        """First row, and where to put scores and flags, of one matrix product after the other.
+
+        The arrays are the same ones each time: fresh pages would cost a tenth of a product.
+        """
+        count, rows = len(asked.queries), len(tile.vectors)
+        step = max(1, min(PRODUCT_ROWS, rows, self.block_bytes // (2 * 5 * count)))
+        scores, flags = np.empty(count * step, np.float32), np.empty(count * step, np.bool_)
+        for first in range(0, rows, step):
+            shape = count, min(step, rows - first)
+            size = shape[0] * shape[1]
+            yield first, scores[:size].reshape(shape), flags[:size].reshape(shape)
+
+    def _merge_proposals(self, crowded: Ints, tile: _Tile, asked: _Asked, best: _Best) -> None:
+        """Merge the nearest rows of the tile for some queries, then what they may have missed."""
+        with self.clock.phase("search"):
+            count = min(best.depth + SLACK, len(tile.vectors))
+            scores, rows = self.knn(asked.queries[crowded], tile.vectors, count)
+            upper = (scores + asked.error[crowded, None]).astype(np.float32)
+            line, column = np.nonzero(upper >= best.last_score[crowded, None])
+            found = _Pairs(crowded[line], rows[line, column])
+        self._merge(found, tile, asked, best)
+        if count < len(tile.vectors):
+            # What was not proposed scores at most the last proposal, plus the error of both.
+            unsure = np.flatnonzero(upper[:, -1] >= best.last_score[crowded])
+            self._merge_missed(crowded[unsure], rows[unsure], tile, asked, best)
+
+    def _merge_missed(
+        self, unsure: Ints, proposed: Ints, tile: _Tile, asked: _Asked, best: _Best
+    ) -> None:
+        """Merge every other row of the tile that may reach the k-th score, query by query."""
+        step = max(1, self.block_bytes // (2 * 5 * len(tile.vectors)))
+        lowest = asked.lowest(best.last_score)
+        for first in range(0, len(unsure), step):
+            some = unsure[first : first + step]
+            with self.clock.phase("search"):
+                wanted = asked.queries[some] @ tile.vectors.T >= lowest[some, None]
+                np.put_along_axis(wanted, proposed[first : first + step], False, axis=1)
+            for number, line in zip(some, wanted, strict=True):
+                rows = np.flatnonzero(line)
+                self._merge(_Pairs(np.full(len(rows), number), rows), tile, asked, best)
+
+    def _merge(self, found: _Pairs, tile: _Tile, asked: _Asked, best: _Best) -> None:
+        with self.clock.phase("rescore"):
+            scores = _exact_scores(tile.vectors, asked.doubles, found, self.each)
+            best.merge(found, order_keys(scores, tile.tie_rank[found.rows]), tile.start)
 
 
-def _exact_scores(vectors: Floats, rows: Ints, query: Doubles) -> Floats:
-    """Dot products of some rows with one query, float64 rounded to float32, ``(len(rows),)``.
+def _exact_scores(vectors: Floats, queries: Doubles, found: _Pairs, each: Map) -> Floats:
+    """Dot products of candidates, float64 rounded to float32, ``(len(found.rows),)``.
 
     Products of float32 values are exact in float64, and numpy's pairwise sum over a contiguous
     axis depends on its length alone: equal vectors have equal scores wherever they stand.
     """
-    scores = np.empty(len(rows), np.float32)
-    step = max(1, RESCORE_BYTES // (8 * len(query)))
-    for start in range(0, len(rows), step):
-        products = vectors[rows[start : start + step]].astype(np.float64)
-        products *= query
-        scores[start : start + step] = products.sum(axis=1)
+    scores = np.empty(len(found.rows), np.float32)
+    step = max(1, RESCORE_BYTES // (8 * vectors.shape[1]))
+
+    def score(start: int) -> None:
+        some = slice(start, start + step)
+        products = vectors[found.rows[some]].astype(np.float64)
+        products *= queries[found.queries[some]]
+        scores[some] = products.sum(axis=1)
+
+    list(each(score, range(0, len(scores), step)))
     return scores
 
 
@@ -272,30 +399,6 @@ def _norms(vectors: Floats, what: str, first_row: int = 0) -> Doubles:
         (squares.astype(np.float64) + dim * TINY) / (1 - dim * FLOAT32_ROUNDOFF)
     )
     return norms
-
-
-def _engine(device: str) -> Knn:
-    """The k nearest of a tile by inner product in float32, on the CPU or a GPU."""
-    faiss = import_faiss()
-    gpu = resolve_device(device)
-
-    def on_cpu(queries: Floats, tile: Floats, k: int) -> tuple[Floats, Ints]:
-        scores, rows = faiss.knn(queries, tile, k, metric=faiss.METRIC_INNER_PRODUCT)
-        return scores, rows
-
-    if gpu is None:
-        return on_cpu
-    resources = faiss.StandardGpuResources()
-
-    def on_gpu(queries: Floats, tile: Floats, k: int) -> tuple[Floats, Ints]:
-        if k > GPU_MAX_K:
-            return on_cpu(queries, tile, k)
-        scores, rows = faiss.knn_gpu(
-            resources, queries, tile, k, metric=faiss.METRIC_INNER_PRODUCT, device=gpu
-        )
-        return scores, rows
-
-    return on_gpu
 
 
 def _threads() -> int:

@@ -71,13 +71,19 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
 
 
 @settings(max_examples=150, deadline=None)
-@given(problem=problems(), slack=st.integers(1, 3))
-def test_exact_search_equals_brute_force_in_scores_and_ids(problem, slack):
+@given(problem=problems(), slack=st.integers(1, 3), block_bytes=st.integers(1, 20_000))
+def test_exact_search_equals_brute_force_in_scores_and_ids(problem, slack, block_bytes):
     vectors, queries, ids, k, tile_rows = problem
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "SLACK", slack)
-        patch.setattr(exact, "SCAN_QUERIES", 2)
-        hits = exact_search(ArrayVectors(vectors), queries, k, ranks(ids), tile_rows=tile_rows)
+        hits = exact_search(
+            ArrayVectors(vectors),
+            queries,
+            k,
+            ranks(ids),
+            tile_rows=tile_rows,
+            block_bytes=block_bytes,
+        )
     scores, names = brute_force(vectors, queries, k, ids)
     filled = min(k, len(vectors))
     assert hits.scores[:, :filled].tolist() == scores
@@ -169,9 +175,12 @@ def test_a_block_of_queries_or_candidates_never_changes_a_ranking(monkeypatch):
     queries = rng.standard_normal((23, 17)).astype(np.float32)
     tie_rank = rng.permutation(500)
     whole = exact_search(ArrayVectors(vectors), queries, 20, tie_rank)
-    monkeypatch.setattr(exact, "BLOCK_BYTES", 1)
     monkeypatch.setattr(exact, "RESCORE_BYTES", 1)
-    assert_same(exact_search(ArrayVectors(vectors), queries, 20, tie_rank), whole)
+    for block_bytes in (1, 40_000, 1 << 20):
+        hits = exact_search(
+            ArrayVectors(vectors), queries, 20, tie_rank, tile_rows=90, block_bytes=block_bytes
+        )
+        assert_same(hits, whole)
     single = [
         exact_search(ArrayVectors(vectors), queries[i : i + 1], 20, tie_rank) for i in range(23)
     ]
