@@ -1,0 +1,289 @@
+"""From stored results to the record of a leaderboard."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from bench.errors import BenchError
+from bench.leaderboard_groups import Standing, Standings, member_weights, standings
+from bench.leaderboard_records import (
+    MAIN,
+    Board,
+    Cell,
+    Claim,
+    Column,
+    Mean,
+    Row,
+    Score,
+    SuiteColumn,
+)
+from bench.leaderboard_rows import Stored, columns, protocol_facts, recipe_facts, rows
+from bench.results import Result, Timings
+from bench.statistics import Resampling
+from bench.suites import suite_mean
+from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
+from retrievers.card import Card
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What a leaderboard is to show.
+
+    Attributes:
+        suite: only this one and its members; "" for all.
+        measure: only this one; `MAIN` for the main one of each collection.
+        every_measure: also intervals of the measures that are not main.
+    """
+
+    suite: str = ""
+    measure: str = MAIN
+    every_measure: bool = False
+
+
+def assemble(
+    stored: Sequence[Stored],
+    cards: Mapping[str, Card],
+    choice: Choice,
+    resampling: Resampling,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Board:
+    """Make a leaderboard.
+
+    Args:
+        cards: by name of model.
+        advance: called with 1 after each column.
+
+    Raises:
+        BenchError: nothing is left to show, or values of queries are damaged.
+        DatasetError: there is no such suite.
+    """
+    placed = columns(_chosen(stored, choice))
+    by_row = rows(placed)
+    shown = tuple(_column(name, some) for name, some in placed.items())
+    _check_measure(choice.measure, shown)
+    suites = _suites(shown, choice.suite)
+    wanted = {column.name: _wanted(column, choice) for column in shown}
+    names = [suite.name for suite in suites]
+    stand = standings(by_row, wanted, names, resampling, advance)
+    official = {column.name for column in shown if column.official}
+    claims = tuple(_claims(cards.values(), official.union(names)))
+    made = [_row(name, cells, suites, stand, claims, cards) for name, cells in by_row.items()]
+    return Board(
+        measures=tuple(dict.fromkeys(name for column in shown for name in column.measures)),
+        columns=shown,
+        suites=tuple(suite for suite in suites if _has_mean(suite, made, choice.suite)),
+        rows=tuple(made),
+        claims=claims,
+        results=sum(map(len, placed.values())),
+        newest=max(one.result.conditions.time for some in placed.values() for one in some),
+        resamples=resampling.resamples,
+    )
+
+
+def _chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
+    if not choice.suite:
+        return list(stored)
+    suite_for(choice.suite)
+    members = expand([choice.suite])
+    found = [one for one in stored if one.result.protocol.collection in members]
+    if not found:
+        raise BenchError(
+            f"there are no results on the {len(members)} collections of {choice.suite}",
+            f"python -m bench run {choice.suite} --model bm25",
+        )
+    return found
+
+
+def _wanted(column: Column, choice: Choice) -> Collection[str]:
+    if choice.every_measure:
+        return column.measures
+    return [choice.measure or column.main_measure]
+
+
+def _check_measure(measure: str, shown: Iterable[Column]) -> None:
+    known = dict.fromkeys(name for column in shown for name in column.measures)
+    if measure and measure not in known:
+        raise BenchError(f"no result has {measure}", f"measured are {', '.join(known)}")
+
+
+def _column(name: str, some: Sequence[Stored]) -> Column:
+    results = [one.result for one in some]
+    mains = [result.main_measure for result in results]
+    main = max(dict.fromkeys(mains), key=mains.count)
+    found = dict.fromkeys([main, *(measure for one in results for measure in one.measures)])
+    protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
+    return Column(
+        name=name,
+        collection=protocol.collection,
+        main=name == protocol.collection,
+        official=protocol.official,
+        main_measure=main,
+        measures=tuple(found),
+        queries=results[0].queries,
+        documents=next((one.documents for one in results if one.documents is not None), None),
+        title_track=protocol.title_track,
+        protocol=protocol_facts(protocol),
+        about=_about(protocol.collection),
+    )
+
+
+def _about(collection: str) -> dict[str, str]:
+    if collection not in dataset_names():
+        return {}
+    facts = facts_for(collection)
+    names = ("title", "licence", "citation", "homepage")
+    return {name: text for name in names if (text := getattr(facts, name))}
+
+
+def _suites(shown: Iterable[Column], only: str) -> list[SuiteColumn]:
+    """Suites with a mean: those asked for, or all with a member that was measured."""
+    measured = {column.collection: column.main_measure for column in shown if column.main}
+    names = [name for name in suite_names() if not only or {*expand([name])} <= {*expand([only])}]
+    if only in names:
+        names.insert(0, names.pop(names.index(only)))
+    found = []
+    for suite in (suite_for(name) for name in names):
+        members = tuple(member_weights(suite.name))
+        mains = {measured[name] for name in members if name in measured}
+        if suite.mean and mains:
+            main = mains.pop() if len(mains) == 1 else ""
+            found.append(
+                SuiteColumn(
+                    name=suite.name,
+                    title=suite.title,
+                    main_measure=main,
+                    members=suite.members,
+                    collections=members,
+                )
+            )
+    return found
+
+
+def _has_mean(suite: SuiteColumn, made: Iterable[Row], only: str) -> bool:
+    means = (mean for row in made for mean in row.means.get(suite.name, {}).values())
+    return suite.name == only or any(mean.score for mean in means)
+
+
+def _claims(cards: Iterable[Card], places: Collection[str]) -> Iterable[Claim]:
+    for card in cards:
+        for one in card.expected:
+            if one.dataset in places:
+                yield Claim(card.name, one.dataset, one.measure, one.value, one.source)
+
+
+def _row(
+    name: str,
+    by_column: Mapping[str, Stored],
+    suites: Sequence[SuiteColumn],
+    stand: Standings,
+    claims: Sequence[Claim],
+    cards: Mapping[str, Card],
+) -> Row:
+    results = {column: one.result for column, one in by_column.items()}
+    first = next(iter(results.values()))
+    card = cards.get(first.model)
+    own = {(one.name, one.measure): one for one in claims if one.model == first.model}
+
+    def score(place: str, measure: str, value: float) -> Score:
+        return _score(value, stand.get((place, measure), {}).get(name), own.get((place, measure)))
+
+    speed, device = _speed(list(results.values()))
+    return Row(
+        name=name,
+        model=first.model,
+        title=card.title if card else "",
+        recipe=recipe_facts(first),
+        cells={
+            column: _cell(
+                result, {key: score(column, key, value) for key, value in result.measures.items()}
+            )
+            for column, result in results.items()
+        },
+        means={suite.name: _means(suite.name, results, score) for suite in suites},
+        trained_on=card.trained_on if card else (),
+        tokens_per_s=speed,
+        speed_device=device,
+    )
+
+
+def _score(value: float, place: Standing | None, claim: Claim | None) -> Score:
+    return Score(
+        value=value,
+        low=place.low if place else None,
+        high=place.high if place else None,
+        group=place.group if place else None,
+        published=claim.value if claim else None,
+        source=claim.source if claim else "",
+    )
+
+
+def _means(
+    suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
+) -> dict[str, Mean]:
+    """By measure. Only the published collections count, as their columns are named."""
+    official = {name: one for name, one in results.items() if one.protocol.official}
+    seen = {name for name, one in official.items() if one.in_domain}
+    found = {}
+    for measure in dict.fromkeys(key for one in official.values() for key in one.measures):
+        values = {
+            name: one.measures[measure] for name, one in official.items() if measure in one.measures
+        }
+        mean = suite_mean(suite, measure, values, seen)
+        if len(mean.missing) < mean.members:
+            found[measure] = Mean(
+                score=None if mean.value is None else score(suite, measure, mean.value),
+                zero_shot=mean.zero_shot,
+                zero_shot_members=mean.zero_shot_members,
+                missing=mean.missing,
+            )
+    return found
+
+
+def _cell(result: Result, scores: dict[str, Score]) -> Cell:
+    spent, where = result.timings, result.conditions
+    encode_s = _encode_s(spent)
+    searched = result.recipe is not None and result.queries
+    return Cell(
+        scores=scores,
+        in_domain=result.in_domain,
+        judged_at_10=result.judged_at_10,
+        tie_low=result.tie_low,
+        tie_high=result.tie_high,
+        index_recall=result.index_recall,
+        unanswered=result.unanswered,
+        tokens_per_s=spent.encoded_tokens / encode_s if encode_s else None,
+        search_ms=1000 * spent.search_s / result.queries if searched else None,
+        facts={
+            "time": where.time,
+            "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
+            "machine": _machine(result),
+            "libraries": ", ".join(f"{name} {found}" for name, found in where.libraries.items()),
+            "result": result.key,
+        },
+        warnings=tuple(result.preflight.get("warnings", ())),
+    )
+
+
+def _encode_s(spent: Timings) -> float:
+    """Seconds of encoding; 0 where no tokens were counted or all vectors were in the store."""
+    encoded = spent.encoded_tokens
+    return spent.encode_queries_s + spent.encode_documents_s if encoded else 0.0
+
+
+def _machine(result: Result) -> str:
+    where = result.conditions
+    return f"{where.machine}, {where.device}, {where.threads} threads"
+
+
+def _speed(results: Sequence[Result]) -> tuple[float | None, str]:
+    """Tokens per second, and on what: the machine that encoded most."""
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for one in results:
+        if _encode_s(one.timings):
+            where = _machine(one)
+            tokens[where] = tokens.get(where, 0) + one.timings.encoded_tokens
+            seconds[where] = seconds.get(where, 0.0) + _encode_s(one.timings)
+    if not tokens:
+        return None, ""
+    where = max(tokens, key=lambda name: tokens[name])
+    return tokens[where] / seconds[where], where

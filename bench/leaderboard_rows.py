@@ -1,0 +1,269 @@
+"""Which stored results share a column of a leaderboard, and which share a row.
+
+A column is a collection under one protocol: scores of different protocols never stand in one. A
+row is a model under one recipe and index; prompts are resolved by collection and may differ
+inside a row.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bench.errors import BenchError
+from bench.leaderboard_records import natural
+from bench.results import RESULT_FILE, Protocol, Result, load
+from datasets_cfg.catalogue import dataset_names, facts_for
+from retrievers.recipe import Prompts, Recipe
+
+SAME_SCORE = 1e-9  # a repeated evaluation, not another one
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A result and the folder that it was read from."""
+
+    result: Result
+    folder: Path
+
+
+Row = list[Stored]
+
+
+def find_results(place: Path) -> list[Stored]:
+    """All results below a folder, repeats of the same evaluation left out.
+
+    Raises:
+        BenchError: there is none, or one is damaged or of another schema.
+    """
+    found = [Stored(load(path), path.parent) for path in sorted(place.rglob(RESULT_FILE))]
+    if not found:
+        raise BenchError(
+            f"there are no results in {place}",
+            "run a model first: python -m bench run stdlib-code --model bm25, or name --results",
+        )
+    return _without_repeats(found)
+
+
+def _without_repeats(found: Iterable[Stored]) -> list[Stored]:
+    """The newest of those that have the same key and the same scores."""
+    kept: dict[str, list[Stored]] = defaultdict(list)
+    for one in sorted(found, key=lambda one: one.result.conditions.time, reverse=True):
+        if not any(_is_repeat(one.result, other.result) for other in kept[one.result.key]):
+            kept[one.result.key].append(one)
+    return sorted((one for some in kept.values() for one in some), key=lambda one: one.folder)
+
+
+def _is_repeat(one: Result, other: Result) -> bool:
+    shared = one.measures.keys() & other.measures.keys()
+    close = (abs(one.measures[name] - other.measures[name]) <= SAME_SCORE for name in shared)
+    return one.model == other.model and all(close)
+
+
+def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
+    """Results by name of column; the column that stands for a collection has its name.
+
+    That is the official protocol, as declared, and the newest of those. The name of any other
+    says in what it differs: ``beir/scifact (depth 100)``.
+    """
+    by_collection: dict[str, dict[Protocol, list[Stored]]] = defaultdict(lambda: defaultdict(list))
+    whole = _known_corpora(stored)
+    for one in stored:
+        protocol = whole.get(one.result.protocol, one.result.protocol)
+        by_collection[protocol.collection][protocol].append(one)
+    named: dict[str, list[Stored]] = {}
+    for collection in sorted(by_collection, key=natural):
+        protocols = by_collection[collection]
+        main = max(protocols, key=lambda protocol: _standing(protocol, protocols[protocol]))
+        named[collection] = protocols.pop(main)
+        for protocol, some in protocols.items():
+            named[f"{collection} ({', '.join(_differences(protocol, main))})"] = some
+    return named
+
+
+def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
+    """Protocols without a corpus, to the only one that has it and is the same otherwise.
+
+    A run file is scored without its corpus.
+    """
+    known: dict[Protocol, set[Protocol]] = defaultdict(set)
+    for protocol in {one.result.protocol for one in stored}:
+        if protocol.corpus_sha256:
+            known[msgspec.structs.replace(protocol, corpus_sha256="")].add(protocol)
+    return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
+
+
+def _standing(protocol: Protocol, some: Sequence[Stored]) -> tuple[bool, bool, str, Protocol]:
+    newest = max(one.result.conditions.time for one in some)
+    return protocol.official, _is_declared(protocol), newest, protocol
+
+
+def _is_declared(protocol: Protocol) -> bool:
+    if protocol.collection not in dataset_names():
+        return False
+    facts = facts_for(protocol.collection)
+    names = ("version", "split", "title_track", "exclude_self", "depth")
+    return all(getattr(protocol, name) == getattr(facts, name) for name in names)
+
+
+def _differences(protocol: Protocol, main: Protocol) -> list[str]:
+    """What a reader must know of the protocol that is not the main one's."""
+    official, words = protocol.official, protocol_facts(protocol)
+    different = [
+        f"{name} {value}".rstrip()
+        for name, value in words.items()
+        if value != protocol_facts(main)[name]
+    ]
+    return different if official or not main.official else [*different, "not official"]
+
+
+def protocol_facts(protocol: Protocol) -> dict[str, str]:
+    """A protocol in words, but for the name of the collection and whether it is official."""
+    return {
+        "version": protocol.version or "unknown",
+        "split": protocol.split,
+        "title track": protocol.title_track or "none",
+        "own document excluded": "yes" if protocol.exclude_self else "no",
+        "depth": str(protocol.depth),
+        "corpus": protocol.corpus_sha256[:8] or "unknown",
+        "queries": protocol.queries_sha256[:8] or "unknown",
+        "judgements": protocol.qrels_sha256[:8] or "unknown",
+    }
+
+
+def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Stored]]:
+    """Results by name of row, then by name of column.
+
+    A model of which there are several recipes has a row for each: ``minilm [index IVF64,Flat]``.
+    """
+    placed = [(column, one) for column, some in by_column.items() for one in some]
+    by_model: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
+    for column, one in placed:
+        by_model[one.result.model].append((column, one))
+    named: dict[str, dict[str, Stored]] = {}
+    for model in sorted(by_model, key=natural):
+        variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
+        for label, variant in zip(_labels(variants), variants, strict=True):
+            named[f"{model} [{label}]" if label else model] = variant
+    return named
+
+
+def _same_recipe(result: Result) -> Hashable:
+    """Recipe without its prompts, which differ between collections; and index."""
+    if result.recipe is None:
+        return None
+    plain = msgspec.structs.replace(result.recipe, prompts=Prompts(), dataset_prompts={})
+    return plain.fingerprint, result.index
+
+
+def _same_prompts(result: Result) -> Hashable:
+    return result.recipe and result.recipe.prompts
+
+
+# A row is split by the first of these, and by the next only where a cell would hold two results.
+SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
+    _same_recipe,
+    _same_prompts,
+    lambda result: result.fingerprint,
+    lambda result: (result.conditions.time, result.conditions.machine),
+    lambda result: tuple(result.measures.items()),
+)
+
+
+def _split(
+    some: Sequence[tuple[str, Stored]], ladder: Sequence[Callable[[Result], Hashable]]
+) -> list[Sequence[tuple[str, Stored]]]:
+    parts: dict[Hashable, list[tuple[str, Stored]]] = defaultdict(list)
+    for column, one in some:
+        parts[ladder[0](one.result)].append((column, one))
+    found: list[Sequence[tuple[str, Stored]]] = []
+    for part in parts.values():
+        most = max(Counter(column for column, _ in part).values())
+        found += _split(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
+    return found
+
+
+def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
+    """What tells the variants of one model apart; "" where there is one.
+
+    Those that differ in nothing else are told apart by the time of their newest result.
+    """
+    facts = [_variant_facts(list(variant.values())) for variant in variants]
+    differing = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
+    labels = [", ".join(f"{name} {one[name] or 'none'}" for name in differing) for one in facts]
+    if len(set(labels)) == len(labels):
+        return labels
+    times = [max(one.result.conditions.time for one in some.values()) for some in variants]
+    numbered = enumerate(zip(labels, times, strict=True), start=1)
+    return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
+
+
+def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:
+    prompts = {_prompt_words(one.result.recipe) for one in some}
+    files = {one.result.fingerprint[:8] for one in some if one.result.recipe is None}
+    return {
+        **recipe_facts(some[0].result),
+        "prompts": prompts.pop() if len(prompts) == 1 else "by collection",
+        "run file": ", ".join(sorted(files)),
+    }
+
+
+def _prompt_words(recipe: Recipe | None) -> str:
+    if recipe is None:
+        return ""
+    parts = (("query", recipe.prompts.query), ("document", recipe.prompts.document))
+    return ", ".join(f"{role} {text!r}" for role, text in parts if text)
+
+
+def recipe_facts(result: Result) -> dict[str, str]:
+    """The recipe and index in words, "" for what does not apply."""
+    recipe = result.recipe
+    if recipe is None:
+        return dict.fromkeys(_recipe_words(Recipe(model="", kind="bm25", dim=0)), "") | {
+            "kind": "run file",
+            "index": result.index,
+        }
+    words = _recipe_words(recipe)
+    if recipe.kind == "bm25":
+        keep = {"kind", "options"}
+        words = {name: value if name in keep else "" for name, value in words.items()}
+    return words | {"index": result.index}
+
+
+def _recipe_words(recipe: Recipe) -> dict[str, str]:
+    return {
+        "kind": recipe.kind,
+        "checkpoint": "@".join(filter(None, (recipe.checkpoint, recipe.revision[:12]))),
+        "files": _short_hash(recipe.files, recipe.query_files),
+        "pooling": recipe.pooling if recipe.pooling != "none" else "",
+        "stages": ", ".join(f"{one.kind} {one.width}" for one in recipe.stages),
+        "similarity": recipe.similarity + (", normalised" if recipe.normalize else ""),
+        "titles": recipe.title_join,
+        "query tokens": str(recipe.max_query_tokens),
+        "document tokens": str(recipe.max_document_tokens),
+        "precision": recipe.dtype,
+        "stored as": recipe.store_dtype,
+        "back end": recipe.backend,
+        "adapter": _adapter_words(recipe),
+        "dimensions": str(recipe.dim or ""),
+        "encoder": recipe.encoder,
+        "options": ", ".join(f"{name} {value}" for name, value in recipe.options.items()),
+        "index": "",
+    }
+
+
+def _adapter_words(recipe: Recipe) -> str:
+    if recipe.adapter is None:
+        return ""
+    return f"{recipe.adapter.kind} {_short_hash(recipe.adapter.files)}"
+
+
+def _short_hash(*files: Mapping[str, str]) -> str:
+    """8 hexadecimal digits for the content of files, "" for none."""
+    if not any(files):
+        return ""
+    content = msgspec.json.encode(files, order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:8]
