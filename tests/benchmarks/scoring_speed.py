@@ -53,6 +53,8 @@ ALIGNMENT = ("left", *["right"] * 4)
 LIBRARIES = ("ir_measures", "numpy", "pyarrow", "pytrec_eval-terrier")
 
 Means = Mapping[str, float]
+Table = dict[str, dict[str, float]]
+Grades = dict[str, dict[str, int]]
 
 
 class Peers(NamedTuple):
@@ -86,13 +88,13 @@ def synthetic(queries: int, depth: int, seed: int = 0) -> tuple[Run, Qrels]:
     return run, Qrels(judged, documents, np.ones(len(judged), dtype=np.int32))
 
 
-def dictionaries(run: Run, qrels: Qrels) -> tuple[dict, dict]:
+def dictionaries(run: Run, qrels: Qrels) -> tuple[Table, Grades]:
     """The input of the peers: query -> document -> score, and -> grade."""
     table = {
         query_id: dict(zip(docs, scores.tolist(), strict=True))
         for query_id, docs, scores in run.rankings()
     }
-    grades: dict[str, dict[str, int]] = {}
+    grades: Grades = {}
     for query_id, doc_id, grade in qrels:
         grades.setdefault(query_id, {})[doc_id] = int(grade)
     return table, grades
@@ -103,13 +105,13 @@ def ours(run: Run, qrels: Qrels) -> Means:
     return {name: scores.mean(name) for name in MEASURES}
 
 
-def with_ir_measures(table: dict, grades: dict) -> Means:
+def with_ir_measures(table: Table, grades: Grades) -> Means:
     parsed = {name: ir_measures.parse_measure(name) for name in MEASURES}
     means = ir_measures.calc_aggregate(parsed.values(), grades, table)
     return {name: means[measure] for name, measure in parsed.items()}
 
 
-def with_pytrec_eval(table: dict, grades: dict) -> Means:
+def with_pytrec_eval(table: Table, grades: Grades) -> Means:
     names = {*TREC_EVAL_NAMES.values(), "recip_rank"}
     found = pytrec_eval.RelevanceEvaluator(grades, names).evaluate(table)
     return {
