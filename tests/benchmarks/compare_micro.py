@@ -2,20 +2,25 @@
 
     pytest tests/benchmarks/micro --benchmark-json=OLD.json     # at the baseline's commit
     pytest tests/benchmarks/micro --benchmark-json=NEW.json
-    python -m tests.benchmarks.compare_micro OLD.json [OLD2.json ...] NEW.json
+    python -m tests.benchmarks.compare_micro OLD.json [OLD2.json ...] NEW.json [--again NEW2.json]
 
-The rule. A benchmark is slower when two figures say so against every run of the baseline:
+The rule. A benchmark is slower when two figures say so of every run of the new code against
+every run of the baseline:
 
 - the interval of the ratio of medians (99 %, bootstrap over the rounds of both runs) lies wholly
   above 1 + tolerance;
-- the ratio of minima is above 1 + tolerance.
+- the ratio of minima is above 1 + tolerance;
+
+and both still do when they are divided by the ratio of the reference, a fixed piece of work that
+is timed before and after each benchmark: it becomes slower with the machine, not with the code.
 
 Slower code moves both. Other work on the machine during part of a run moves the median, but one
 undisturbed round keeps the minimum; a single lucky round moves the minimum, but not the median.
 Rounds of one run resemble each other more than rounds of two runs (memory layout, frequency,
 neighbours), which no interval from rounds can know: the tolerance is there for it, and further
-runs of the baseline measure it, since a difference as small as that between two of them cannot
-be beyond all of them. ``faster`` is the same rule the other way round.
+runs measure it, since what is no larger than the difference between two runs of the same code
+cannot show in all pairs. On a machine with other work, give two or three of each. ``faster`` is
+the same rule the other way round.
 
 Timings compare only within one machine: the same processor, number of cores and of threads.
 Exit code 0: nothing is slower; 1: something is; 2: nothing can be said (another machine, a file
@@ -42,6 +47,8 @@ from bench.errors import BenchError
 Doubles = npt.NDArray[np.float64]
 Verdict = Literal["slower", "faster", "within noise"]
 
+Changes = Mapping[str, tuple["Change", Verdict]]
+
 TOLERANCE = 0.1
 CONFIDENCE = 0.99
 DRAWS = 9999
@@ -54,11 +61,23 @@ class Stats(msgspec.Struct, frozen=True):
     data: list[float]
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """What `tests/benchmarks/micro` adds: seconds of the reference work around a benchmark."""
+
+    reference_s: float
+
+
 class Benchmark(msgspec.Struct, frozen=True):
     """One benchmark of a saved run."""
 
     fullname: str
     stats: Stats
+    extra_info: Extra
+
+    @property
+    def rounds(self) -> Doubles:
+        """Seconds of each round, float64 ``(rounds,)``."""
+        return np.array(self.stats.data)
 
 
 class Cpu(msgspec.Struct, frozen=True):
@@ -101,20 +120,21 @@ class SavedRun(msgspec.Struct, frozen=True):
     commit_info: Commit
     benchmarks: list[Benchmark]
 
-    def rounds(self) -> dict[str, Doubles]:
-        """Seconds of each round, float64 ``(rounds,)``, by benchmark."""
-        return {one.fullname: np.array(one.stats.data) for one in self.benchmarks}
+    def by_name(self) -> dict[str, Benchmark]:
+        """The benchmarks by name."""
+        return {one.fullname: one for one in self.benchmarks}
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A benchmark in a new run against one run of the baseline; a ratio above 1 is slower.
+    """A benchmark in one run of the new code against one of the baseline; above 1 is slower.
 
     Attributes:
         old_s, new_s: medians.
         ratio: of the medians.
         low, high: interval of that ratio.
         minima_ratio: of the minima.
+        reference: ratio of the reference work.
     """
 
     old_s: float
@@ -123,23 +143,33 @@ class Change:
     low: float
     high: float
     minima_ratio: float
+    reference: float
 
     def verdict(self, tolerance: float) -> Verdict:
-        """Where both figures are beyond the tolerance."""
-        if min(self.low, self.minima_ratio) > 1 + tolerance:
+        """Where all figures are beyond the tolerance."""
+        if min(self.low, self.minima_ratio) / max(1, self.reference) > 1 + tolerance:
             return "slower"
-        if max(self.high, self.minima_ratio) < 1 / (1 + tolerance):
+        if max(self.high, self.minima_ratio) / min(1, self.reference) < 1 / (1 + tolerance):
             return "faster"
         return "within noise"
 
 
-def change(old: Doubles, new: Doubles) -> Change:
-    """Compare the rounds of two runs, in seconds; always the same for the same rounds."""
+def change(old: Benchmark, new: Benchmark) -> Change:
+    """Compare two runs of a benchmark; always the same for the same rounds."""
     rng = np.random.default_rng(0)
-    ratios = bootstrap_medians(new, rng) / bootstrap_medians(old, rng)
+    before, after = old.rounds, new.rounds
+    ratios = bootstrap_medians(after, rng) / bootstrap_medians(before, rng)
     low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
-    before, after = float(np.median(old)), float(np.median(new))
-    return Change(before, after, after / before, low, high, float(new.min() / old.min()))
+    old_s, new_s = float(np.median(before)), float(np.median(after))
+    return Change(
+        old_s,
+        new_s,
+        new_s / old_s,
+        low,
+        high,
+        minima_ratio=float(after.min() / before.min()),
+        reference=new.extra_info.reference_s / old.extra_info.reference_s,
+    )
 
 
 def bootstrap_medians(rounds: Doubles, rng: np.random.Generator) -> Doubles:
@@ -154,58 +184,55 @@ def bootstrap_medians(rounds: Doubles, rng: np.random.Generator) -> Doubles:
     return medians
 
 
-def against_all(olds: Sequence[Doubles], new: Doubles, tolerance: float) -> tuple[Change, Verdict]:
-    """The change against the nearest run of the baseline, and the verdict that all runs share."""
-    changes = [change(old, new) for old in olds]
+def all_pairs(
+    olds: Sequence[Benchmark], news: Sequence[Benchmark], tolerance: float
+) -> tuple[Change, Verdict]:
+    """The change between the nearest two runs, and the verdict that all pairs share."""
+    changes = [change(old, new) for old in olds for new in news]
     verdicts = {one.verdict(tolerance) for one in changes}
     nearest = min(changes, key=lambda one: abs(math.log(one.ratio)))
     return nearest, verdicts.pop() if len(verdicts) == 1 else "within noise"
 
 
-def compare(
-    olds: Sequence[SavedRun], new: SavedRun, tolerance: float
-) -> dict[str, tuple[Change, Verdict]]:
-    """Every benchmark that the new run and the baseline have, by name.
+def compare(olds: Sequence[SavedRun], news: Sequence[SavedRun], tolerance: float) -> Changes:
+    """Every benchmark that all runs have, by name.
 
     Raises:
         BenchError: as `check_conditions`, or a benchmark has too few rounds.
     """
-    check_conditions([*olds, new])
-    before, after = [one.rounds() for one in olds], new.rounds()
-    for rounds in [*before, after]:
-        _check_rounds(rounds)
+    check_conditions(olds, news)
+    before, after = [one.by_name() for one in olds], [one.by_name() for one in news]
+    common = set.intersection(*(set(one) for one in [*before, *after]))
     return {
-        name: against_all([old[name] for old in before if name in old], rounds, tolerance)
-        for name, rounds in after.items()
-        if any(name in old for old in before)
+        name: all_pairs([one[name] for one in before], [one[name] for one in after], tolerance)
+        for name in after[0]
+        if name in common
     }
 
 
-def check_conditions(runs: Sequence[SavedRun]) -> None:
-    """Refuse runs that do not compare; the last one is the new one.
+def check_conditions(olds: Sequence[SavedRun], news: Sequence[SavedRun]) -> None:
+    """Refuse runs that do not compare.
 
     Raises:
-        BenchError: two machines, or a baseline of several commits.
+        BenchError: two machines, runs of several commits on one side, or too few rounds.
     """
-    machines = dict.fromkeys(str(one.machine_info) for one in runs)
+    machines = dict.fromkeys(str(one.machine_info) for one in [*olds, *news])
     if len(machines) > 1:
         raise BenchError(
             f"timings of different machines do not compare: {'; '.join(machines)}",
             "measure both on one machine, with the same OMP_NUM_THREADS",
         )
-    commits = dict.fromkeys(one.commit_info.id for one in runs[:-1])
-    if len(commits) > 1:
-        raise BenchError(
-            f"the baseline's runs are of {len(commits)} commits: {', '.join(commits)}",
-            "give several runs of one commit: their differences count as noise",
-        )
-
-
-def _check_rounds(rounds: Mapping[str, Doubles]) -> None:
-    for name, seconds in rounds.items():
-        if len(seconds) < FEWEST_ROUNDS:
+    for runs in (olds, news):
+        commits = dict.fromkeys(one.commit_info.id for one in runs)
+        if len(commits) > 1:
             raise BenchError(
-                f"{name} has {len(seconds)} rounds: too few for an interval",
+                f"runs that should be of the same code are of {' and '.join(commits)}",
+                "several runs of one commit show the noise between runs",
+            )
+    for one in (one for run in [*olds, *news] for one in run.benchmarks):
+        if len(one.rounds) < FEWEST_ROUNDS:
+            raise BenchError(
+                f"{one.fullname} has {len(one.rounds)} rounds: too few for an interval",
                 f"measure with --benchmark-min-rounds={FEWEST_ROUNDS} or more",
             )
 
@@ -227,16 +254,17 @@ def read_saved(path: Path) -> SavedRun:
         ) from error
 
 
-def gone(olds: Sequence[SavedRun], new: SavedRun) -> list[str]:
-    """Benchmarks that only the baseline has."""
-    known = {name for one in olds for name in one.rounds()}
-    return sorted(known - set(new.rounds()))
+def gone(olds: Sequence[SavedRun], changes: Changes) -> list[str]:
+    """Benchmarks of the baseline that were not compared."""
+    known = {name for one in olds for name in one.by_name()}
+    return sorted(known - set(changes))
 
 
-def changes_table(changes: Mapping[str, tuple[Change, Verdict]]) -> str:
+def changes_table(changes: Changes) -> str:
     """One line a benchmark."""
     interval = f"{CONFIDENCE:.0%} interval"
-    headers = ["benchmark", "old ms", "new ms", "ratio", interval, "of minima", "verdict"]
+    headers = ["benchmark", "old ms", "new ms", "ratio", interval, "of minima", "reference"]
+    headers += ["verdict"]
     cells = [
         [
             name,
@@ -245,11 +273,12 @@ def changes_table(changes: Mapping[str, tuple[Change, Verdict]]) -> str:
             f"{one.ratio:.2f}",
             f"{one.low:.2f}–{one.high:.2f}",
             f"{one.minima_ratio:.2f}",
+            f"{one.reference:.2f}",
             verdict,
         ]
         for name, (one, verdict) in changes.items()
     ]
-    alignment = ["left", *["right"] * 5, "left"]
+    alignment = ["left", *["right"] * 6, "left"]
     table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
     return str(table)
 
@@ -265,18 +294,18 @@ def changed_versions(old: SavedRun, new: SavedRun) -> list[str]:
 
 
 def report(
-    olds: Sequence[SavedRun], new: SavedRun, changes: Mapping[str, tuple[Change, Verdict]]
+    olds: Sequence[SavedRun], news: Sequence[SavedRun], changes: Changes
 ) -> dict[str, object]:
     """What is printed as JSON."""
     return {
-        "machine": str(new.machine_info),
+        "machine": str(news[0].machine_info),
         "old_commit": str(olds[0].commit_info),
         "old_runs": len(olds),
-        "new_commit": str(new.commit_info),
-        "changed_versions": changed_versions(olds[0], new),
+        "new_commit": str(news[0].commit_info),
+        "new_runs": len(news),
+        "changed_versions": changed_versions(olds[0], news[0]),
         "confidence": CONFIDENCE,
-        "gone": gone(olds, new),
-        "added": sorted(set(new.rounds()) - set(changes)),
+        "gone": gone(olds, changes),
         "benchmarks": {
             name: {**dataclasses.asdict(one), "verdict": verdict}
             for name, (one, verdict) in changes.items()
@@ -284,7 +313,7 @@ def report(
     }
 
 
-def exit_code(changes: Mapping[str, tuple[Change, Verdict]], missing: Sequence[str]) -> int:
+def exit_code(changes: Changes, missing: Sequence[str]) -> int:
     """1 where something is slower, else 2 where something was not measured, else 0."""
     if any(verdict == "slower" for _, verdict in changes.values()):
         return 1
@@ -295,19 +324,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and print."""
     options = _options(arguments)
     try:
-        *olds, new = [read_saved(path) for path in [*options.old, options.new]]
-        changes = compare(olds, new, options.tolerance)
+        olds, news = (
+            [read_saved(path) for path in paths]
+            for paths in (options.old, [options.new, *options.again])
+        )
+        changes = compare(olds, news, options.tolerance)
     except BenchError as error:
         print(f"error: {error}\n{error.hint}", file=sys.stderr)
         return 2
-    missing, versions = gone(olds, new), changed_versions(olds[0], new)
-    print(f"{olds[0].commit_info} -> {new.commit_info} on {new.machine_info}\n")
+    missing = gone(olds, changes)
+    print(f"{olds[0].commit_info} -> {news[0].commit_info} on {news[0].machine_info}\n")
     print(changes_table(changes))
-    for name in versions:
+    for name in changed_versions(olds[0], news[0]):
         print(f"other version: {name}")
     for name in missing:
         print(f"{name} was not measured: measure it, or renew the baseline", file=sys.stderr)
-    print(json.dumps(report(olds, new, changes) | {"tolerance": options.tolerance}))
+    print(json.dumps(report(olds, news, changes) | {"tolerance": options.tolerance}))
     return exit_code(changes, missing)
 
 
@@ -315,6 +347,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", nargs="+", type=Path, help="runs of the baseline, of one commit")
     parser.add_argument("new", type=Path, help="the run to judge")
+    parser.add_argument(
+        "--again", nargs="+", type=Path, default=[], help="further runs of the new code"
+    )
     parser.add_argument(
         "--tolerance", type=float, default=TOLERANCE, help="slower by this share is accepted"
     )
