@@ -6,7 +6,7 @@ Imports torch and transformers, so it is imported when vectors are first needed.
 import inspect
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from retrievers.loading import load_network, load_stage, load_tokenizer
 from retrievers.onednn import replace_linear, usable
 from retrievers.pooling import finish, pool
 from retrievers.recipe import Dtype, Recipe
+from retrievers.workers import side_by_side
 
 Segments = tuple[str, str | None]
 Rows = npt.NDArray[np.int64]
@@ -110,19 +111,22 @@ class Tower:
                 types[i] = encoded["token_type_ids"][place] if reads_types else ()
         return Tokens(ids, types if reads_types else None)
 
-    def vectors(self, tokens: Tokens, batches: Iterable[Rows]) -> Iterator[tuple[Rows, Floats]]:
+    def vectors(self, tokens: Tokens, batches: Sequence[Rows]) -> Iterator[tuple[Rows, Floats]]:
         """Vectors of each padded batch of rows, float32 ``(len(rows), dim)``, in order.
 
-        On CUDA the next batches are under way while the vectors of one are copied back.
+        On the CPU batches are computed side by side; on CUDA the next ones are under way while
+        the vectors of one are copied back.
 
         Raises:
             RetrieverError: a vector is not finite, or not as long as the recipe says.
         """
+        if self._device.type == "cpu":
+            yield from side_by_side(lambda rows: self._land(self._launch(tokens, rows)), batches)
+            return
         flying: deque[_Flight] = deque()
-        most = CUDA_IN_FLIGHT if self._device.type == "cuda" else 1
         for rows in batches:
             flying.append(self._launch(tokens, rows))
-            if len(flying) == most:
+            if len(flying) == CUDA_IN_FLIGHT:
                 yield self._land(flying.popleft())
         while flying:
             yield self._land(flying.popleft())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Prepared = Callable[[Advance | None], Vectors]
 
-CPU_TOKENS = 2_048
+CPU_TOKENS = 1_024  # of each batch; every thread of the processor computes one
 CUDA_TOKENS = 65_536
 
 
@@ -114,7 +114,8 @@ class TransformerEncoder:
         def encode(advance: Advance | None = None) -> Vectors:
             vectors = np.empty((len(segments), self.dim), dtype=np.float32)
             budget = self._budget or self._towers.default_budget
-            for rows, found in tower.vectors(tokens, plan_batches(_lengths(tokens), budget)):
+            batches = list(plan_batches(_lengths(tokens), budget))
+            for rows, found in tower.vectors(tokens, batches):
                 vectors[distinct[rows]] = found
                 if advance:
                     advance(len(rows))

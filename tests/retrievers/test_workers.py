@@ -1,0 +1,72 @@
+"""Work side by side: order, threads, failures."""
+
+import threading
+
+import pytest
+import torch
+
+from retrievers.workers import side_by_side
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 25])
+def test_results_come_in_the_order_of_the_items(threads, count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert list(side_by_side(lambda n: n * n, range(count))) == [n * n for n in range(count)]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_at_a_time_and_each_computes_with_one_thread():
+    meeting = threading.Barrier(2)
+
+    def work(_: int) -> int:
+        meeting.wait(timeout=60)  # passes only if two are under way
+        return torch.get_num_threads()
+
+    assert list(side_by_side(work, range(6))) == [1] * 6
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_fewer_items_than_threads_get_all_of_them():
+    assert list(side_by_side(lambda _: torch.get_num_threads(), [0])) == [2]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_failure_is_raised_in_its_place_and_stops_the_rest():
+    started: list[int] = []
+
+    def work(item: int) -> int:
+        started.append(item)
+        if item == 3:
+            raise ValueError("the fourth")
+        return item
+
+    results = side_by_side(work, range(100))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="the fourth"):
+        next(results)
+    assert len(started) < 20
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_reader_that_stops_leaves_no_thread_behind():
+    before = threading.active_count()
+    results = side_by_side(lambda n: n, range(100))
+    assert next(results) == 0
+    results.close()
+    assert threading.active_count() == before
+    assert torch.get_num_threads() == 2
