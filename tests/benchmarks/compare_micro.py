@@ -8,11 +8,13 @@ The rule. A benchmark is slower when two figures say so of every run of the new 
 every run of the baseline:
 
 - the interval of the ratio of medians (99 %, bootstrap over the rounds of both runs) lies wholly
-  above 1 + tolerance;
-- the ratio of minima is above 1 + tolerance;
+  above the threshold;
+- the ratio of minima is above the threshold.
 
-and both still do when they are divided by the ratio of the reference, a fixed piece of work that
-is timed before and after each benchmark: it becomes slower with the machine, not with the code.
+The threshold is 1 + tolerance, or, where it is larger, how far the times of the reference lie
+apart (largest over smallest, in all runs): a fixed piece of work, timed before and after each
+benchmark, that becomes slower with the machine and never with the code. Above 1.5 the machine was
+too busy, and what is not slower is not passed either.
 
 Slower code moves both. Other work on the machine during part of a run moves the median, but one
 undisturbed round keeps the minimum; a single lucky round moves the minimum, but not the median.
@@ -23,9 +25,9 @@ cannot show in all pairs. On a machine with other work, give two or three of eac
 the same rule the other way round.
 
 Timings compare only within one machine: the same processor, number of cores and of threads.
-Exit code 0: nothing is slower; 1: something is; 2: nothing can be said (another machine, a file
-without the rounds, or a benchmark that only the baseline has). The last line of stdout is one
-JSON document; times are in seconds.
+Exit code 0: nothing is slower; 1: something is; 2: it cannot be said (another machine, one that
+was too busy, a file without the rounds, or a benchmark that only the baseline has). The last line
+of stdout is one JSON document; times are in seconds.
 """
 
 import argparse
@@ -52,6 +54,7 @@ Changes = Mapping[str, tuple["Change", Verdict]]
 TOLERANCE = 0.1
 CONFIDENCE = 0.99
 DRAWS = 9999
+TOO_BUSY = 1.5
 FEWEST_ROUNDS = 5  # below that the interval of a median is no interval
 
 
@@ -134,7 +137,6 @@ class Change:
         ratio: of the medians.
         low, high: interval of that ratio.
         minima_ratio: of the minima.
-        reference: ratio of the reference work.
     """
 
     old_s: float
@@ -143,13 +145,12 @@ class Change:
     low: float
     high: float
     minima_ratio: float
-    reference: float
 
-    def verdict(self, tolerance: float) -> Verdict:
-        """Where all figures are beyond the tolerance."""
-        if min(self.low, self.minima_ratio) / max(1, self.reference) > 1 + tolerance:
+    def verdict(self, threshold: float) -> Verdict:
+        """Where both figures are beyond the threshold, a ratio."""
+        if min(self.low, self.minima_ratio) > threshold:
             return "slower"
-        if max(self.high, self.minima_ratio) / min(1, self.reference) < 1 / (1 + tolerance):
+        if max(self.high, self.minima_ratio) < 1 / threshold:
             return "faster"
         return "within noise"
 
@@ -168,8 +169,13 @@ def change(old: Benchmark, new: Benchmark) -> Change:
         low,
         high,
         minima_ratio=float(after.min() / before.min()),
-        reference=new.extra_info.reference_s / old.extra_info.reference_s,
     )
+
+
+def restlessness(runs: Sequence[SavedRun]) -> float:
+    """How many times longer the same work took at the worst moment than at the best."""
+    seconds = [one.extra_info.reference_s for run in runs for one in run.benchmarks]
+    return max(seconds) / min(seconds) if seconds else 1.0
 
 
 def bootstrap_medians(rounds: Doubles, rng: np.random.Generator) -> Doubles:
@@ -185,16 +191,16 @@ def bootstrap_medians(rounds: Doubles, rng: np.random.Generator) -> Doubles:
 
 
 def all_pairs(
-    olds: Sequence[Benchmark], news: Sequence[Benchmark], tolerance: float
+    olds: Sequence[Benchmark], news: Sequence[Benchmark], threshold: float
 ) -> tuple[Change, Verdict]:
     """The change between the nearest two runs, and the verdict that all pairs share."""
     changes = [change(old, new) for old in olds for new in news]
-    verdicts = {one.verdict(tolerance) for one in changes}
+    verdicts = {one.verdict(threshold) for one in changes}
     nearest = min(changes, key=lambda one: abs(math.log(one.ratio)))
     return nearest, verdicts.pop() if len(verdicts) == 1 else "within noise"
 
 
-def compare(olds: Sequence[SavedRun], news: Sequence[SavedRun], tolerance: float) -> Changes:
+def compare(olds: Sequence[SavedRun], news: Sequence[SavedRun], threshold: float) -> Changes:
     """Every benchmark that all runs have, by name.
 
     Raises:
@@ -204,7 +210,7 @@ def compare(olds: Sequence[SavedRun], news: Sequence[SavedRun], tolerance: float
     before, after = [one.by_name() for one in olds], [one.by_name() for one in news]
     common = set.intersection(*(set(one) for one in [*before, *after]))
     return {
-        name: all_pairs([one[name] for one in before], [one[name] for one in after], tolerance)
+        name: all_pairs([one[name] for one in before], [one[name] for one in after], threshold)
         for name in after[0]
         if name in common
     }
@@ -263,8 +269,7 @@ def gone(olds: Sequence[SavedRun], changes: Changes) -> list[str]:
 def changes_table(changes: Changes) -> str:
     """One line a benchmark."""
     interval = f"{CONFIDENCE:.0%} interval"
-    headers = ["benchmark", "old ms", "new ms", "ratio", interval, "of minima", "reference"]
-    headers += ["verdict"]
+    headers = ["benchmark", "old ms", "new ms", "ratio", interval, "of minima", "verdict"]
     cells = [
         [
             name,
@@ -273,12 +278,11 @@ def changes_table(changes: Changes) -> str:
             f"{one.ratio:.2f}",
             f"{one.low:.2f}–{one.high:.2f}",
             f"{one.minima_ratio:.2f}",
-            f"{one.reference:.2f}",
             verdict,
         ]
         for name, (one, verdict) in changes.items()
     ]
-    alignment = ["left", *["right"] * 6, "left"]
+    alignment = ["left", *["right"] * 5, "left"]
     table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
     return str(table)
 
@@ -313,11 +317,11 @@ def report(
     }
 
 
-def exit_code(changes: Changes, missing: Sequence[str]) -> int:
-    """1 where something is slower, else 2 where something was not measured, else 0."""
+def exit_code(changes: Changes, unknown: bool) -> int:
+    """1 where something is slower, else 2 where something could not be judged, else 0."""
     if any(verdict == "slower" for _, verdict in changes.values()):
         return 1
-    return 2 if missing else 0
+    return 2 if unknown else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -328,19 +332,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             [read_saved(path) for path in paths]
             for paths in (options.old, [options.new, *options.again])
         )
-        changes = compare(olds, news, options.tolerance)
+        threshold = max(1 + options.tolerance, restlessness([*olds, *news]))
+        changes = compare(olds, news, threshold)
     except BenchError as error:
         print(f"error: {error}\n{error.hint}", file=sys.stderr)
         return 2
-    missing = gone(olds, changes)
+    missing, busy = gone(olds, changes), restlessness([*olds, *news]) > TOO_BUSY
     print(f"{olds[0].commit_info} -> {news[0].commit_info} on {news[0].machine_info}\n")
     print(changes_table(changes))
+    print(f"\nthreshold: {threshold:.2f}")
     for name in changed_versions(olds[0], news[0]):
         print(f"other version: {name}")
     for name in missing:
         print(f"{name} was not measured: measure it, or renew the baseline", file=sys.stderr)
-    print(json.dumps(report(olds, news, changes) | {"tolerance": options.tolerance}))
-    return exit_code(changes, missing)
+    if busy:
+        print("the machine was too busy: measure again when it is quiet", file=sys.stderr)
+    print(json.dumps(report(olds, news, changes) | {"threshold": threshold, "too_busy": busy}))
+    return exit_code(changes, bool(missing) or busy)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
