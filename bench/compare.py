@@ -107,16 +107,22 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
 def _nothing_shared(
     entrants: Sequence[Entrant], panels: Sequence[Panel], choices: Choices
 ) -> BenchError:
-    gaps = [
-        f"{name} on {one.collection}: {gap}" for one in panels for name, gap in one.gaps.items()
+    lacking = [
+        f"{name} on {panel.collection} has {panel.gaps[name]}"
+        for panel in panels
+        for name in panel.gaps
+        if any(name == one.name and panel.collection in one.entries for one in entrants)
     ]
-    if choices.measure and any("measures" in gap for gap in gaps):
+    if lacking:
         return BenchError(
-            f"there is no collection where two models have {choices.measure}: {'; '.join(gaps)}",
-            "run or score them again with --measure",
+            f"no two models have {choices.measure} on one collection: {'; '.join(lacking)}",
+            "choose another --measure, or run or score them again with this one",
         )
-    has = "; ".join(f"{one.name}: {', '.join(one.entries) or 'nothing'}" for one in entrants)
-    return BenchError(f"there is no collection on which two of the models have results: {has}")
+    has = [
+        f"{one.name}: {', '.join(name for name in one.entries if choices.wanted(name)) or 'none'}"
+        for one in entrants
+    ]
+    return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
 
 
 def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:

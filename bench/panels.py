@@ -142,7 +142,7 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
         if measure in by_measure:
             values[entrant.name] = dict(zip(ids, by_measure[measure].tolist(), strict=True))
         else:
-            gaps[entrant.name] = f"no {measure}; measures: {', '.join(by_measure)}"
+            gaps[entrant.name] = f"no {measure}, but {', '.join(by_measure)}"
     queries = _common_queries(collection, values, choices.force)
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():

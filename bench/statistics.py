@@ -244,7 +244,7 @@ def _spread(parts: Sequence[Differences], weights: Sequence[float]) -> _Spread |
         error=math.sqrt(unbiased.sum()),
         drawn_error=math.sqrt(squares.sum()),
         degrees=float(unbiased.sum() ** 2 / (unbiased**2 / (counts - 1)).sum()),
-        skew=sum(float((one**3).sum()) for one in shares) / (6 * squares.sum() ** 1.5),
+        skew=sum(float((one * one * one).sum()) for one in shares) / (6 * squares.sum() ** 1.5),
         deviation=math.sqrt(np.dot(weights, variances)),
     )
 
