@@ -29,11 +29,12 @@ Keys = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 Map = Callable[..., Iterator[Any]]
 
-TILE_ROWS = 1 << 16  # 200 MB of 768 dimensions; smaller tiles rescore more candidates
+TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
 SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
-CANDIDATE_BYTES = 128  # of one candidate of one query, while it is scored and merged
+CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
 RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
+MERGE_PLACES = 1 << 16  # merged at a time and thread
 PRODUCT_ROWS = 1 << 14  # more rows in one matrix product bring no more speed
 
 FLOAT32_ROUNDOFF = 2.0**-24
@@ -171,19 +172,19 @@ class _Best:
         """Score of the k-th place, float32 ``(q,)``; -inf while one is unfilled."""
         return scores_of_keys(self.keys.min(axis=1))
 
-    def merge(self, found: "_Pairs", keys: Keys, first_row: int) -> None:
-        """Keep the best k of these and of the candidates, whose rows count from ``first_row``."""
-        count = np.bincount(found.queries, minlength=len(self.keys))
+    def merge(self, queries: Ints, rows: Ints, keys: Keys) -> None:
+        """Keep the best k of these and of candidates, which are sorted by query."""
+        count = np.bincount(queries, minlength=len(self.keys))
         asked, width = np.flatnonzero(count), int(count.max(initial=0))
-        line = (np.cumsum(count > 0) - 1)[found.queries]
-        column = self.depth + np.arange(len(line)) - (np.cumsum(count) - count)[found.queries]
+        line = (np.cumsum(count > 0) - 1)[queries]
+        column = self.depth + np.arange(len(line)) - (np.cumsum(count) - count)[queries]
         shape = len(asked), self.depth + width
-        both, rows = np.zeros(shape, np.uint64), np.full(shape, -1, np.int64)
-        both[:, : self.depth], rows[:, : self.depth] = self.keys[asked], self.rows[asked]
-        both[line, column], rows[line, column] = keys, found.rows + first_row
-        top = np.argpartition(both, width, axis=1)[:, width:]
-        self.keys[asked] = np.take_along_axis(both, top, 1)
-        self.rows[asked] = np.take_along_axis(rows, top, 1)
+        all_keys, all_rows = np.zeros(shape, np.uint64), np.full(shape, -1, np.int64)
+        all_keys[:, : self.depth], all_rows[:, : self.depth] = self.keys[asked], self.rows[asked]
+        all_keys[line, column], all_rows[line, column] = keys, rows
+        top = np.argpartition(all_keys, width, axis=1)[:, width:]
+        self.keys[asked] = np.take_along_axis(all_keys, top, 1)
+        self.rows[asked] = np.take_along_axis(all_rows, top, 1)
 
     def hits(self) -> Hits:
         """In canonical order; the places are sorted where they are, some queries at a time."""
@@ -343,27 +344,38 @@ class _Search:
                 self._merge(_Pairs(np.full(len(rows), number), rows), tile, asked, best)
 
     def _merge(self, found: _Pairs, tile: _Tile, asked: _Asked, best: _Best) -> None:
+        """Score candidates in float64 and keep the best k; threads share the queries."""
+        step = max(1, MERGE_PLACES // (best.depth + most_candidates(best.depth)))
+        firsts = range(0, len(asked.queries), step)
+        cuts = np.searchsorted(found.queries, [*firsts, len(asked.queries)])
+
+        def merge(number: int) -> None:
+            block = slice(firsts[number], firsts[number] + step)
+            some = slice(cuts[number], cuts[number + 1])
+            rows, queries = found.rows[some], found.queries[some] - block.start
+            scores = _exact_scores(tile.vectors, rows, asked.doubles[block], queries)
+            keys = order_keys(scores, tile.tie_rank[rows])
+            best[block].merge(queries, rows + tile.start, keys)
+
         with self.clock.phase("rescore"):
-            scores = _exact_scores(tile.vectors, asked.doubles, found, self.each)
-            best.merge(found, order_keys(scores, tile.tie_rank[found.rows]), tile.start)
+            list(self.each(merge, np.flatnonzero(np.diff(cuts))))
 
 
-def _exact_scores(vectors: Floats, queries: Doubles, found: _Pairs, each: Map) -> Floats:
-    """Dot products of candidates, float64 rounded to float32, ``(len(found.rows),)``.
+def _exact_scores(vectors: Floats, rows: Ints, doubles: Doubles, queries: Ints) -> Floats:
+    """Dot products of rows with queries, float64 rounded to float32, ``(len(rows),)``.
 
     Products of float32 values are exact in float64, and numpy's pairwise sum over a contiguous
     axis depends on its length alone: equal vectors have equal scores wherever they stand.
     """
-    scores = np.empty(len(found.rows), np.float32)
+    scores = np.empty(len(rows), np.float32)
     step = max(1, RESCORE_BYTES // (8 * vectors.shape[1]))
-
-    def score(start: int) -> None:
+    products = np.empty((min(step, len(rows)), vectors.shape[1]))
+    for start in range(0, len(rows), step):
         some = slice(start, start + step)
-        products = vectors[found.rows[some]].astype(np.float64)
-        products *= queries[found.queries[some]]
-        scores[some] = products.sum(axis=1)
-
-    list(each(score, range(0, len(scores), step)))
+        out = products[: len(rows[some])]
+        out[:] = vectors[rows[some]]
+        out *= doubles[queries[some]]
+        scores[some] = out.sum(axis=1)
     return scores
 
 
