@@ -1,0 +1,137 @@
+"""``speed``: what a model costs on this machine, alone and against other tools."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.commands.common import open_contender, open_named
+from bench.errors import BenchError, ExitCode
+from bench.peers.job import Job
+from bench.speed import Plan, Subject, measure
+from bench.speed_peers import check_installed, job_for
+from bench.speed_race import PROGRAMS
+from bench.speed_records import SpeedReport
+from datasets_cfg.catalogue import expand
+from reports.speed_tables import speed_tables
+from retrievers.model import Model
+
+SOURCE = "stdlib-code"  # embedded: its texts are on every machine
+PASSED_ON = (
+    "like",
+    "adapter",
+    "dtype",
+    "store_dtype",
+    "backend",
+    "max_query_tokens",
+    "max_document_tokens",
+)
+
+
+def speed(options: argparse.Namespace, cache_dir: Path) -> int:
+    """Measure one model; with names and ``--against``, race it from end to end.
+
+    The exit code is that of bad input where scores differ: such a race has no winner.
+    """
+    plan = _plan(options)
+    earlier = [read_report(path) for path in options.history]
+    if options.plots:
+        from reports.speed_plots import check_matplotlib
+
+        check_matplotlib()
+    races = [open_named(name, options, cache_dir) for name in expand(options.names)]
+    subject = _subject(options, cache_dir, plan)
+    report = measure(subject, plan, races, _say)
+    if not options.json:
+        print(speed_tables(report), end="\n\n")
+    if options.plots:
+        from reports.speed_plots import draw
+
+        for path in draw(report, earlier, options.plots):
+            _say(f"drawn: {path}")
+    print(msgspec.json.encode(report).decode())
+    return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if len(options.model) != 1:
+        raise BenchError(
+            f"{len(options.model)} models were named: speed measures one",
+            "measure one after the other, then compare the saved reports",
+        )
+    against = tuple(dict.fromkeys(options.against))
+    end_to_end = [tool for tool in against if tool in PROGRAMS]
+    if end_to_end and not options.names:
+        raise BenchError(
+            f"{' and '.join(end_to_end)} evaluate collections, and none was named",
+            "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
+        )
+    check_installed(against)
+    return Plan(
+        tuple(dict.fromkeys(options.parts)),
+        options.repeats,
+        options.seconds,
+        options.rows,
+        options.rounds,
+        options.limit,
+        against,
+    )
+
+
+def _subject(options: argparse.Namespace, cache_dir: Path, plan: Plan) -> Subject:
+    (name,) = options.model
+    contender = open_contender(name, options)
+    if contender.encoder is None:
+        raise BenchError(f"{contender.model.card.name} makes no vectors: there is nothing to time")
+    source = open_named(SOURCE, argparse.Namespace(**{**vars(options), "split": None}), cache_dir)
+    device, threads = _device_and_threads(contender.model, options.device)
+    job = Job(weights="", device=device, threads=threads)
+    if plan.against:
+        job = job_for(contender.model, device, threads)
+    place = cache_dir / "speed"
+    place.mkdir(parents=True, exist_ok=True)
+    encoder = contender.encoder.for_dataset(SOURCE)
+    model = contender.model.for_dataset(SOURCE)
+    return Subject(model, encoder, device, source, place, _arguments(options), job)
+
+
+def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
+    """Where the encoder runs, and the threads of its operators."""
+    if model.recipe.kind != "transformer":
+        return "cpu", len(os.sched_getaffinity(0))
+    import torch
+
+    from retrievers.tower import pick_device
+
+    return str(pick_device(device)), torch.get_num_threads()
+
+
+def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    """The options of ``run`` for the same model."""
+    words = ["--model", *options.model]
+    for name in PASSED_ON:
+        value = getattr(options, name, None)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return (*words, *(["--trust-code"] if options.trust_code else []))
+
+
+def read_report(path: Path) -> SpeedReport:
+    """A saved report: a file whose last line is the JSON document.
+
+    Raises:
+        BenchError: it cannot be read, or is not one.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        return msgspec.json.decode(lines[-1], type=SpeedReport)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+    except (IndexError, ValueError) as error:
+        raise BenchError(f"{path} is not a report of speed: {error}") from error
+
+
+def _say(text: str) -> None:
+    print(f"speed: {text}", file=sys.stderr)

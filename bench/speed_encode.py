@@ -1,0 +1,127 @@
+"""How fast texts become vectors: tools take turns over the same texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bench.speed_machine import timed
+from bench.speed_records import Spread, Throughput
+from bench.speed_texts import Texts
+from retrievers.clock import Clock
+from retrievers.encoder import Encoder
+
+OURS = "bench"
+# Largest absolute difference of two unit vectors of the same text and weights.
+TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over some texts: seconds, seconds by kind of work, float32 vectors ``(n, dim)``."""
+
+    seconds: float
+    vectors: Floats
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class Contestant(Protocol):
+    """A tool that encodes, its weights loaded."""
+
+    @property
+    def tool(self) -> str:
+        """Its name in tables."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        ...
+
+    def encode(self, texts: Texts) -> Pass:
+        """Encode the documents once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ours:
+    """This program's encoder, in this process."""
+
+    encoder: Encoder
+    version: str
+    tool: str = OURS
+
+    def encode(self, texts: Texts) -> Pass:
+        """Encode the documents once."""
+        clock: Clock = getattr(self.encoder, "clock", None) or Clock()
+        earlier = clock.copy()
+        titles = texts.titles
+        seconds, vectors = timed(lambda: self.encoder.encode_documents(titles, texts.texts))
+        spent = clock.since(earlier).seconds
+        return Pass(seconds, vectors, {name: took for name, took in spent.items() if took})
+
+
+def race_encoders(
+    contestants: Sequence[Contestant], texts: Texts, repeats: int, dtype: str
+) -> tuple[Throughput, ...]:
+    """Every tool encodes the texts once without being counted, then ``repeats`` times by turns.
+
+    Args:
+        contestants: the first is ours: vectors and speeds are compared with its.
+        dtype: of the weights; decides how far vectors may differ.
+    """
+    warm = [one.encode(texts).vectors for one in contestants]
+    passes: list[list[Pass]] = [[] for _ in contestants]
+    for turn in range(repeats):
+        for place in in_turn(len(contestants), turn):
+            passes[place].append(contestants[place].encode(texts))
+    rows = [_throughput(one, texts, own) for one, own in zip(contestants, passes, strict=True)]
+    tolerance = TOLERANCES[dtype]
+    return (
+        rows[0],
+        *(
+            _compared(row, rows[0], float(np.abs(vectors - warm[0]).max()), tolerance)
+            for row, vectors in zip(rows[1:], warm[1:], strict=True)
+        ),
+    )
+
+
+def in_turn(count: int, turn: int) -> list[int]:
+    """Places 0 to ``count - 1``, beginning with another one each turn: nobody is always first."""
+    return [(turn + place) % count for place in range(count)]
+
+
+def _throughput(one: Contestant, texts: Texts, passes: Sequence[Pass]) -> Throughput:
+    lengths = texts.lengths
+    seconds = Spread.of([done.seconds for done in passes])
+    return Throughput(
+        tool=one.tool,
+        version=one.version,
+        lengths=lengths,
+        seconds=seconds,
+        documents_per_s=lengths.documents / seconds.median,
+        tokens_per_s=lengths.tokens / seconds.median,
+        phases_s=spreads([done.phases_s for done in passes]),
+    )
+
+
+def _compared(row: Throughput, ours: Throughput, difference: float, tolerance: float) -> Throughput:
+    agrees = difference <= tolerance
+    return msgspec.structs.replace(
+        row,
+        difference=difference,
+        tolerance=tolerance,
+        agrees=agrees,
+        speedup=ours.tokens_per_s / row.tokens_per_s if agrees else None,
+    )
+
+
+def spreads(repeated: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Repeated measurements of several things, by name; what is absent took no time."""
+    names = dict.fromkeys(name for one in repeated for name in one)
+    return {name: Spread.of([one.get(name, 0.0) for one in repeated]) for name in names}
