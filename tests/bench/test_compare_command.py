@@ -1,0 +1,257 @@
+"""``compare`` from results that ``run`` and ``score`` stored, as a user meets it."""
+
+import argparse
+import io
+import json
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from collections_for_tests import QRELS, QUERIES, Bench, write_collection, write_qrels
+
+from bench.commands.compare import compare
+from bench.errors import BenchError
+from bench.measures import parse_measure
+from bench.results import load
+from bench.runs import Run, write_run
+from datasets_cfg.errors import DatasetError
+
+DEFAULTS = {
+    "results": Path("results"),
+    "on": [],
+    "measure": None,
+    "force": False,
+    "changed": 0,
+    "resamples": 199,
+    "seed": 0,
+    "dataset": None,
+    "split": None,
+    "depth": None,
+    "allow_mismatch": False,
+    "data_dir": None,
+    "cache_dir": None,
+    "offline": True,
+    "json": False,
+}
+GOOD = {"q1": ["d1", "d2"], "q2": ["d9", "d10"], "q3": ["d10"]}
+BAD = {"q1": ["d2", "d10", "d1"], "q2": ["d10", "d1", "d9"], "q3": ["d1", "d10"]}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A collection, two run files, and the results of two models."""
+
+    bench: Bench
+    collection: Path
+    good: Path
+    bad: Path
+
+    def compare(self, *names: object, **options: object) -> str:
+        """What the command prints."""
+        known = {**DEFAULTS, "results": self.bench.out, "data_dir": self.collection.parent}
+        out = io.StringIO()
+        words = [str(name) for name in names]
+        with redirect_stdout(out):
+            assert (
+                compare(argparse.Namespace(names=words, **{**known, **options}), self.bench.cache)
+                == 0
+            )
+        return out.getvalue()
+
+    def document(self, *names: object, **options: object) -> dict:
+        return json.loads(self.compare(*names, json=True, **options))
+
+
+def write_ranking(path: Path, ranking: dict[str, list[str]]) -> Path:
+    rows = [(query, doc, -rank) for query, docs in ranking.items() for rank, doc in enumerate(docs)]
+    queries, docs, scores = zip(*rows, strict=True)
+    write_run(Run.from_rows(queries, docs, scores), path, "test")
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    folder = tmp_path_factory.mktemp("compare")
+    found = Place(
+        Bench(folder),
+        write_collection(folder / "tiny"),
+        write_ranking(folder / "good.trec", GOOD),
+        write_ranking(folder / "bad.trec.gz", BAD),
+    )
+    done = found.bench("run", found.collection, "--model", "hashing", "bm25", "--quiet")
+    assert done.code == 0, done.stderr
+    return found
+
+
+def row(document: dict, pair: int = 0) -> dict:
+    (found,) = document["comparisons"][pair]["collections"]
+    return found
+
+
+def test_means_are_those_that_the_run_stored(place):
+    found = row(place.document("bm25", "hashing"))
+    for mean, model in (("mean_a", "bm25"), ("mean_b", "hashing")):
+        assert found[mean] == load(place.bench.results("tiny", model)).measures["nDCG@10"]
+    assert found["paired"]["difference"] == pytest.approx(found["mean_a"] - found["mean_b"])
+    assert (found["collection"], found["queries"], found["measure"]) == ("tiny", 3, "nDCG@10")
+
+
+def test_the_table_names_the_models_and_says_which_way_the_difference_goes(place):
+    text = place.compare("bm25", "hashing")
+    assert text.startswith("bm25 - hashing: above 0, bm25 is better\n")
+    assert "| tiny " in text
+    assert "199 resamples, seed 0" in text
+    assert "what differs in the recipes" in text
+
+
+def test_another_measure_is_compared_if_it_was_stored(place):
+    assert row(place.document("bm25", "hashing", measure="R@100"))["measure"] == "R@100"
+    with pytest.raises(BenchError, match=r"has no P@1, but nDCG@10, R@100"):
+        place.compare("bm25", "hashing", measure="P@1")
+
+
+def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results(place):
+    found = place.document(place.good, place.bad, "bm25", dataset=str(place.collection))
+    assert [(one["a"], one["b"]) for one in found["comparisons"]] == [
+        ("good", "bad"),
+        ("good", "bm25"),
+        ("bad", "bm25"),
+    ]
+    good_bad = row(found)
+    assert good_bad["paired"]["wins"] == 3
+    assert good_bad["protocol"] == []
+    assert good_bad["paired"]["exact"]
+    assert good_bad["paired"]["p"] == 2 / 2**3
+
+
+def test_run_files_of_one_name_keep_their_paths(place, tmp_path):
+    again = shutil.copy(place.good, tmp_path / "good.trec")
+    found = place.document(place.good, again, dataset=str(place.collection))
+    assert found["comparisons"][0]["a"] == str(place.good)
+    assert row(found)["paired"]["ties"] == 3
+
+
+def test_a_run_file_without_a_collection_is_refused(place):
+    with pytest.raises(BenchError, match="is no result") as error:
+        place.compare(place.good, "bm25")
+    assert "--dataset" in error.value.hint
+
+
+def test_depths_that_differ_are_refused_and_forced_with_a_mark(place):
+    options = {"dataset": str(place.collection), "depth": 1}
+    with pytest.raises(BenchError, match="good and bm25 on tiny: depth 1 and 1000"):
+        place.compare(place.good, "bm25", **options)
+    text = place.compare(place.good, "bm25", force=True, **options)
+    assert "tiny (forced)" in text
+    assert "FORCED across protocols: depth 1 and 1000" in text
+
+
+def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):
+    found = place.document(place.bad, place.good, dataset=str(place.collection), changed=2)
+    (changes,) = found["changed"]
+    assert (changes["changed"], changes["without"], len(changes["queries"])) == (3, "", 2)
+    gains = [query["score_a"] - query["score_b"] for query in changes["queries"]]
+    assert gains == sorted(gains)
+    for query in changes["queries"]:
+        name = query["query_id"]
+        assert query["text"] == QUERIES[name]
+        grades = {doc: grade for (one, doc), grade in QRELS.items() if one == name}
+        relevant = {doc for doc, grade in grades.items() if grade > 0}
+        assert {one["doc_id"] for one in query["judged"]} == relevant
+        for document in query["judged"]:
+            assert document["grade"] == grades[document["doc_id"]]
+            for rank, ranking in (("rank_a", BAD), ("rank_b", GOOD)):
+                docs = ranking[name]
+                wanted = docs.index(document["doc_id"]) + 1 if document["doc_id"] in docs else None
+                assert document[rank] == wanted
+        top = [(one["doc_id"], one["grade"]) for one in query["top_a"]]
+        assert top == [(doc, grades.get(doc)) for doc in BAD[name]]
+
+
+def test_changed_queries_are_printed_with_a_text_for_each_document(place):
+    text = place.compare(place.good, place.bad, dataset=str(place.collection), changed=1)
+    assert "tiny, good and bad: 1 of 3 changed queries, by nDCG@10" in text
+    assert "slabs that conduct heat" in text
+    text = place.compare("bm25", place.bad, dataset=str(place.collection), changed=3)
+    assert "(not in this corpus)" in text
+
+
+def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path):
+    found = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)
+    (changes,) = found["changed"]
+    assert "tiny is not on this machine" in changes["without"]
+    for query in changes["queries"]:
+        assert query["text"] is None
+        assert query["judged"] == []
+        assert {one["grade"] for one in query["top_a"] + query["top_b"]} == {None}
+    assert "ids only" in place.compare("bm25", "hashing", changed=5, data_dir=tmp_path)
+
+
+def test_texts_of_another_version_of_the_collection_are_not_shown(place, tmp_path, monkeypatch):
+    write_collection(tmp_path / "tiny")
+    write_qrels(tmp_path / "tiny", {**QRELS, ("q1", "d9"): 1})
+    monkeypatch.chdir(tmp_path)
+    (changes,) = place.document("bm25", "hashing", changed=1)["changed"]
+    assert "is not the one that was evaluated" in changes["without"]
+
+
+def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
+    shutil.copytree(place.bench.out, tmp_path / "results")
+    again = Bench(tmp_path)
+    words = ("run", place.collection, "--model", "hashing", "--quiet", "--store-dtype", "float16")
+    done = again(*words, "--out", tmp_path / "results")
+    assert done.code == 0, done.stderr
+    options = {"results": tmp_path / "results"}
+    with pytest.raises(BenchError, match="2 results on tiny, which differ in store_dtype") as error:
+        place.compare("hashing", "bm25", **options)
+    assert "'hashing@store_dtype=float16'" in error.value.hint
+    names = ("hashing@store_dtype=float32", "hashing@store_dtype=float16")
+    (found,) = place.document(*names, **options)["comparisons"]
+    assert (found["a"], found["b"]) == names
+    assert found["recipes"] == [{"field": "store_dtype", "a": "float32", "b": "float16"}]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["bm25"], {}, "one model cannot be compared"),
+        (["bm25", "bm25"], {}, "bm25 is named 2 times"),
+        (["bm25", "nobody"], {}, "holds no result of 'nobody'"),
+        (["bm25", "hashing"], {"results": Path("nowhere")}, "nowhere holds no results"),
+        (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
+        (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
+        (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
+    ],
+)
+def test_bad_input_is_one_error_that_names_it(names, options, message, place):
+    with pytest.raises((BenchError, DatasetError), match=message):
+        place.compare(*names, **options)
+
+
+def test_collections_and_suites_that_are_named_restrict_the_comparison(place):
+    assert row(place.document("bm25", "hashing", on=["tiny"]))["collection"] == "tiny"
+    (found,) = place.document("bm25", "hashing", on=["tiny", "beir"])["comparisons"]
+    assert [suite["suite"] for suite in found["suites"]] == ["beir/cqadupstack", "beir"]
+    assert [len(suite["missing"]) for suite in found["suites"]] == [12, 14]
+
+
+def test_seed_and_resamples_are_recorded_and_the_same_seed_gives_the_same_document(place):
+    first, second = (place.compare("bm25", "hashing", json=True, seed=3) for _ in range(2))
+    assert first == second
+    assert json.loads(first)["resampling"] == {"resamples": 199, "seed": 3}
+
+
+def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
+    bench_data, tmp_path
+):
+    files = [bench_data / f"runs/dl19.{name}.trec" for name in ("tas-b", "bm25")]
+    found = Place(Bench(tmp_path), tmp_path / "none", *files).document(
+        *files, dataset="msmarco/dl19", data_dir=bench_data / "msmarco-sample", resamples=9_999
+    )
+    one = row(found)
+    assert (one["mean_a"], one["mean_b"]) == pytest.approx((0.721033, 0.505831), abs=5e-7)
+    assert one["verdict"] == "first"
+    assert one["paired"]["low"] > 0
+    assert parse_measure(one["measure"]).name == "nDCG@10"
