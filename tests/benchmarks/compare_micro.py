@@ -21,8 +21,7 @@ undisturbed round keeps the minimum; a single lucky round moves the minimum, but
 Rounds of one run resemble each other more than rounds of two runs (memory layout, frequency,
 neighbours), which no interval from rounds can know: the tolerance is there for it, and further
 runs measure it, since what is no larger than the difference between two runs of the same code
-cannot show in all pairs. On a machine with other work, give two or three of each. ``faster`` is
-the same rule the other way round.
+cannot show in all pairs. ``faster`` is the same rule the other way round.
 
 Timings compare only within one machine: the same processor, number of cores and of threads.
 Exit code 0: nothing is slower; 1: something is; 2: it cannot be said (another machine, one that
