@@ -13,10 +13,10 @@ import numpy as np
 from bench.errors import BenchError
 from bench.panels import Choices, Difference, Entrant, Panel, panel_of, protocol_differences
 from bench.statistics import ALPHA, Differences, Paired, holm, paired
-from bench.stored import differing
+from bench.stored import RUN_FILE_FACT, differing
 from datasets_cfg.catalogue import suite_for, suite_names
 
-Verdict = Literal["first", "second", "neither"]
+Verdict = Literal["a", "b", "neither"]
 Pair = tuple[Entrant, Entrant]
 SHOWN = 6  # differences of protocols that an error lists
 
@@ -193,7 +193,7 @@ def _on_collection(
 def _verdict(found: Paired | None, p: float | None) -> Verdict:
     if found is None or p is None or p > ALPHA:
         return "neither"
-    return "first" if found.difference > 0 else "second"
+    return "a" if found.difference > 0 else "b"
 
 
 def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
@@ -255,11 +255,16 @@ def _leaves(member: str) -> set[str]:
 
 
 def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]:
-    """Fields that differ on any of the collections; prompts may have several values each."""
+    """Fields that differ on any of the collections; prompts may have several values each.
+
+    The recipe behind a run file is not known, so nothing can be said to differ from it.
+    """
     told = [[one.entries[name].recipe for name in collections] for one in pair]
     fields = dict.fromkeys(
         field for recipes in zip(*told, strict=True) for field in differing(recipes)
     )
+    if RUN_FILE_FACT in fields:
+        fields = dict.fromkeys([RUN_FILE_FACT])
     return tuple(Difference(name, *(_values(side, name) for side in told)) for name in fields)
 
 

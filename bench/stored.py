@@ -18,6 +18,7 @@ from bench.statistics import Floats
 CHOICE = "@"
 SHOWN = 6  # results that an error lists
 HASH_DIGITS = 12
+RUN_FILE_FACT = "run file"
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def recipe_facts(result: Result) -> dict[str, str]:
 
 def run_file_facts(sha256: str) -> dict[str, str]:
     """All that is known of a run file's making: its content hash."""
-    return {"run file": sha256[:HASH_DIGITS]}
+    return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
 
 
 def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
@@ -198,7 +199,7 @@ def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
             flat |= _flat(value, f"{above}{name}.")
         elif name.endswith("sha256"):
             flat[above + name] = value[:HASH_DIGITS]
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             flat[above + name] = msgspec.json.encode(value).decode() if value else ""
         else:
             flat[above + name] = "" if value is None else str(value)

@@ -9,6 +9,7 @@ from bench.compare import Comparison, OnCollection, OnSuite
 from bench.statistics import Paired, Resampling
 
 TEXT_WIDTH = 80
+NAMED = 3  # members of a suite that are named when they are missing
 HEADERS = (
     "queries",
     "difference",
@@ -44,7 +45,7 @@ def _collection_row(row: OnCollection, a: str, b: str) -> list[str]:
         f"{row.queries:,}",
         _score(row.mean_a) + (" (in-domain)" if row.in_domain_a else ""),
         _score(row.mean_b) + (" (in-domain)" if row.in_domain_b else ""),
-        *_paired(row.paired, row.p_holm, {"first": a, "second": b}.get(row.verdict, "")),
+        *_paired(row.paired, row.p_holm, {"a": a, "b": b}.get(row.verdict, "")),
     ]
 
 
@@ -55,7 +56,7 @@ def _suite_row(row: OnSuite, a: str, b: str) -> list[str]:
         "",
         _score(row.mean_a),
         _score(row.mean_b),
-        *_paired(row.paired, None, {"first": a, "second": b}.get(row.verdict, "")),
+        *_paired(row.paired, None, {"a": a, "b": b}.get(row.verdict, "")),
     ]
 
 
@@ -101,8 +102,10 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{row.collection}: {row.left_out:,} queries that not all models have left out"
     for suite in comparison.suites:
         if suite.missing:
+            more = ["…"] if len(suite.missing) > NAMED else []
+            named = ", ".join([*suite.missing[:NAMED], *more])
             missing = f"{len(suite.missing)} of {suite.members} missing"
-            yield f"{suite.suite}: no mean: {missing}: {', '.join(suite.missing)}"
+            yield f"{suite.suite}: no mean: {missing}: {named}"
     if any(row.paired is not None and row.paired.few for row in comparison.collections):
         yield "(few): too few queries changed for an interval that can be relied on"
 

@@ -267,8 +267,8 @@ def test_values_are_matched_by_query_and_not_by_place():
 
 def test_the_verdict_names_the_better_model_only_where_p_allows_it():
     worse, better = entrant("a", 1), entrant("b", 1, shift=0.1)
-    assert only(compare([worse, better], FAST)).verdict == "second"
-    assert only(compare([better, worse], FAST)).verdict == "first"
+    assert only(compare([worse, better], FAST)).verdict == "b"
+    assert only(compare([better, worse], FAST)).verdict == "a"
     assert only(compare([entrant("a", 1), entrant("b", 2)], FAST)).verdict == "neither"
 
 
@@ -387,6 +387,15 @@ def test_recipes_compare_freely_and_what_differs_is_listed():
     ]
 
 
+def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
+    models = [
+        entrant("a", 1, recipe={"dtype": "float32"}),
+        entrant("b", 2, recipe={"run file": "abc"}),
+    ]
+    (found,) = compare(models, FAST)
+    assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "abc")]
+
+
 # Suites
 
 BEIR = expand(["beir"])
@@ -418,7 +427,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
         expected = suite_mean("beir", "nDCG@10", means).value
         assert getattr(beir, name) == pytest.approx(expected)
     assert beir.paired.difference == pytest.approx(beir.mean_a - beir.mean_b)
-    assert beir.verdict == "second"
+    assert beir.verdict == "b"
     alone = {row.collection: row.paired for row in found.collections}
     assert (
         beir.paired.high - beir.paired.low < alone["beir/scifact"].high - alone["beir/scifact"].low

@@ -252,6 +252,6 @@ def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
     )
     one = row(found)
     assert (one["mean_a"], one["mean_b"]) == pytest.approx((0.721033, 0.505831), abs=5e-7)
-    assert one["verdict"] == "first"
+    assert one["verdict"] == "a"
     assert one["paired"]["low"] > 0
     assert parse_measure(one["measure"]).name == "nDCG@10"

@@ -48,7 +48,7 @@ SUITE = OnSuite(
     mean_a=0.4,
     mean_b=0.41234,
     paired=PAIRED,
-    verdict="second",
+    verdict="b",
     missing=(),
     forced=False,
 )
@@ -116,7 +116,7 @@ def test_a_row_has_every_figure_rounded_for_people():
     }
 
 
-@pytest.mark.parametrize(("verdict", "better"), [("first", "old"), ("second", "new")])
+@pytest.mark.parametrize(("verdict", "better"), [("a", "old"), ("b", "new")])
 def test_the_better_model_is_named(verdict, better):
     assert parsed(table(changed(ROW, verdict=verdict)))[0]["better"] == better
 
@@ -143,6 +143,13 @@ def test_an_incomplete_suite_names_what_is_missing():
     text = table(suites=[gap])
     assert "- beir: no mean: 2 of 14 missing: beir/nq, beir/fever" in text
     assert parsed(text)[1]["better"] == ""
+
+
+def test_a_long_gap_names_the_first_members_and_counts_all():
+    gap = changed(SUITE, paired=None, missing=("a", "b", "c", "d"))
+    assert "- beir: no mean: 4 of 14 missing: a, b, c, …" in table(suites=[gap])
+    gap = changed(SUITE, paired=None, missing=("a", "b", "c"))
+    assert table(suites=[gap]).endswith("- beir: no mean: 3 of 14 missing: a, b, c")
 
 
 @pytest.mark.parametrize(
