@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from bench.compare import suite_weights
 from bench.errors import BenchError
-from bench.leaderboard_groups import Standing, Standings, member_weights, standings
+from bench.leaderboard_groups import Standing, Standings, standings
 from bench.leaderboard_records import (
     MAIN,
     Board,
@@ -17,9 +18,10 @@ from bench.leaderboard_records import (
     Score,
     SuiteColumn,
 )
-from bench.leaderboard_rows import Stored, columns, protocol_facts, recipe_facts, rows
+from bench.leaderboard_rows import columns, row_facts, rows
 from bench.results import Result, Timings
 from bench.statistics import Resampling
+from bench.stored import Stored, protocol_facts
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
 from retrievers.card import Card
@@ -142,7 +144,7 @@ def _suites(shown: Iterable[Column], only: str) -> list[SuiteColumn]:
         names.insert(0, names.pop(names.index(only)))
     found = []
     for suite in (suite_for(name) for name in names):
-        members = tuple(member_weights(suite.name))
+        members = tuple(suite_weights(suite.name))
         mains = {measured[name] for name in members if name in measured}
         if suite.mean and mains:
             main = mains.pop() if len(mains) == 1 else ""
@@ -191,7 +193,7 @@ def _row(
         name=name,
         model=first.model,
         title=card.title if card else "",
-        recipe=recipe_facts(first),
+        recipe=row_facts(list(by_column.values())),
         cells={
             column: _cell(
                 result, {key: score(column, key, value) for key, value in result.measures.items()}

@@ -5,17 +5,18 @@ before the first one that is worse at the 5 % level: paired sign flips of the qu
 the pairs with the leader. That model leads the next group.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from bench.compare import suite_weights
 from bench.errors import BenchError
-from bench.leaderboard_rows import Stored
-from bench.results import SCORES_FILE, load_scores
+from bench.results import SCORES_FILE
 from bench.statistics import ALPHA, SAME_MEAN, Floats, Resampled, Resampling, holm, resample
-from datasets_cfg.catalogue import suite_for, suite_names
+from bench.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,11 @@ def standings(
     """
     found: Standings = {}
     sums: dict[tuple[str, str], _Means] = {}
-    weights = {suite: member_weights(suite) for suite in suites}
+    weights = {suite: suite_weights(suite) for suite in suites}
     weights = {suite: some for suite, some in weights.items() if _is_filled(by_row, some)}
-    for stream, column in enumerate(sorted(wanted)):
+    for column in wanted:
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
-        for measure, means in _resampled(results, wanted[column], resampling, stream):
+        for measure, means in _resampled(results, wanted[column], resampling, _stream(column)):
             found[column, measure] = _stand(means)
             for suite, shares in weights.items():
                 if column in shares:
@@ -103,22 +104,11 @@ def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[s
     return any(set(columns) <= set(cells) for cells in by_row.values())
 
 
-def member_weights(suite: str) -> dict[str, float]:
-    """Weight of each collection in the mean of a suite; they sum to 1."""
-    members = suite_for(suite).members
-    found: dict[str, float] = {}
-    for member in members:
-        inner = member_weights(member) if member in suite_names() else {member: 1.0}
-        for name, weight in inner.items():
-            found[name] = found.get(name, 0.0) + weight / len(members)
-    return found
-
-
 def _resampled(
     by_row: Mapping[str, Stored], measures: Collection[str], resampling: Resampling, stream: int
 ) -> Iterator[tuple[str, _Means]]:
     """By measure, the rows that have values of queries, on the same resamples."""
-    loaded = {row: _load(one.folder) for row, one in by_row.items()}
+    loaded = {row: _load(one) for row, one in by_row.items()}
     known = {row: found for row, found in loaded.items() if found is not None}
     for measure in measures:
         names = tuple(row for row, (_, values) in known.items() if measure in values)
@@ -127,9 +117,14 @@ def _resampled(
             yield measure, _Means(names, scores.mean(axis=0), resample(scores, resampling, stream))
 
 
-def _load(folder: Path) -> tuple[tuple[str, ...], Mapping[str, Floats]] | None:
+def _stream(column: str) -> int:
+    """Each column draws by itself: what else is shown does not change its figures."""
+    return int.from_bytes(hashlib.sha256(column.encode()).digest()[:8], "big")
+
+
+def _load(one: Stored) -> tuple[tuple[str, ...], Mapping[str, Floats]] | None:
     """Values by query; None for a result that came without them, such as a published one."""
-    return load_scores(folder) if (folder / SCORES_FILE).exists() else None
+    return one.scores() if (one.folder / SCORES_FILE).exists() else None
 
 
 def _aligned(

@@ -5,45 +5,33 @@ row is a model under one recipe and index; prompts are resolved by collection an
 inside a row.
 """
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from bench.errors import BenchError
 from bench.leaderboard_records import natural
-from bench.results import RESULT_FILE, Protocol, Result, load
+from bench.results import Protocol, Result
+from bench.stored import CHOICE, Stored, differing, find_results, protocol_facts, recipe_facts
 from datasets_cfg.catalogue import dataset_names, facts_for
-from retrievers.recipe import Prompts, Recipe
+from retrievers.recipe import Prompts
 
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A result and the folder that it was read from."""
-
-    result: Result
-    folder: Path
-
-
-Row = list[Stored]
-
-
-def find_results(place: Path) -> list[Stored]:
+def results_in(place: Path) -> list[Stored]:
     """All results below a folder, repeats of the same evaluation left out.
 
     Raises:
         BenchError: there is none, or one is damaged or of another schema.
     """
-    found = [Stored(load(path), path.parent) for path in sorted(place.rglob(RESULT_FILE))]
+    found = find_results(place)
     if not found:
         raise BenchError(
-            f"there are no results in {place}",
-            "run a model first: python -m bench run stdlib-code --model bm25, or name --results",
+            f"{place} holds no results",
+            "name the folder with --results, or make results: python -m bench run --help",
         )
     return _without_repeats(found)
 
@@ -67,7 +55,7 @@ def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
     """Results by name of column; the column that stands for a collection has its name.
 
     That is the official protocol, as declared, and the newest of those. The name of any other
-    says in what it differs: ``beir/scifact (depth 100)``.
+    says in what it differs: ``beir/scifact@depth=100``.
     """
     by_collection: dict[str, dict[Protocol, list[Stored]]] = defaultdict(lambda: defaultdict(list))
     whole = _known_corpora(stored)
@@ -80,7 +68,7 @@ def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
         main = max(protocols, key=lambda protocol: _standing(protocol, protocols[protocol]))
         named[collection] = protocols.pop(main)
         for protocol, some in protocols.items():
-            named[f"{collection} ({', '.join(_differences(protocol, main))})"] = some
+            named[_told_apart(collection, protocol_facts(protocol), protocol_facts(main))] = some
     return named
 
 
@@ -109,35 +97,16 @@ def _is_declared(protocol: Protocol) -> bool:
     return all(getattr(protocol, name) == getattr(facts, name) for name in names)
 
 
-def _differences(protocol: Protocol, main: Protocol) -> list[str]:
-    """What a reader must know of the protocol that is not the main one's."""
-    official, words = protocol.official, protocol_facts(protocol)
-    different = [
-        f"{name} {value}".rstrip()
-        for name, value in words.items()
-        if value != protocol_facts(main)[name]
-    ]
-    return different if official or not main.official else [*different, "not official"]
-
-
-def protocol_facts(protocol: Protocol) -> dict[str, str]:
-    """A protocol in words, but for the name of the collection and whether it is official."""
-    return {
-        "version": protocol.version or "unknown",
-        "split": protocol.split,
-        "title track": protocol.title_track or "none",
-        "own document excluded": "yes" if protocol.exclude_self else "no",
-        "depth": str(protocol.depth),
-        "corpus": protocol.corpus_sha256[:8] or "unknown",
-        "queries": protocol.queries_sha256[:8] or "unknown",
-        "judgements": protocol.qrels_sha256[:8] or "unknown",
-    }
+def _told_apart(name: str, facts: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """A name with the facts that are not the others', as `results_of` reads them."""
+    different = [f"{fact}={facts.get(fact, '')}" for fact in differing([facts, others])]
+    return CHOICE.join([name, *different])
 
 
 def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Stored]]:
     """Results by name of row, then by name of column.
 
-    A model of which there are several recipes has a row for each: ``minilm [index IVF64,Flat]``.
+    A model of which there are several recipes has a row for each: ``minilm@index=IVF64,Flat``.
     """
     placed = [(column, one) for column, some in by_column.items() for one in some]
     by_model: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
@@ -147,7 +116,7 @@ def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Store
     for model in sorted(by_model, key=natural):
         variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
         for label, variant in zip(_labels(variants), variants, strict=True):
-            named[f"{model} [{label}]" if label else model] = variant
+            named[f"{model}{CHOICE}{label}" if label else model] = variant
     return named
 
 
@@ -192,8 +161,8 @@ def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
     Those that differ in nothing else are told apart by the time of their newest result.
     """
     facts = [_variant_facts(list(variant.values())) for variant in variants]
-    differing = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
-    labels = [", ".join(f"{name} {one[name] or 'none'}" for name in differing) for one in facts]
+    names = differing(facts)
+    labels = [CHOICE.join(f"{name}={fact.get(name, '')}" for name in names) for fact in facts]
     if len(set(labels)) == len(labels):
         return labels
     times = [max(one.result.conditions.time for one in some.values()) for some in variants]
@@ -202,68 +171,15 @@ def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
 
 
 def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:
-    prompts = {_prompt_words(one.result.recipe) for one in some}
-    files = {one.result.fingerprint[:8] for one in some if one.result.recipe is None}
-    return {
-        **recipe_facts(some[0].result),
-        "prompts": prompts.pop() if len(prompts) == 1 else "by collection",
-        "run file": ", ".join(sorted(files)),
-    }
+    """Facts that all results of a row share: not prompts that depend on the collection."""
+    facts = [recipe_facts(one.result) for one in some]
+    varied = differing(facts)
+    return {name: value for name, value in facts[0].items() if name not in varied}
 
 
-def _prompt_words(recipe: Recipe | None) -> str:
-    if recipe is None:
-        return ""
-    parts = (("query", recipe.prompts.query), ("document", recipe.prompts.document))
-    return ", ".join(f"{role} {text!r}" for role, text in parts if text)
-
-
-def recipe_facts(result: Result) -> dict[str, str]:
-    """The recipe and index in words, "" for what does not apply."""
-    recipe = result.recipe
-    if recipe is None:
-        return dict.fromkeys(_recipe_words(Recipe(model="", kind="bm25", dim=0)), "") | {
-            "kind": "run file",
-            "index": result.index,
-        }
-    words = _recipe_words(recipe)
-    if recipe.kind == "bm25":
-        keep = {"kind", "options"}
-        words = {name: value if name in keep else "" for name, value in words.items()}
-    return words | {"index": result.index}
-
-
-def _recipe_words(recipe: Recipe) -> dict[str, str]:
-    return {
-        "kind": recipe.kind,
-        "checkpoint": "@".join(filter(None, (recipe.checkpoint, recipe.revision[:12]))),
-        "files": _short_hash(recipe.files, recipe.query_files),
-        "pooling": recipe.pooling if recipe.pooling != "none" else "",
-        "stages": ", ".join(f"{one.kind} {one.width}" for one in recipe.stages),
-        "similarity": recipe.similarity + (", normalised" if recipe.normalize else ""),
-        "titles": recipe.title_join,
-        "query tokens": str(recipe.max_query_tokens),
-        "document tokens": str(recipe.max_document_tokens),
-        "precision": recipe.dtype,
-        "stored as": recipe.store_dtype,
-        "back end": recipe.backend,
-        "adapter": _adapter_words(recipe),
-        "dimensions": str(recipe.dim or ""),
-        "encoder": recipe.encoder,
-        "options": ", ".join(f"{name} {value}" for name, value in recipe.options.items()),
-        "index": "",
-    }
-
-
-def _adapter_words(recipe: Recipe) -> str:
-    if recipe.adapter is None:
-        return ""
-    return f"{recipe.adapter.kind} {_short_hash(recipe.adapter.files)}"
-
-
-def _short_hash(*files: Mapping[str, str]) -> str:
-    """8 hexadecimal digits for the content of files, "" for none."""
-    if not any(files):
-        return ""
-    content = msgspec.json.encode(files, order="deterministic")
-    return hashlib.sha256(content).hexdigest()[:8]
+def row_facts(some: Sequence[Stored]) -> dict[str, str]:
+    """The recipe and index of a row, as far as they apply and all its results share them."""
+    facts = {name: value for name, value in _variant_facts(some).items() if value}
+    if facts.get("kind") != "bm25":
+        return facts
+    return {name: value for name, value in facts.items() if name.startswith(("kind", "options."))}

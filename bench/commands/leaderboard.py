@@ -1,0 +1,60 @@
+"""``leaderboard``: stored results side by side, as a table or as a site."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.commands.common import check_out, print_json
+from bench.errors import BenchError, ExitCode
+from bench.leaderboard import Choice, assemble
+from bench.leaderboard_records import Board
+from bench.leaderboard_rows import columns, results_in
+from bench.statistics import Resampling
+from reports.leaderboard_site import is_free, write_site
+from reports.leaderboard_tables import comma_separated, latex, markdown
+from reports.plots import can_plot, draw
+from retrievers.card import all_cards
+
+TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}
+
+
+def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``leaderboard``: stored results side by side, as a table or as a site."""
+    kind = "json" if options.json else options.format
+    if kind == "html":
+        _check_place(options.out)
+    board = _board(options, every_measure=kind == "html")
+    if kind == "html":
+        _write(board, options)
+    elif kind == "json":
+        print_json(board)
+    else:
+        print(TABLES[kind](board, options.measure), end="" if kind != "markdown" else "\n")
+    return ExitCode.OK
+
+
+def _check_place(out: Path) -> None:
+    check_out(out)
+    if not is_free(out):
+        raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
+
+
+def _board(options: argparse.Namespace, every_measure: bool) -> Board:
+    stored = results_in(options.results)
+    choice = Choice(options.suite, options.measure, every_measure)
+    with tqdm(desc="resampling", total=len(columns(stored)), unit=" collections") as bar:
+        return assemble(stored, all_cards(), choice, Resampling(), bar.update)
+
+
+def _write(board: Board, options: argparse.Namespace) -> None:
+    plots = draw(board, options.measure, options.out) if can_plot() else []
+    index = write_site(board, options.out, options.measure, plots)
+    print(index)
+    if not plots:
+        print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    print(
+        f"{len(board.rows)} models on {len(board.columns)} collections: open it in a browser",
+        file=sys.stderr,
+    )

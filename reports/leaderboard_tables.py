@@ -1,0 +1,265 @@
+"""A leaderboard as text: Markdown, CSV and LaTeX."""
+
+import csv
+import html
+import io
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from bench.leaderboard_records import Board, Column, Mean, Row, Score, SuiteColumn
+
+Place = Column | SuiteColumn
+
+RECIPE = (
+    "pooling",
+    "max_query_tokens",
+    "max_document_tokens",
+    "dtype",
+    "store_dtype",
+    "index",
+)
+CSV_FIELDS = (
+    "model",
+    "row",
+    "kind",
+    "name",
+    "measure",
+    "value",
+    "low",
+    "high",
+    "group",
+    "in_domain",
+    "zero_shot",
+    "missing",
+    "published",
+    "source",
+    "judged_at_10",
+    "tie_low",
+    "tie_high",
+    "tokens_per_s",
+    "search_ms",
+    "official",
+    "title_track",
+    *RECIPE,
+)
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def places(board: Board) -> list[Place]:
+    """What has a column: suites, then collections."""
+    return [*board.suites, *board.columns]
+
+
+def markdown(board: Board, measure: str) -> str:
+    """The ranking, then what stands behind it, then measured beside published scores."""
+    headline = board.headline(measure)
+    ranked = board.ranked(headline, measure)
+    parts = [_ranking(board, ranked, headline, measure), _notes(board, headline)]
+    parts.append(_recipes(ranked))
+    claimed = _claimed(board, ranked, measure)
+    if claimed:
+        headers = ["model", "on", "measure", "measured", "published", "difference", "source"]
+        parts.append("Published scores are claims.\n\n" + _table(headers, claimed))
+    return "\n\n".join(parts)
+
+
+def _ranking(board: Board, ranked: Sequence[Row], headline: Place, measure: str) -> str:
+    shown = places(board)
+    headers = ["group", "model", "95 % interval"]
+    for place in shown:
+        headers.append(_heading(board, place, measure))
+        if isinstance(place, SuiteColumn):
+            headers.append("zero-shot")
+    cells = []
+    for row in ranked:
+        first = row.score(headline.name, board.measure_of(headline, measure))
+        line = [str(first.group or "") if first else "", row.name, _interval(first)]
+        for place in shown:
+            line += _shown(board, row, place, measure)
+        cells.append(line)
+    return _table(headers, cells)
+
+
+def _interval(score: Score | None) -> str:
+    return "" if score is None or score.low is None else f"{score.low:.3f}–{number(score.high, 3)}"
+
+
+def _heading(board: Board, place: Place, measure: str) -> str:
+    return f"{place.name} {board.measure_of(place, measure)}".rstrip()
+
+
+def _shown(board: Board, row: Row, place: Place, measure: str) -> list[str]:
+    """Cells of a place: its score and, for a suite, the mean over what is not in-domain."""
+    shown = board.measure_of(place, measure)
+    score = row.score(place.name, shown)
+    if isinstance(place, Column):
+        seen = place.name in row.cells and row.cells[place.name].in_domain
+        return [number(score.value) + ("*" if seen else "") if score else ""]
+    mean = row.means.get(place.name, {}).get(shown)
+    if mean is None:
+        return ["", ""]
+    members = len(place.members)
+    if mean.score is None:
+        return [f"{len(mean.missing)} of {members} missing", ""]
+    seen = mean.zero_shot_members < members
+    zero_shot = f"{number(mean.zero_shot)} ({mean.zero_shot_members})" if seen else "the same"
+    return [number(mean.score.value) + ("*" if seen else ""), zero_shot]
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A score; "" where there is none."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _notes(board: Board, headline: Place) -> str:
+    return (
+        f"Intervals and groups are of {headline.name}. Models of one group cannot be told apart from its best at "
+        f"the 5 % level (paired sign flips, {board.resamples:,} resamples, Holm); intervals "
+        "are a bootstrap over queries. "
+        "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
+        "them out and says how many members are left."
+    )
+
+
+def _recipes(ranked: Sequence[Row]) -> str:
+    """What each row was made with; a column where any row has something to say."""
+    facts = [
+        {"model": row.name, **{name: row.recipe.get(name, "") for name in RECIPE}, **_extra(row)}
+        for row in ranked
+    ]
+    headers = [name for name in facts[0] if any(one[name] for one in facts)]
+    return _table(headers, [[one[name] for name in headers] for one in facts])
+
+
+def _extra(row: Row) -> dict[str, str]:
+    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
+    return {
+        "lowest judged@10": number(min(judged)) if judged else "",
+        "tokens/s": f"{row.tokens_per_s:,.0f}" if row.tokens_per_s else "",
+        "on": row.speed_device,
+    }
+
+
+def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> list[list[str]]:
+    found = []
+    for row, place in ((row, place) for row in ranked for place in places(board)):
+        shown = board.measure_of(place, measure)
+        score = row.score(place.name, shown)
+        if score and score.published is not None:
+            difference = f"{score.value - score.published:+.4f}"
+            values = [number(score.value), number(score.published), difference]
+            found.append([row.name, place.name, shown, *values, score.source])
+    return found
+
+
+def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    safe = [[_cell(cell) for cell in row] for row in cells]
+    titles = [_cell(name) for name in headers]
+    return str(tabulate(safe, titles, tablefmt="github", disable_numparse=True))
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends its cell nor is read as HTML."""
+    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
+
+
+def comma_separated(board: Board, measure: str) -> str:
+    """A line for each score, RFC 4180, nothing rounded."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
+    writer.writeheader()
+    headline = board.headline(measure)
+    for row in board.ranked(headline, measure):
+        writer.writerows(_records(board, row, measure))
+    return out.getvalue()
+
+
+def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]]:
+    recipe = {name: row.recipe.get(name, "") for name in RECIPE}
+    for place in places(board):
+        shown = board.measure_of(place, measure)
+        known = {"model": row.model, "row": row.name, "name": place.name, "measure": shown}
+        if isinstance(place, SuiteColumn):
+            mean = row.means.get(place.name, {}).get(shown)
+            if mean:
+                yield {**known, **recipe, "kind": "suite", **_suite_record(mean, place)}
+        elif score := row.score(place.name, shown):
+            record = _score_record(score) | _cell_record(row, place)
+            yield {**known, **recipe, "kind": "collection", **record}
+
+
+def _score_record(score: Score) -> dict[str, object]:
+    names = ("value", "low", "high", "group", "published", "source")
+    return {name: getattr(score, name) for name in names}
+
+
+def _suite_record(mean: Mean, place: SuiteColumn) -> dict[str, object]:
+    return {
+        **(_score_record(mean.score) if mean.score else {}),
+        "in_domain": _yes(mean.score is not None and mean.zero_shot_members < len(place.members)),
+        "zero_shot": mean.zero_shot,
+        "missing": " ".join(mean.missing),
+    }
+
+
+def _cell_record(row: Row, place: Column) -> dict[str, object]:
+    cell = row.cells[place.name]
+    names = ("judged_at_10", "tie_low", "tie_high", "tokens_per_s", "search_ms")
+    return {
+        **{name: getattr(cell, name) for name in names},
+        "in_domain": _yes(cell.in_domain),
+        "official": _yes(place.official),
+        "title_track": place.title_track,
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def latex(board: Board, measure: str) -> str:
+    """A booktabs table; models are columns where they are fewer than what they are scored on.
+
+    Bold is every score in the first group; an asterisk marks in-domain scores.
+    """
+    ranked = board.ranked(board.headline(measure), measure)
+    shown = places(board)
+    cells = [[_bold(board, row, place, measure) for place in shown] for row in ranked]
+    models = [_tex(row.name) for row in ranked]
+    headings = [_tex(_heading(board, place, measure)) for place in shown]
+    if len(models) < len(headings):
+        models, headings = headings, models
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    lines = [" & ".join([name, *line]) + r" \\" for name, line in zip(models, cells, strict=True)]
+    head = " & ".join(["", *headings]) + r" \\"
+    begin = rf"\begin{{tabular}}{{l{'r' * len(headings)}}}"
+    middle = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
+    return "\n".join([f"% {line}" for line in _latex_notes(board)] + [begin, *middle, _END]) + "\n"
+
+
+_END = r"\end{tabular}"
+
+
+def _latex_notes(board: Board) -> list[str]:
+    return [
+        r"needs \usepackage{booktabs}",
+        "bold: cannot be told apart from the best at the 5 % level "
+        f"(paired sign flips, {board.resamples:,} resamples, Holm); *: trained on it",
+    ]
+
+
+def _bold(board: Board, row: Row, place: Place, measure: str) -> str:
+    score = row.score(place.name, board.measure_of(place, measure))
+    text = _shown(board, row, place, measure)[0] if score else "--"
+    return rf"\textbf{{{text}}}" if score and score.group == 1 else text
+
+
+def _tex(text: str) -> str:
+    """A name that TeX prints as it is."""
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))

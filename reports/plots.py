@@ -1,0 +1,176 @@
+"""A leaderboard as pictures, each as SVG and PNG, in colours that colour-blind people tell apart.
+
+matplotlib is the extra ``plots``: imported when something is drawn.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.leaderboard_records import Board, Column, Row, Score, SuiteColumn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Place = Column | SuiteColumn
+Fill = Callable[["Figure"], None]
+
+FRONT, REST = "#0072B2", "#7F7F7F"  # the first is Okabe and Ito's blue (2008)
+SHADES = "cividis"  # the same order to all kinds of colour vision, and in grey
+STYLE: dict[str, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "font.size": 10,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "leaderboard",
+}
+PNG_DPI = 120
+NUMBERED = 40  # columns or rows up to which the cells of a heat map hold numbers
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(board: Board, measure: str, site: Path) -> list[tuple[str, str]]:
+    """Draw into ``plots`` below a site; returns file (SVG) and title of each."""
+    folder = site / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, title, size, fill in _pictures(board, measure):
+        _save(folder / name, size, fill)
+        drawn.append((f"plots/{name}.svg", title))
+    return drawn
+
+
+def _pictures(board: Board, measure: str) -> Iterator[tuple[str, str, tuple[float, float], Fill]]:
+    headline = board.headline(measure)
+    ranked = board.ranked(headline, measure)
+    shown = [place for place in (*board.suites, *board.columns) if _values(ranked, place, measure)]
+    size = (3 + 0.42 * len(shown), 2.2 + 0.24 * len(ranked))
+    title = "Scores, shaded within each column"
+    yield "heatmap", title, size, lambda figure: heat_map(figure, ranked, shown, measure)
+    points = speed_points(ranked, headline, measure)
+    if len(points) > 1:
+        title = f"Quality ({headline.name}) against speed"
+        yield (
+            "speed",
+            title,
+            (8.0, 5.0),
+            lambda figure: quality_and_speed(figure, points, headline, measure),
+        )
+
+
+def _save(path: Path, size: tuple[float, float], fill: Fill) -> None:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type, unused-ignore]
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        fill(figure)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(path.with_suffix(".png"), dpi=PNG_DPI)
+
+
+def _score(row: Row, place: Place, measure: str) -> Score | None:
+    return row.score(place.name, measure or place.main_measure)
+
+
+def _values(rows: Sequence[Row], place: Place, measure: str) -> list[float]:
+    scores = (_score(row, place, measure) for row in rows)
+    return [score.value for score in scores if score]
+
+
+def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], measure: str) -> None:
+    """Rows by columns; a column's worst score is darkest, its best lightest; gaps are white."""
+    axes = figure.subplots()
+    scores = [[_score(row, place, measure) for place in places] for row in rows]
+    values = np.array([[one.value if one else np.nan for one in line] for line in scores])
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    spread = np.where(high > low, high - low, 1.0)
+    image = axes.imshow((values - low) / spread, cmap=SHADES, vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(places)), [place.name for place in places], rotation=90, fontsize=8)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if max(len(rows), len(places)) <= NUMBERED:
+        _write_numbers(axes, values, (values - low) / spread)
+    bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 12 / len(rows)), pad=0.01)
+    bar.set_ticks([0, 1], labels=["worst", "best"], fontsize=8)
+
+
+def _write_numbers(
+    axes: "Axes", values: np.ndarray[Any, Any], shades: np.ndarray[Any, Any]
+) -> None:
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            colour = "black" if shades[row, column] > 0.55 else "white"
+            text = f"{value:.2f}".removeprefix("0")
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+
+
+def speed_points(rows: Sequence[Row], place: Place, measure: str) -> list[tuple[Row, Score]]:
+    """Rows with a score and a speed, of the machine that most of them were timed on."""
+    timed = [
+        (row, score)
+        for row in rows
+        if row.tokens_per_s is not None and (score := _score(row, place, measure))
+    ]
+    machines = [row.speed_device for row, _ in timed]
+    return [one for one in timed if one[0].speed_device == max(machines, key=machines.count)]
+
+
+def quality_and_speed(
+    figure: "Figure", points: Sequence[tuple[Row, Score]], place: Place, measure: str
+) -> None:
+    """Up and to the right is better; models on the Pareto front are named."""
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.grid(alpha=0.3)
+    front = pareto([(row.tokens_per_s or 0.0, score.value) for row, score in points])
+    for number, (row, score) in enumerate(points):
+        colour = FRONT if number in front else REST
+        marker = "o" if number in front else "."
+        x = row.tokens_per_s or 0.0
+        if score.low is not None and score.high is not None:
+            axes.plot([x, x], [score.low, score.high], color=colour, alpha=0.4, lw=1.2, zorder=1)
+        axes.plot(x, score.value, marker, color=colour, zorder=2)
+    best = [points[number] for number in front]
+    axes.plot(
+        [row.tokens_per_s or 0.0 for row, _ in best],
+        [score.value for _, score in best],
+        color=FRONT,
+        lw=1,
+        drawstyle="steps-pre",
+        zorder=1,
+    )
+    for row, score in best:
+        axes.annotate(
+            row.name,
+            (row.tokens_per_s or 0.0, score.value),
+            xytext=(5, 5),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axes.set_xlabel(f"tokens/s of encoding ({points[0][0].speed_device})")
+    axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which points no other beats in both, by rising first coordinate; of equal ones the first."""
+    order = sorted(range(len(points)), key=lambda one: (-points[one][0], -points[one][1], one))
+    front: list[int] = []
+    for one in order:
+        if not front or points[one][1] > points[front[-1]][1]:
+            front.append(one)
+    return front[::-1]

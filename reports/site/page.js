@@ -1,0 +1,161 @@
+"use strict";
+// What all pages share. Text is only ever set as text, so that a name is never markup.
+
+const BOARD = window.LEADERBOARD;
+const ROOT = document.body.dataset.root;
+const SVG = "http://www.w3.org/2000/svg";
+
+function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) {
+      made.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  made.append(...children.filter((child) => child !== null && child !== ""));
+  return made;
+}
+
+function drawn(tag, attributes = {}) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+function link(page, text) {
+  return el("a", { href: `${ROOT}/${page}` }, text);
+}
+
+// Only what is an address of the web becomes a link.
+function outside(text) {
+  if (!/^https?:\/\//.test(text)) return document.createTextNode(text);
+  return el("a", { href: text, rel: "noreferrer" }, text);
+}
+
+function fixed(value, digits = 4) {
+  return value === null || value === undefined ? "" : value.toFixed(digits);
+}
+
+function grouped(value) {
+  return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
+}
+
+function interval(score) {
+  return score && score.low !== null ? `${fixed(score.low, 3)}–${fixed(score.high, 3)}` : "";
+}
+
+const measureOf = (place, measure) => measure || place.main;
+
+// A score is stored as a list to keep the file small.
+function scoreOf(row, place, measure) {
+  const cell = row.cells[place.id];
+  const found = cell && cell.s[measureOf(place, measure)];
+  if (!found) return null;
+  const [value, low, high, group, published, source] = found;
+  return { value, low, high, group, published, source: BOARD.sources[source] };
+}
+
+function zeroShotOf(row, place, measure) {
+  const cell = row.cells[place.id];
+  const found = cell && cell.z && cell.z[measureOf(place, measure)];
+  return found ? { value: found[0], members: found[1] } : null;
+}
+
+function missingOf(row, place, measure) {
+  const cell = row.cells[place.id];
+  return (cell && cell.g && cell.g[measureOf(place, measure)]) || [];
+}
+
+function inDomain(row, place, measure) {
+  if (place.kind === "collection") return Boolean(row.cells[place.id] && row.cells[place.id].d);
+  const unseen = zeroShotOf(row, place, measure);
+  return Boolean(unseen) && unseen.members < place.members.length;
+}
+
+// Where models are ranked: the first suite that any model has whole, else the fullest column.
+function headline(measure) {
+  const filled = (place) => BOARD.rows.filter((row) => scoreOf(row, place, measure)).length;
+  const whole = BOARD.places.find((place) => place.kind === "suite" && filled(place));
+  const columns = BOARD.places.filter((place) => place.kind === "collection");
+  return whole || columns.reduce((best, one) => (filled(one) > filled(best) ? one : best));
+}
+
+function facts(pairs) {
+  const list = el("dl", { class: "facts" });
+  for (const [name, value] of pairs) {
+    if (value === null || value === undefined || value === "") continue;
+    const long = typeof value === "string" && value.length > 80;
+    list.append(el("div", { class: long ? "long" : null }, el("dt", {}, name), el("dd", {}, value)));
+  }
+  return list;
+}
+
+// A name whose parts before the last slash are small, and which breaks after a slash or a dash.
+function named(text) {
+  const cut = text.split("@")[0].lastIndexOf("/") + 1;
+  const parts = text.slice(cut).split(/(?<=[-@/])/);
+  return [el("small", {}, text.slice(0, cut)), ...parts.flatMap((part) => [part, el("wbr")])];
+}
+
+function section(title, ...children) {
+  return el("section", {}, el("h2", {}, title), ...children);
+}
+
+// The score as a dot on its interval, the claim as a ring; all on one scale.
+function whisker(score, scale) {
+  const place = (value) => (6 + (108 * (value - scale.low)) / (scale.high - scale.low || 1)).toFixed(1);
+  const spoken = `${fixed(score.value)}${interval(score) ? `, 95 % interval ${interval(score)}` : ""}`;
+  const picture = drawn("svg", { class: "whisker", viewBox: "0 0 120 16", role: "img", "aria-label": spoken });
+  picture.append(drawn("line", { class: "axis", x1: 6, x2: 114, y1: 8, y2: 8 }));
+  if (score.low !== null) {
+    picture.append(drawn("line", { class: "range", x1: place(score.low), x2: place(score.high), y1: 8, y2: 8 }));
+  }
+  if (score.published !== null) {
+    picture.append(drawn("circle", { class: "claim", cx: place(score.published), cy: 8, r: 4.5 }));
+  }
+  picture.append(drawn("circle", { class: "dot", cx: place(score.value), cy: 8, r: 3 }));
+  return picture;
+}
+
+function scaleOf(scores) {
+  const values = scores.flatMap((one) => [one.value, one.low, one.high, one.published]);
+  const known = values.filter((value) => value !== null);
+  return { low: Math.min(...known), high: Math.max(...known) };
+}
+
+function measureSelect(measures, chosen, choose) {
+  const select = el("select", { id: "measure" });
+  for (const [value, text] of measures) {
+    select.append(el("option", { value, selected: value === chosen }, text));
+  }
+  select.addEventListener("change", () => choose(select.value));
+  return el("label", { class: "field" }, "Measure", select);
+}
+
+function themeButton() {
+  const button = el("button", { type: "button", id: "theme" });
+  const say = () => {
+    button.textContent = `Theme: ${document.documentElement.dataset.theme}`;
+  };
+  button.addEventListener("click", () => {
+    const now = THEMES.indexOf(document.documentElement.dataset.theme);
+    setTheme(THEMES[(now + 1) % THEMES.length]);
+    say();
+  });
+  say();
+  return button;
+}
+
+function frame() {
+  const home = document.body.dataset.page === "index" ? el("strong", {}, "Leaderboard") : link("index.html", "Leaderboard");
+  document.getElementById("top").append(el("nav", { "aria-label": "Site" }, home), themeButton());
+  const count = (number, one, many) => `${grouped(number)} ${number === 1 ? one : many}`;
+  const said = [
+    count(BOARD.results, "result", "results"),
+    `newest ${BOARD.newest.slice(0, 10)}`,
+    `intervals: 95 %, bootstrap over queries; groups: paired sign flips, 5 %, Holm; ${grouped(BOARD.resamples)} resamples`,
+  ];
+  document.getElementById("end").append(said.join(" · "));
+}
+
+frame();

@@ -1,0 +1,63 @@
+"use strict";
+// A table that is sorted by the buttons in its header.
+//
+// A column is {id, label, value, fill, numeric, note, kind}: value(row) is a number, a text or
+// null and decides the order; fill(row, td) writes the cell, by default the value as text.
+
+const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+
+function compared(a, b, falling) {
+  const empty = (value) => value === null || value === undefined || value === "";
+  if (empty(a) || empty(b)) return empty(a) - empty(b); // gaps last, in either direction
+  const order = typeof a === "number" ? a - b : sorter.compare(a, b);
+  return falling ? -order : order;
+}
+
+function sortedTable({ columns, rows, by, caption, sorted = () => {} }) {
+  const state = { by, falling: columns.find((one) => one.id === by).numeric };
+  const heads = new Map();
+  const body = el("tbody");
+  const lines = rows.map((row) => {
+    const line = el("tr");
+    for (const column of columns) line.append(filledCell(column, row));
+    return { row, line };
+  });
+
+  function sort() {
+    const column = columns.find((one) => one.id === state.by);
+    lines.sort((a, b) => compared(column.value(a.row), column.value(b.row), state.falling));
+    body.append(...lines.map((one) => one.line));
+    for (const [id, head] of heads) {
+      if (id === state.by) head.setAttribute("aria-sort", state.falling ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+    sorted(column, lines, state.falling);
+  }
+
+  const header = el("tr");
+  for (const column of columns) {
+    const head = el("th", { scope: "col", class: column.kind, title: column.note, "data-column": column.id });
+    if (column.numeric) head.classList.add("number");
+    const button = el("button", { type: "button" }, el("span", {}, ...(column.place ? named(column.label) : [column.label])));
+    button.addEventListener("click", () => {
+      state.falling = state.by === column.id ? !state.falling : Boolean(column.numeric);
+      state.by = column.id;
+      sort();
+    });
+    if (column.sub) button.append(el("small", {}, column.sub));
+    head.append(button);
+    heads.set(column.id, head);
+    header.append(head);
+  }
+  const table = el("table", {}, el("caption", {}, caption), el("thead", {}, header), body);
+  sort();
+  return { lines, state, element: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table) };
+}
+
+function filledCell(column, row) {
+  const cell = el(column.heading ? "th" : "td", { class: column.kind, scope: column.heading ? "row" : null });
+  if (column.numeric) cell.classList.add("number");
+  if (column.fill) column.fill(row, cell);
+  else cell.append(column.value(row) ?? "");
+  return cell;
+}

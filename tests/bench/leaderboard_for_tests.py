@@ -1,0 +1,143 @@
+"""Stored results that were never measured: the same files, any scores."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.results import (
+    RESULT_FILE,
+    SCORES_FILE,
+    Conditions,
+    Protocol,
+    Result,
+    Timings,
+    place,
+)
+from datasets_cfg.catalogue import dataset_names, facts_for
+from retrievers.recipe import Recipe
+
+MEASURE = "nDCG@10"
+
+
+def digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def protocol_of(collection: str, **changes: Any) -> Protocol:
+    """As declared, where the collection is."""
+    known = {}
+    if collection in dataset_names():
+        facts = facts_for(collection)
+        names = ("version", "split", "title_track", "exclude_self", "depth")
+        known = {name: getattr(facts, name) for name in names}
+    fields = {
+        "version": "1",
+        "split": "test",
+        "title_track": "",
+        "exclude_self": False,
+        "depth": 1000,
+        **known,
+        "corpus_sha256": digest("corpus", collection),
+        "queries_sha256": digest("queries", collection),
+        "qrels_sha256": digest("qrels", collection),
+        "official": True,
+        **changes,
+    }
+    return Protocol(collection=collection, **fields)
+
+
+def recipe_of(model: str, **changes: Any) -> Recipe:
+    fields = {
+        "kind": "transformer",
+        "dim": 384,
+        "checkpoint": f"someone/{model}",
+        "files": {"model.safetensors": digest("weights", model)},
+        "pooling": "mean",
+        "dtype": "float32",
+        **changes,
+    }
+    return Recipe(model=model, **fields)
+
+
+def result_of(model: str, collection: str, **changes: Any) -> Result:
+    """A valid record; ``protocol``, ``recipe``, ``timings`` and ``conditions`` are changes too."""
+    recipe = changes.pop("recipe", recipe_of(model))
+    conditions = {
+        "time": "2026-01-01T00:00:00+00:00",
+        "bench": "0",
+        "commit": "",
+        "dirty": False,
+        "python": "3.11",
+        "machine": "Linux x86_64",
+        "device": "cpu",
+        "search_device": "cpu",
+        "threads": 2,
+        "libraries": {},
+        **changes.pop("conditions", {}),
+    }
+    fields = {
+        "main_measure": MEASURE,
+        "measures": {MEASURE: 0.5},
+        "judged_at_10": 0.25,
+        "tie_low": None,
+        "tie_high": None,
+        "queries": 4,
+        "documents": 100,
+        "unanswered": 0,
+        "ignored": 0,
+        "index": "flat",
+        "index_recall": {},
+        "in_domain": False,
+        "fingerprint": recipe.fingerprint if recipe else digest(model, collection),
+        "preflight": {},
+        **changes,
+    }
+    return Result(
+        model=model,
+        protocol=fields.pop("protocol", protocol_of(collection)),
+        recipe=recipe,
+        timings=fields.pop("timings", Timings()),
+        conditions=Conditions(**conditions),
+        **fields,
+    )
+
+
+def store(
+    out: Path,
+    model: str,
+    collection: str,
+    scores: Sequence[float] | Mapping[str, Sequence[float]],
+    **changes: Any,
+) -> Path:
+    """Write a result with these values of queries, the main measure first; returns its folder."""
+    values = scores if isinstance(scores, Mapping) else {MEASURE: scores}
+    arrays = {name: np.asarray(some, dtype=np.float64) for name, some in values.items()}
+    first = next(iter(arrays))
+    result = result_of(
+        model,
+        collection,
+        **{
+            "main_measure": first,
+            "measures": {name: float(some.mean()) for name, some in arrays.items()},
+            "queries": len(arrays[first]),
+            **changes,
+        },
+    )
+    folder = place(out, collection, "anything") / result.key
+    folder.mkdir(parents=True)
+    ids = [f"q{number}" for number in range(result.queries)]
+    pq.write_table(pa.table({"query_id": ids, **arrays}), folder / SCORES_FILE)
+    (folder / RESULT_FILE).write_bytes(msgspec.json.encode(result))
+    return folder
+
+
+def script_data(path: Path) -> Any:
+    """What a script file of the site assigns to a name."""
+    return json.loads(path.read_text().partition("=")[2].rstrip().removesuffix(";"))
