@@ -191,8 +191,9 @@ def _p_value(
     0 (Fisher, 1935; for retrieval: Smucker, Allan and Carterette, CIKM 2007). Where the changed
     queries have no more flips than there are resamples, all are enumerated; otherwise p is
     (1 + those found) / (1 + resamples), so that the test keeps its level and p is never 0 (Phipson
-    and Smyth, 2010). Rejecting says that the models differ on these queries; with differences of
-    mean 0 but skewed, which are not exchangeable, the level holds only for many queries.
+    and Smyth, 2010). A small p says that the models differ on queries like these. It is no test of
+    equal means alone: where many small gains and rare large losses balance, the differences are
+    not exchangeable, and 5 % becomes 5 to 8 with many queries and up to 22 with 50.
 
     Args:
         changed: what each query that changed adds to the difference.

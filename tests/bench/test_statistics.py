@@ -236,7 +236,7 @@ def test_seed_and_stream_change_the_resamples_and_nothing_else_does():
         assert not np.array_equal(first, resample(values, resampling, stream).bootstrap)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.01, 0.02, 1.0])), max_size=30))
 def test_holm_is_that_of_statsmodels(p_values):
     theirs = multipletests(p_values, method="holm")[1] if p_values else []
@@ -321,6 +321,56 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zer
         found = paired([Differences(values, weights @ values, np.zeros(999))])
         held.append(found.low <= population.mean() <= found.high)
     assert 0.92 <= np.mean(held) <= 0.97
+
+
+def test_rare_large_losses_that_balance_many_small_gains_are_a_stated_limit_of_p():
+    rng = np.random.default_rng(19)
+    population = np.where(rng.random(100_000) < 0.9, rng.random(100_000) / 20, -rng.random(100_000))
+    population -= population.mean()
+    shares = []
+    for queries in (50, 2000):
+        signs = resample(np.eye(queries), Resampling(499)).flipped
+        found = []
+        for _ in range(400):
+            values = rng.choice(population, queries)
+            found.append(paired([Differences(values, np.zeros(499), signs @ values)]).p <= ALPHA)
+        shares.append(np.mean(found))
+    assert 0.1 < shares[0] < 0.3
+    assert 0.03 < shares[1] < 0.1
+
+
+@pytest.fixture(scope="module")
+def three_collections():
+    """Populations of differences, numbers of queries, and matrices of resamples."""
+    rng = np.random.default_rng(23)
+    sizes = (50, 120, 300)
+    populations = [sparse(rng, 50_000, zeros, True) for zeros in (0.3, 0.6, 0.8)]
+    matrices = [resample(np.eye(n), Resampling(499), n) for n in sizes]
+    return list(zip(populations, sizes, matrices, strict=True))
+
+
+def drawn(three, rng, exchangeable=False) -> Paired:
+    parts = []
+    for population, queries, matrices in three:
+        values = rng.choice(population, queries)
+        if exchangeable:
+            values *= rng.choice([-1, 1], queries)
+        parts.append(Differences(values, matrices.bootstrap @ values, matrices.flipped @ values))
+    return paired(parts, [1 / 3] * 3)
+
+
+def test_the_interval_of_a_suite_holds_the_mean_of_its_true_differences(three_collections):
+    rng, truth = np.random.default_rng(29), np.mean([one[0].mean() for one in three_collections])
+    found = [drawn(three_collections, rng) for _ in range(1000)]
+    assert 0.93 <= np.mean([one.low <= truth <= one.high for one in found]) <= 0.97
+
+
+def test_p_of_a_suite_is_uniform_where_the_models_are_exchangeable(three_collections):
+    rng = np.random.default_rng(31)
+    found = np.array([drawn(three_collections, rng, exchangeable=True).p for _ in range(1000)])
+    for level in (0.05, 0.2, 0.5):
+        error = np.sqrt(level * (1 - level) / len(found))
+        assert np.mean(found <= level) == pytest.approx(level, abs=3.5 * error)
 
 
 @pytest.mark.parametrize(("queries", "zeros"), [(50, 0.3), (300, 0.8)])
