@@ -33,6 +33,7 @@ TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more cand
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
 SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
 CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
+SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
 MERGE_PLACES = 1 << 16  # merged at a time and thread
 PRODUCT_ROWS = 1 << 14  # more rows in one matrix product bring no more speed
@@ -307,7 +308,7 @@ class _Search:
         The arrays are the same ones each time: fresh pages would cost a tenth of a product.
         """
         count, rows = len(asked.queries), len(tile.vectors)
-        step = max(1, min(PRODUCT_ROWS, rows, self.block_bytes // (2 * 5 * count)))
+        step = max(1, min(PRODUCT_ROWS, rows, self.block_bytes // (2 * SCORE_BYTES * count)))
         scores, flags = np.empty(count * step, np.float32), np.empty(count * step, np.bool_)
         for first in range(0, rows, step):
             shape = count, min(step, rows - first)
@@ -332,7 +333,7 @@ class _Search:
         self, unsure: Ints, proposed: Ints, tile: _Tile, asked: _Asked, best: _Best
     ) -> None:
         """Merge every other row of the tile that may reach the k-th score, query by query."""
-        step = max(1, self.block_bytes // (2 * 5 * len(tile.vectors)))
+        step = max(1, self.block_bytes // (2 * SCORE_BYTES * len(tile.vectors)))
         lowest = asked.lowest(best.last_score)
         for first in range(0, len(unsure), step):
             some = unsure[first : first + step]
