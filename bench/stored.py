@@ -19,6 +19,7 @@ CHOICE = "@"
 SHOWN = 6  # results that an error lists
 HASH_DIGITS = 12
 RUN_FILE_FACT = "run file"
+HASHED = re.compile("sha256|files|run file")  # fields that no one types
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _chosen(name: str, root: Path) -> list[Stored]:
     if found and not kept:
         raise BenchError(
             f"no result of {model} has {' and '.join(conditions)}",
-            f"its results: {_choices(model, found)}",
+            f"all that one of its results has: python -m bench show {found[0].folder}",
         )
     return kept
 
@@ -155,13 +156,23 @@ def _newest(name: str, found: Sequence[Stored]) -> Stored:
 
 
 def _choices(name: str, found: Sequence[Stored]) -> str:
-    """Names that tell the results apart: by the first field that differs, and by key."""
+    """A name for each of the results, by the fewest fields that tell them apart, else by key."""
     told = [facts(one.result) for one in found]
-    fields = [field for field in differing(told) if not re.search(r"sha256|files", field)]
-    values = dict.fromkeys(fact.get(fields[0], "") for fact in told) if fields else ()
-    named = [f"'{name}{CHOICE}{fields[0]}={value}'" for value in values if value]
-    named.append(f"{name}{CHOICE}{found[0].result.key}")
-    return " or ".join(named[-SHOWN:])
+    fields: list[str] = []
+    for field in differing(told):
+        if not HASHED.search(field) and len(_tuples(told, [*fields, field])) > len(
+            _tuples(told, fields)
+        ):
+            fields.append(field)
+    if len(_tuples(told, fields)) == len(found):
+        conditions = [[f"{field}={fact.get(field, '')}" for field in fields] for fact in told]
+    else:
+        conditions = [[one.result.key] for one in found]
+    return " or ".join(f"'{CHOICE.join([name, *one])}'" for one in conditions[:SHOWN])
+
+
+def _tuples(told: Sequence[Mapping[str, str]], fields: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(fact.get(field, "") for field in fields) for fact in told}
 
 
 def facts(result: Result) -> dict[str, str]:

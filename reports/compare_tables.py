@@ -78,7 +78,7 @@ def _paired(found: Paired | None, p_holm: float | None, better: str) -> list[str
 
 def _interval(found: Paired) -> str:
     if found.low is None:
-        return ""
+        return "" if found.changed else "no query changed"
     return f"{found.low:+.4f} to {found.high:+.4f}" + (" (few)" if found.few else "")
 
 
@@ -106,7 +106,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             named = ", ".join([*suite.missing[:NAMED], *more])
             missing = f"{len(suite.missing)} of {suite.members} missing"
             yield f"{suite.suite}: no mean: {missing}: {named}"
-    if any(row.paired is not None and row.paired.few for row in comparison.collections):
+    if any("(few)" in _interval(row.paired) for row in comparison.collections if row.paired):
         yield "(few): too few queries changed for an interval that can be relied on"
 
 
@@ -127,10 +127,11 @@ def legend(resampling: Resampling) -> str:
 
 def changes_table(changes: Changes) -> str:
     """The queries that changed most: what is relevant, and both rankings side by side."""
-    heading = (
-        f"{changes.collection}, {changes.a} and {changes.b}: {len(changes.queries):,} of "
-        f"{changes.changed:,} changed queries, by {changes.measure}"
-    )
+    heading = f"{changes.collection}, {changes.a} and {changes.b}: "
+    if not changes.queries:
+        return f"{heading}no query changed, by {changes.measure}"
+    shown = f"{len(changes.queries):,} of {changes.changed:,} changed queries"
+    heading += f"{shown}, by {changes.measure}"
     without = [f"ids only, no texts and grades: {changes.without}"] if changes.without else []
     queries = [_query(query, changes) for query in changes.queries]
     return "\n\n".join([heading, *without, *queries])

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,12 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
     depth = options.depth or dataset.facts.depth
     run = as_retrieved(read_run(path), dataset, depth)
     scores, _ = score_run(dataset, run, names, depth)
+    if scores.unanswered:
+        print(
+            f"warning: {scores.unanswered:,} of {len(scores.query_ids):,} queries of "
+            f"{dataset.name} have no document in {path}; they score 0",
+            file=sys.stderr,
+        )
     return Entry(
         protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
         main_measure=names[0],

@@ -1,5 +1,6 @@
 """Stored results beside each other: found, chosen, put on the same queries, compared."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -148,6 +149,16 @@ def test_different_evaluations_of_a_collection_are_listed_with_what_differs(tmp_
     for folder, dtype in zip(folders, ("float32", "float16"), strict=True):
         assert f"{folder}: dtype {dtype}" in message
         assert f"words@dtype={dtype}" in error.value.hint
+
+
+def test_the_names_that_an_error_suggests_each_choose_one_result(tmp_path):
+    for recipe, depth in ((RECIPE, 10), (HALF, 10), (RECIPE, 100)):
+        stored(tmp_path, result(recipe=recipe, depth=depth))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    suggested = re.findall(r"'(.*?)'", error.value.hint)
+    chosen = [results_of(name, tmp_path)["beir/scifact"].folder for name in suggested]
+    assert sorted(chosen) == sorted(one.folder for one in find_results(tmp_path))
 
 
 @pytest.mark.parametrize(

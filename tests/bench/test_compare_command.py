@@ -133,6 +133,15 @@ def test_run_files_of_one_name_keep_their_paths(place, tmp_path):
     assert row(found)["paired"]["ties"] == 3
 
 
+def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path, capsys):
+    short = write_ranking(tmp_path / "short.trec", {"q1": ["d1"]})
+    place.compare(place.good, short, dataset=str(place.collection))
+    warning = capsys.readouterr().err
+    assert "2 of 3 queries of tiny have no document in" in warning
+    assert "short.trec" in warning
+    assert "good.trec" not in warning
+
+
 def test_a_run_file_without_a_collection_is_refused(place):
     with pytest.raises(BenchError, match="is no result") as error:
         place.compare(place.good, "bm25")

@@ -179,6 +179,16 @@ def test_what_is_not_known_is_left_empty():
     assert {row[name] for name in ("95 % interval", "effect", "detectable")} == {""}
 
 
+def test_where_no_query_changed_that_is_said():
+    same = changed(PAIRED, wins=0, losses=0, low=None, high=None)
+    text = table(changed(ROW, paired=same))
+    assert parsed(text)[0]["95 % interval"] == "no query changed"
+    assert "(few)" not in text
+    assert changes_table(changed(CHANGES, changed=0, queries=())) == (
+        "beir/tiny, old and new: no query changed, by nDCG@10"
+    )
+
+
 def test_recipes_that_differ_have_a_table_of_their_own():
     text = table(
         recipes=[Difference("dtype", "float32", "float16"), Difference("index", "", "IVF|8")]
