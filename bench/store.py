@@ -1,15 +1,17 @@
-"""Vectors on disk, encoded once.
+"""Vectors on disk: every text encoded once, and found by its content.
 
-A corpus is cut into planned shards of consecutive rows. A shard's name is the hash of everything
-that decides its bytes: the recipe's fingerprint, the role, and the texts. So the same model over
-the same texts finds its vectors again, in whatever collection, split or process; a run that was
-stopped continues with the first shard that is missing; nothing else has to be remembered.
+Below the store's folder there is one folder a recipe, named after its fingerprint, with
+``recipe.json`` for people and shards of up to 2,048 texts (``bench.shards``). What is missing is
+cut into shards in the order of the corpus. So a stopped run goes on where it was and ends with
+the same files, and another split, subset or collection encodes only texts that it does not share.
 """
 
-import errno
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,194 +21,331 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.atomic import replacing
+from bench.claims import Claim, FolderInUse
+from bench.disk_full import explained
+from bench.encoding import Advance, Batch, Encode, Work
 from bench.errors import BenchError
+from bench.keys import Ints, Keys, Role, corpus_keys, find, first_rows, query_keys
+from bench.shards import (
+    MANIFEST_NAME,
+    DamagedError,
+    Shard,
+    discard,
+    read_shard,
+    sweep,
+    write_shard,
+)
+from bench.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
+from retrievers.clock import Clock
 from retrievers.encoder import Encoder
+from retrievers.recipe import Recipe
 
 Floats = npt.NDArray[np.float32]
-Advance = Callable[[int], None]
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
+KEYS_FOLDER = "keys"
+RECIPE_FILE = "recipe.json"
+
+__all__ = ["Plan", "StoredVectors", "VectorStore"]
 
 logger = logging.getLogger(__name__)
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard's file must hold: float32 ``(rows, dim)`` in C order, little-endian."""
-
-    rows: int
-    dim: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Consecutive rows of a corpus: the first of them, how many, and the file of their vectors."""
-
-    start: int
-    rows: int
-    path: Path
-
-    @property
-    def manifest_path(self) -> Path:
-        """Written after the vectors: a shard without it does not exist."""
-        return self.path.with_suffix(".json")
-
-    def is_whole(self, dim: int) -> bool:
-        """Whether the vectors are there, and are the bytes that were written.
-
-        Damage is said: somebody should know that a disk or a copy is not to be trusted.
-        """
-        try:
-            stated = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
-        except FileNotFoundError:
-            return False
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            stated = None
-        whole = self.path.exists() and stated == Manifest(self.rows, dim, _sha256(self.path))
-        if not whole:
-            logger.warning("%s is damaged: its %d texts are encoded again", self.path, self.rows)
-        return whole
-
-    def write(self, vectors: Floats) -> None:
-        """Keep the vectors of these rows.
-
-        Raises:
-            BenchError: no space is left.
-        """
-        content = np.ascontiguousarray(vectors, dtype="<f4")
-        rows, dim = content.shape
-        manifest = Manifest(rows, dim, hashlib.sha256(content.data).hexdigest())
-        try:
-            with replacing(self.path) as file:
-                file.write(content.data)
-            with replacing(self.manifest_path) as file:
-                file.write(msgspec.json.encode(manifest))
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise BenchError(
-                f"no space left for {content.nbytes:,} bytes of vectors in {self.path.parent}",
-                "make room, or name another place with --cache-dir, and type the same command: "
-                "finished shards are kept",
-            ) from error
-
-
-@dataclass(frozen=True)
-class StoredVectors:
-    """Vectors of a corpus in the files of its shards; satisfies ``exact.Vectors``."""
-
-    shards: tuple[Shard, ...]
-    dim: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of documents and length of a vector."""
-        return sum(shard.rows for shard in self.shards), self.dim
-
-    def tiles(self, rows: int) -> Iterator[tuple[int, Floats]]:
-        """First row and float32 ``(m, dim)`` of whole shards, about ``rows`` at a time."""
-        together = max(1, rows // SHARD_ROWS)
-        for first in range(0, len(self.shards), together):
-            some = self.shards[first : first + together]
-            yield some[0].start, self._read(some)
-
-    def rows(self, wanted: npt.NDArray[np.int64]) -> Floats:
-        """Vectors of some rows, in rising order; float32 ``(len(wanted), dim)``."""
-        parts = []
-        for shard in self.shards:
-            first, last = np.searchsorted(wanted, [shard.start, shard.start + shard.rows])
-            if first < last:
-                parts.append(self._read([shard])[wanted[first:last] - shard.start])
-        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
-
-    def _read(self, shards: Sequence[Shard]) -> Floats:
-        vectors = np.empty((sum(shard.rows for shard in shards), self.dim), dtype="<f4")
-        offset = 0
-        for shard in shards:
-            with shard.path.open("rb") as file:
-                size = file.readinto(vectors[offset : offset + shard.rows].data)
-            if size != shard.rows * self.dim * 4:
-                raise BenchError(
-                    f"{shard.path} was cut short while it was read", "type the same command again"
-                )
-            offset += shard.rows
-        return vectors
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """The shards of one corpus for one encoder, and which of them must be encoded."""
+    """What is stored of some texts, and what must be encoded.
 
-    vectors: StoredVectors
-    missing: tuple[Shard, ...]
+    Attributes:
+        keys: of all texts, ``(n, 2)``.
+        vectors: of all texts; None while some are missing.
+        missing: shards to encode, in the order of the texts.
+        damaged: manifests of shards that are not what was written.
+    """
+
+    keys: Keys
+    vectors: StoredVectors | None
+    missing: tuple[Batch, ...]
+    damaged: tuple[Path, ...]
 
     @property
     def missing_rows(self) -> int:
-        """Documents that must be encoded."""
-        return sum(shard.rows for shard in self.missing)
+        """Distinct texts that must be encoded."""
+        return sum(len(batch) for batch in self.missing)
 
 
 class VectorStore:
-    """Vectors by content, below one folder."""
+    """Vectors by content, below one folder. Several processes may use it at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._in_use: dict[Path, FolderInUse] = {}
+        self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
+        self._named: set[Path] = set()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> Plan:
-        """Cut a corpus into shards and see which are there. Reads every text, encodes none."""
-        shards = tuple(
-            Shard(start, len(texts), self._path(encoder, "document", [*titles, *texts]))
-            for start, titles, texts in corpus.iter_batches(SHARD_ROWS)
-        )
-        missing = tuple(shard for shard in shards if not shard.is_whole(encoder.dim))
-        return Plan(StoredVectors(shards, encoder.dim), missing)
+        """See which texts of a corpus are stored; encodes none.
+
+        The texts are read when a corpus is first seen, afterwards their keys. Damage is said:
+        somebody should know that a disk or a copy is not to be trusted.
+        """
+        keys = corpus_keys(corpus, self._made(self._folder / KEYS_FOLDER))
+        return self._plan(encoder.recipe, keys)
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: Plan, advance: Advance | None = None
     ) -> StoredVectors:
         """Vectors of a corpus; what is missing is encoded, shard by shard.
 
+        ``advance`` is called with numbers of distinct texts, ``plan.missing_rows`` in all.
+
         Raises:
-            BenchError: no space is left.
+            BenchError: no space is left, or a number is too large for the store's dtype.
             RetrieverError: the encoder fails.
         """
-        missing = {shard.start: shard for shard in plan.missing}
-        for start, titles, texts in corpus.iter_batches(SHARD_ROWS) if missing else ():
-            if start in missing:
-                missing[start].write(encoder.encode_documents(titles, texts, advance))
-        return plan.vectors
+
+        def prepare(batch: Batch) -> Encode:
+            titles, texts = _documents_at(corpus, batch.rows)
+            ahead = getattr(encoder, "prepare_documents", None)
+            if ahead is not None:
+                prepared: Encode = ahead(titles, texts)
+                return prepared
+            return lambda advance: encoder.encode_documents(titles, texts, advance)
+
+        return self._fill(encoder, plan, "document", prepare, advance)
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Floats:
-        """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored."""
-        shard = Shard(0, len(texts), self._path(encoder, "query", texts))
-        if not shard.is_whole(encoder.dim):
-            shard.write(encoder.encode_queries(texts))
-        return StoredVectors((shard,), encoder.dim).rows(np.arange(len(texts)))
+        """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
+
+        Raises:
+            BenchError, RetrieverError: as `documents`.
+        """
+
+        def prepare(batch: Batch) -> Encode:
+            some = [texts[row] for row in batch.rows.tolist()]
+            return lambda advance: encoder.encode_queries(some, advance)
+
+        plan = self._plan(encoder.recipe, query_keys(texts))
+        return self._fill(encoder, plan, "query", prepare, None).rows(np.arange(len(texts)))
 
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """A JSON-able fact about an encoder: computed once, and read afterwards."""
-        path = self._path(encoder, "fact", [about]).with_suffix(".fact.json")
+        """A JSON-able fact about an encoder: computed once, and read afterwards.
+
+        Raises:
+            BenchError: no space is left.
+        """
+        name = hashlib.sha256(about.encode()).hexdigest()
+        path = self._folder_of(encoder.recipe) / f"{name}.fact.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             found = compute()
-        with replacing(path) as file:
-            file.write(msgspec.json.encode(found))
+        _keep(self._described(encoder.recipe) / path.name, msgspec.json.encode(found))
         return found
 
-    def _path(self, encoder: Encoder, role: str, texts: Iterable[str]) -> Path:
-        fingerprint = encoder.recipe.fingerprint
-        digest = hashlib.sha256(f"{fingerprint} {role}".encode())
-        for text in texts:
-            content = text.encode()
-            digest.update(len(content).to_bytes(8, "little"))
-            digest.update(content)
-        return self._folder / fingerprint[:16] / f"{digest.hexdigest()}.f32"
+    def _folder_of(self, recipe: Recipe) -> Path:
+        return self._folder / recipe.fingerprint[:32]
+
+    def _plan(self, recipe: Recipe, keys: Keys) -> Plan:
+        folder = self._folder_of(recipe)
+        self._use(folder)
+        present, damaged = self._present(folder)
+        while True:
+            shards = tuple(present)
+            among = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
+            places = find(keys, among)
+            used = _used(shards, places)
+            broken = self._broken(used)
+            if not broken:
+                break
+            damaged += [shard.manifest_path for shard in broken]
+            for shard in broken:
+                del present[shard]
+        missing = tuple(_cut(keys, np.flatnonzero(places < 0)))
+        vectors = None if missing else StoredVectors(*_compact(shards, used, places), recipe.dim)
+        return Plan(keys, vectors, missing, tuple(damaged))
+
+    def _present(self, folder: Path) -> tuple[dict[Shard, Keys], list[Path]]:
+        """Shards with their keys, by name, and the manifests of those that are damaged."""
+        present: dict[Shard, Keys] = {}
+        damaged = []
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if MANIFEST_NAME.fullmatch(path.name):
+                try:
+                    shard, keys = read_shard(path)
+                except FileNotFoundError:
+                    continue  # another process has just removed it
+                except DamagedError as error:
+                    self._say_damaged(path, error)
+                    damaged.append(path)
+                else:
+                    present[shard] = keys
+        return present, damaged
+
+    def _broken(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Those whose vectors are not what was written."""
+        with ThreadPoolExecutor() as pool:
+            whole = list(pool.map(self._is_whole, shards))
+        return [shard for shard, good in zip(shards, whole, strict=True) if not good]
+
+    def _is_whole(self, shard: Shard) -> bool:
+        """Checked once in a process, and again where the file has changed since."""
+        stamp = _stamp(shard.path)
+        known, whole = self._checked.get(shard, (None, False))
+        if known != stamp:
+            try:
+                shard.check()
+                whole = True
+            except DamagedError as error:
+                self._say_damaged(shard.manifest_path, error)
+                whole = False
+            self._checked[shard] = stamp, whole
+        return whole
+
+    def _say_damaged(self, manifest_path: Path, error: DamagedError) -> None:
+        if manifest_path not in self._named:
+            self._named.add(manifest_path)
+            logger.warning("%s is damaged (%s): its texts are encoded again", manifest_path, error)
+
+    def _fill(
+        self,
+        encoder: Encoder,
+        plan: Plan,
+        role: Role,
+        prepare: Callable[[Batch], Encode],
+        advance: Advance | None,
+    ) -> StoredVectors:
+        recipe = encoder.recipe
+        folder = self._described(recipe)
+        self._tidy(folder, plan)
+        if plan.vectors is not None:
+            return plan.vectors
+        clock: Clock = getattr(encoder, "clock", None) or Clock()
+
+        def keep(batch: Batch, vectors: Floats) -> None:
+            with clock.phase("write"):
+                write_shard(folder, role, recipe, batch.keys, vectors)
+
+        Work(folder, prepare, keep, advance).do(plan.missing)
+        done = self._plan(recipe, plan.keys)
+        if done.vectors is None:
+            raise BenchError(
+                f"{done.missing_rows:,} vectors in {folder} were lost after they were written",
+                "type the same command again",
+            )
+        return done.vectors
+
+    def _tidy(self, folder: Path, plan: Plan) -> None:
+        sweep(folder)
+        sweep(self._made(self._folder / KEYS_FOLDER))
+        for manifest_path in plan.damaged:
+            discard(manifest_path)
+            self._named.discard(manifest_path)
+
+    def _use(self, folder: Path) -> None:
+        """Keep others from removing a folder while this process lives."""
+        if folder not in self._in_use:
+            with suppress(FileNotFoundError):
+                self._in_use[folder] = FolderInUse.reading(folder)
+
+    def _made(self, folder: Path) -> Path:
+        """A folder that is there, and is not removed while this process lives.
+
+        Raises:
+            BenchError: no space is left.
+        """
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._use(folder)
+        return folder if folder in self._in_use else self._made(folder)
+
+    def _described(self, recipe: Recipe) -> Path:
+        """The folder of a recipe, which its file describes; the file's time is that of last use.
+
+        Raises:
+            BenchError: no space is left.
+        """
+        folder = self._made(self._folder_of(recipe))
+        path = folder / RECIPE_FILE
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            _keep(path, msgspec.json.format(msgspec.json.encode(recipe), indent=1))
+        except OSError:
+            logger.debug("%s cannot be written", path)
+        return folder
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _used(shards: Sequence[Shard], places: Ints) -> list[Shard]:
+    """The shards that hold any of these places."""
+    starts = np.cumsum([0, *(shard.rows for shard in shards)])
+    numbers = np.unique(np.searchsorted(starts, places[places >= 0], side="right") - 1)
+    return [shards[number] for number in numbers.tolist()]
+
+
+def _compact(
+    shards: Sequence[Shard], used: Sequence[Shard], places: Ints
+) -> tuple[tuple[Shard, ...], Ints]:
+    """The used shards, and places among them alone."""
+    wanted = set(used)
+    sizes = np.array([shard.rows for shard in shards], dtype=np.int64)
+    unused = np.array([shard not in wanted for shard in shards], dtype=np.bool_)
+    starts = np.cumsum(sizes) - sizes
+    skipped = np.cumsum(sizes * unused)
+    numbers = np.searchsorted(starts, places, side="right") - 1
+    return tuple(used), places - skipped[numbers]
+
+
+def _cut(keys: Keys, rows: Ints) -> Iterator[Batch]:
+    """The distinct texts among some rows, in order, as many as a shard holds at a time."""
+    distinct = rows[first_rows(keys[rows])]
+    for start in range(0, len(distinct), SHARD_ROWS):
+        some = distinct[start : start + SHARD_ROWS]
+        yield Batch(keys[some], some)
+
+
+def _documents_at(corpus: Corpus, rows: Ints) -> tuple[list[str], list[str]]:
+    """Titles and texts of rising rows; only the pages that hold them are read."""
+    titles: list[str] = []
+    texts: list[str] = []
+    for start, batch_rows in _by_chunk(corpus, rows):
+        some = corpus.table.slice(start, int(batch_rows[-1]) + 1).take(batch_rows)
+        titles += some.column("title").to_pylist()
+        texts += some.column("text").to_pylist()
+    return titles, texts
+
+
+def _by_chunk(corpus: Corpus, rows: Ints) -> Iterable[tuple[int, Ints]]:
+    """First row of each chunk of the corpus that holds any of the rows, and those, from there.
+
+    Arrow joins the chunks that it takes rows from, and a large corpus has thousands.
+    """
+    lengths = [len(chunk) for chunk in corpus.texts.chunks]
+    starts = np.cumsum([0, *lengths])
+    cuts = np.searchsorted(rows, starts)
+    for number in np.flatnonzero(np.diff(cuts)).tolist():
+        start = int(starts[number])
+        yield start, rows[cuts[number] : cuts[number + 1]] - start
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a small file under its claim, so that nobody takes it for one left over."""
+    with explained(path.parent):
+        claim = Claim.take(path.parent / f"{path.name.partition('.')[0]}.lock", wait=True)
+        try:
+            with replacing(path) as file:
+                file.write(content)
+        finally:
+            if claim:
+                claim.release()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change; zeros where there is no file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns

@@ -20,7 +20,8 @@ def estimate(bench: Bench, *arguments: object) -> list[dict]:
 def test_a_run_makes_the_next_estimate_of_encoding_zero(bench, tmp_path):
     folder = write_collection(tmp_path / "tiny")
     (before,) = estimate(bench, folder, "--model", "hashing")
-    assert before["documents"] == before["to_encode"] == len(DOCUMENTS)
+    assert before["documents"] == len(DOCUMENTS)
+    assert before["to_encode"] == len(set(DOCUMENTS.values()))
     assert before["tokens"] > 0
     assert before["disk_bytes"] > 0
     assert not before["upper_bound"]

@@ -1,57 +1,49 @@
 """Vectors on disk: encoded once, found by content, never half written."""
 
-import errno
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from stores_for_tests import (
+    DIM,
+    RECIPE,
+    CountingEncoder,
+    corpus_of,
+    directly,
+    encode,
+    everything,
+    files_below,
+    numbered,
+)
 
 from bench import store as store_module
+from bench.claims import Claim
 from bench.errors import BenchError
-from bench.store import Shard, StoredVectors, VectorStore
-from datasets_cfg.corpus import Corpus, Document
+from bench.keys import name_of
+from bench.shards import Shard
+from bench.store import VectorStore
+from datasets_cfg.corpus import Corpus
+from retrievers.clock import Clock
+from retrievers.errors import RetrieverError
 from retrievers.hashing import HashingEncoder
-from retrievers.recipe import Prompts, Recipe
+from retrievers.recipe import Prompts
 
 ROWS = 4  # of a shard, in these tests
-DIM = 8
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = Recipe(
-    model="words",
-    kind="hashing",
-    dim=DIM,
-    normalize=True,
-    title_join="space",
-    max_query_tokens=32,
-    max_document_tokens=32,
+texts_of_documents = st.lists(
+    st.tuples(st.text(max_size=3), st.text(max_size=4)), min_size=1, max_size=40
 )
-texts_of_documents = st.lists(st.tuples(st.text(max_size=8), st.text(max_size=12)), min_size=1)
-
-
-class CountingEncoder(HashingEncoder):
-    """Keeps the texts of every call."""
-
-    def __init__(self, recipe: Recipe = RECIPE) -> None:
-        super().__init__(recipe)
-        self.documents: list[str] = []
-        self.queries: list[str] = []
-
-    def encode_documents(self, titles, texts, advance=None):
-        self.documents += texts
-        return super().encode_documents(titles, texts, advance)
-
-    def encode_queries(self, texts, advance=None):
-        self.queries += texts
-        return super().encode_queries(texts, advance)
 
 
 @pytest.fixture(autouse=True)
@@ -69,128 +61,152 @@ def store(tmp_path):
     return VectorStore(tmp_path / "vectors")
 
 
-def numbered(count: int, first: int = 0) -> list[tuple[str, str]]:
-    return [(f"title {n}", f"text of document {n}") for n in range(first, first + count)]
-
-
-def corpus_of(documents: list[tuple[str, str]], folder: Path) -> Corpus:
-    named = [Document(str(row), title, text) for row, (title, text) in enumerate(documents)]
-    return Corpus.build(named, folder)
-
-
-def encode(store: VectorStore, corpus: Corpus, encoder=None) -> StoredVectors:
-    encoder = encoder or CountingEncoder()
-    return store.documents(encoder, corpus, store.plan(encoder, corpus))
-
-
-def everything(vectors: StoredVectors) -> np.ndarray:
-    return vectors.rows(np.arange(vectors.shape[0]))
-
-
-def directly(corpus: Corpus) -> np.ndarray:
-    titles, texts = corpus.titles.to_pylist(), corpus.texts.to_pylist()
-    return HashingEncoder(RECIPE).encode_documents(titles, texts)
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
 @settings(deadline=None, max_examples=40)
 @given(documents=texts_of_documents, shard_rows=st.integers(1, 7))
-def test_shards_cut_the_corpus_into_consecutive_rows(documents, shard_rows, tmp_path_factory):
+def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
+    documents, shard_rows, tmp_path_factory
+):
     folder = tmp_path_factory.mktemp("planned")
     corpus = corpus_of(documents, folder / "corpus")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "SHARD_ROWS", shard_rows)
         plan = VectorStore(folder / "vectors").plan(CountingEncoder(), corpus)
-    shards = plan.vectors.shards
-    assert [shard.start for shard in shards] == list(range(0, len(documents), shard_rows))
-    assert all(shard.rows == shard_rows for shard in shards[:-1])
-    assert sum(shard.rows for shard in shards) == plan.missing_rows == len(documents)
-    assert plan.vectors.shape == (len(documents), DIM)
+    planned = [documents[row] for batch in plan.missing for row in batch.rows]
+    assert planned == list(dict.fromkeys(documents))
+    assert plan.missing_rows == len(planned)
+    assert all(len(batch) == shard_rows for batch in plan.missing[:-1])
+    assert plan.vectors is None
 
 
 @settings(deadline=None, max_examples=40)
-@given(documents=texts_of_documents, shard_rows=st.integers(1, 7), tile_rows=st.integers(1, 30))
-def test_stored_vectors_are_those_of_the_encoder(
-    documents, shard_rows, tile_rows, tmp_path_factory
+@given(
+    first=texts_of_documents,
+    second=texts_of_documents,
+    shard_rows=st.integers(1, 7),
+    tile_rows=st.integers(1, 30),
+)
+def test_stored_vectors_are_those_of_the_encoder_whatever_was_stored_before(
+    first, second, shard_rows, tile_rows, tmp_path_factory
 ):
     folder = tmp_path_factory.mktemp("stored")
-    corpus = corpus_of(documents, folder / "corpus")
+    store, encoder = VectorStore(folder / "vectors"), CountingEncoder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "SHARD_ROWS", shard_rows)
-        vectors = encode(VectorStore(folder / "vectors"), corpus)
+        encode(store, corpus_of(first, folder / "first"), encoder)
+        corpus = corpus_of(second, folder / "second")
+        vectors = encode(store, corpus, encoder)
         tiles = list(vectors.tiles(tile_rows))
     expected = directly(corpus)
+    assert len(encoder.documents) == len({*first, *second})
+    assert vectors.shape == expected.shape
     assert everything(vectors).tobytes() == expected.tobytes()
+    assert [start for start, _ in tiles] == list(range(0, len(second), tile_rows))
+    assert all(tile.dtype == np.float32 and len(tile) <= tile_rows for _, tile in tiles)
     assert np.concatenate([tile for _, tile in tiles]).tobytes() == expected.tobytes()
-    for start, tile in tiles:
-        assert tile.dtype == np.float32
-        assert np.array_equal(tile, expected[start : start + len(tile)])
-        assert len(tile) <= max(tile_rows, shard_rows)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(wanted=st.lists(st.integers(0, 9)).map(sorted))
-def test_rows_are_those_of_numpy_indexing(wanted, corpus, store):
-    vectors = encode(store, corpus)
-    asked = np.array(wanted, dtype=np.int64)
-    assert np.array_equal(vectors.rows(asked), directly(corpus)[asked])
-
-
-def test_a_second_run_encodes_nothing(corpus, store):
+def test_a_second_run_encodes_nothing(corpus, store, tmp_path):
     encode(store, corpus)
     again = CountingEncoder()
-    assert store.plan(again, corpus).missing == ()
-    encode(store, corpus, again)
+    other = VectorStore(tmp_path / "vectors")
+    assert other.plan(again, corpus).missing_rows == 0
+    assert np.array_equal(everything(encode(other, corpus, again)), directly(corpus))
     assert again.documents == []
 
 
-def test_progress_counts_the_documents_that_are_encoded(corpus, store):
+def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
+    corpus = corpus_of([*numbered(10), *numbered(3)], tmp_path / "corpus")
     encoder, done = CountingEncoder(), []
-    store.documents(encoder, corpus, store.plan(encoder, corpus), done.append)
-    assert sum(done) == 10
+    plan = store.plan(encoder, corpus)
+    store.documents(encoder, corpus, plan, done.append)
+    assert sum(done) == plan.missing_rows == 10
 
 
-def test_a_shard_shared_with_another_corpus_is_not_encoded_again(corpus, store, tmp_path):
+def test_another_corpus_encodes_only_what_it_does_not_share(corpus, store, tmp_path):
     encode(store, corpus)
-    shared = numbered(8)
-    other = corpus_of([*shared, *numbered(3, first=90)], tmp_path / "other")
+    mixed = [*numbered(3, first=90), *reversed(numbered(8)), ("title 91", "text of document 91")]
+    other = corpus_of(mixed, tmp_path / "other")
     encoder = CountingEncoder()
     vectors = encode(store, other, encoder)
     assert encoder.documents == [text for _, text in numbered(3, first=90)]
     assert np.array_equal(everything(vectors), directly(other))
 
 
-def test_where_a_title_ends_is_part_of_a_shards_name(store, tmp_path):
-    names = set()
-    pairs = [("a b", "c"), ("a", "b c"), ("", "a b c"), ("a b c", "")]
-    for row, pair in enumerate(pairs):
-        plan = store.plan(CountingEncoder(), corpus_of([pair], tmp_path / str(row)))
-        names.add(plan.vectors.shards[0].path)
-    assert len(names) == len(pairs)
-
-
-def test_a_text_as_query_and_as_document_has_two_files(store, tmp_path):
+def test_a_subset_of_a_corpus_is_found(corpus, store, tmp_path):
+    encode(store, corpus)
+    subset = corpus_of([numbered(10)[row] for row in (9, 2, 5)], tmp_path / "subset")
     encoder = CountingEncoder()
-    encode(store, corpus_of([("", "same")], tmp_path / "corpus"), encoder)
-    store.queries(encoder, ["same"])
-    store.queries(encoder, ["", "same"])
-    assert len(list((tmp_path / "vectors").rglob("*.f32"))) == 3
+    assert np.array_equal(everything(encode(store, subset, encoder)), directly(subset))
+    assert encoder.documents == []
+
+
+def test_where_a_title_ends_is_part_of_a_text(store, tmp_path):
+    encoder = CountingEncoder()
+    pairs = [("a b", "c"), ("a", "b c"), ("", "a b c"), ("a b c", "")]
+    assert store.plan(encoder, corpus_of(pairs, tmp_path / "corpus")).missing_rows == len(pairs)
+
+
+def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
+    recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q ", document="d "))
+    encoder = CountingEncoder(recipe)
+    documents = encode(store, corpus_of([("", "same")], tmp_path / "corpus"), encoder)
+    queries = store.queries(encoder, ["same"])
+    assert encoder.documents == encoder.queries == ["same"]
+    assert not np.array_equal(everything(documents), queries)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"dim": 16}, {"max_document_tokens": 3}, {"prompts": Prompts(document="passage: ")}],
+    [
+        {"dim": 16},
+        {"max_document_tokens": 3},
+        {"prompts": Prompts(document="passage: ")},
+        {"store_dtype": "float16"},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_another_recipe_never_reads_these_vectors(change, corpus, store):
-    mine = store.plan(CountingEncoder(), corpus).vectors.shards
+    encode(store, corpus)
     other = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
-    theirs = store.plan(other, corpus).vectors.shards
-    assert not {shard.path for shard in mine} & {shard.path for shard in theirs}
+    assert store.plan(other, corpus).missing_rows == 10
+
+
+def test_texts_are_read_once_for_all_recipes(corpus, store, monkeypatch):
+    store.plan(CountingEncoder(), corpus)
+    monkeypatch.setattr(Corpus, "iter_batches", lambda *_: pytest.fail("texts were read again"))
+    other = CountingEncoder(msgspec.structs.replace(RECIPE, dim=16))
+    assert store.plan(other, corpus).missing_rows == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 176, b"\0" * 16])
+def test_damaged_keys_of_a_corpus_are_made_again(content, corpus, store, tmp_path):
+    encode(store, corpus)
+    (path,) = (tmp_path / "vectors" / "keys").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    assert store.plan(CountingEncoder(), corpus).missing_rows == 0
+    assert path.read_bytes() == whole
+
+
+def test_halves_are_stored_rounded_and_read_as_float32(corpus, store, tmp_path):
+    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, store_dtype="float16"))
+    vectors = everything(encode(store, corpus, encoder))
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, directly(corpus).astype(np.float16).astype(np.float32))
+    sizes = [path.stat().st_size for path in (tmp_path / "vectors").rglob("*.f16")]
+    assert sum(sizes) == 10 * DIM * 2
+
+
+class LongVectors(CountingEncoder):
+    def encode_documents(self, titles, texts, advance=None):
+        return super().encode_documents(titles, texts, advance) * np.float32(1e6)
+
+
+def test_numbers_beyond_float16_are_refused(corpus, store, tmp_path):
+    encoder = LongVectors(msgspec.structs.replace(RECIPE, store_dtype="float16"))
+    with pytest.raises(BenchError, match="too large for float16"):
+        encode(store, corpus, encoder)
+    assert list((tmp_path / "vectors").rglob("*.f16")) == []
 
 
 def flip_a_bit(shard: Shard) -> None:
@@ -207,6 +223,15 @@ def lose_vectors(shard: Shard) -> None:
     shard.path.unlink()
 
 
+def lose_keys(shard: Shard) -> None:
+    shard.manifest_path.with_suffix(".keys").unlink()
+
+
+def spoil_keys(shard: Shard) -> None:
+    path = shard.manifest_path.with_suffix(".keys")
+    path.write_bytes(b"\0" * len(path.read_bytes()))
+
+
 def lose_manifest(shard: Shard) -> None:
     shard.manifest_path.unlink()
 
@@ -216,7 +241,8 @@ def spoil_manifest(shard: Shard) -> None:
 
 
 def add_to_manifest(shard: Shard) -> None:
-    shard.manifest_path.write_text('{"rows": 4, "dim": 8, "sha256": "", "more": 1}')
+    content = msgspec.json.decode(shard.manifest_path.read_bytes())
+    shard.manifest_path.write_bytes(msgspec.json.encode({**content, "more": 1}))
 
 
 def spoil_manifests_text(shard: Shard) -> None:
@@ -228,6 +254,8 @@ DAMAGES = [
     flip_a_bit,
     cut_short,
     lose_vectors,
+    lose_keys,
+    spoil_keys,
     lose_manifest,
     spoil_manifest,
     add_to_manifest,
@@ -235,17 +263,40 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.parametrize("same_process", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_only_a_damaged_shard_is_encoded_again(damage, corpus, store, caplog):
+def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
+    damage, same_process, corpus, store, caplog, tmp_path
+):
+    first = store.plan(CountingEncoder(), corpus).missing[1]
     before = encode(store, corpus)
-    damage(before.shards[1])
+    undisturbed = files_below(tmp_path / "vectors")
+    shard = next(s for s in before.shards if s.manifest_path.stem == name_of(first.keys))
+    damage(shard)
+    if not same_process:
+        store = VectorStore(tmp_path / "vectors")
     encoder = CountingEncoder()
     plan = store.plan(encoder, corpus)
-    assert plan.missing == (before.shards[1],)
-    assert ("is damaged" in caplog.text) == (damage is not lose_manifest)
+    assert (shard.manifest_path.name in caplog.text) == (damage is not lose_manifest)
     vectors = store.documents(encoder, corpus, plan)
     assert encoder.documents == corpus.texts.to_pylist()[4:8]
     assert np.array_equal(everything(vectors), directly(corpus))
+    assert files_below(tmp_path / "vectors") == undisturbed
+
+
+def test_damage_is_said_once(corpus, store, caplog):
+    lose_vectors(encode(store, corpus).shards[0])
+    store.plan(CountingEncoder(), corpus)
+    store.plan(CountingEncoder(), corpus)
+    assert caplog.text.count("is damaged") == 1
+
+
+def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, caplog, tmp_path):
+    encode(store, corpus)
+    other = corpus_of(numbered(4, first=50), tmp_path / "other")
+    lose_vectors(encode(store, other).shards[0])
+    assert VectorStore(tmp_path / "vectors").plan(CountingEncoder(), corpus).missing_rows == 0
+    assert caplog.text == ""
 
 
 def test_a_file_cut_while_it_is_read_is_an_error(corpus, store):
@@ -255,108 +306,259 @@ def test_a_file_cut_while_it_is_read_is_an_error(corpus, store):
         list(vectors.tiles(100))
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_keeps_finished_shards_and_nothing_half_written(
-    code, corpus, store, tmp_path, monkeypatch
-):
-    real, calls = os.fsync, []
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # stores keep folders open
 
-    def fails_at_the_fourth(handle):
-        calls.append(handle)
-        if len(calls) == 4:  # vectors of the second shard are kept, its manifest is not
-            raise OSError(code, os.strerror(code))
-        real(handle)
 
-    monkeypatch.setattr("bench.atomic.os.fsync", fails_at_the_fourth)
-    with pytest.raises(BenchError, match="no space left for 128 bytes") as error:
-        encode(store, corpus)
+def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_disk, tmp_path):
+    corpus = corpus_of(numbered(40), tmp_path / "corpus")
+    store, encoder = VectorStore(small_disk / "vectors"), CountingEncoder()
+    with pytest.raises(BenchError, match="no space left") as error:
+        encode(store, corpus, encoder)
     assert "--cache-dir" in error.value.hint
-    assert sorted(Path(name).suffix for name in files_below(tmp_path / "vectors")) == [
-        ".f32",
-        ".f32",
-        ".json",
-    ]
-    assert store.plan(CountingEncoder(), corpus).missing_rows == 6
-    assert np.array_equal(everything(encode(store, corpus)), directly(corpus))
+    kept = 40 - store.plan(CountingEncoder(), corpus).missing_rows
+    assert 0 < kept < 40
+    del store
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    again = CountingEncoder()
+    vectors = encode(VectorStore(small_disk / "vectors"), corpus, again)
+    assert len(again.documents) == 40 - kept
+    assert np.array_equal(everything(vectors), directly(corpus))
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    assert files_below(small_disk / "vectors") == files_below(tmp_path / "undisturbed")
 
 
-def test_another_failure_to_write_is_not_called_a_full_disk(corpus, store, monkeypatch):
-    def fails(handle):
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr("bench.atomic.os.fsync", fails)
-    with pytest.raises(OSError, match="input/output error"):
-        encode(store, corpus)
-
-
-SLOW_WORK = """
-    import sys, time
+LIMITED = """
+    import resource, sys
     from pathlib import Path
-    import msgspec
-    from bench import store as store_module
+    sys.path.insert(0, sys.argv[3])
+    from stores_for_tests import CountingEncoder, encode
+    from bench.errors import BenchError
+    from bench.store import VectorStore
     from datasets_cfg.corpus import Corpus
-    from retrievers.hashing import HashingEncoder
-    from retrievers.recipe import Recipe
 
-    class SlowEncoder(HashingEncoder):
-        def encode_documents(self, titles, texts, advance=None):
-            time.sleep(0.2)
-            return super().encode_documents(titles, texts, advance)
-
-    store_module.SHARD_ROWS = 4
-    encoder = SlowEncoder(msgspec.json.decode(sys.argv[1], type=Recipe))
-    store = store_module.VectorStore(Path(sys.argv[2]))
-    corpus = Corpus.open(Path(sys.argv[3]))
-    store.documents(encoder, corpus, store.plan(encoder, corpus))
+    corpus = Corpus.open(Path(sys.argv[1]))
+    store = VectorStore(Path(sys.argv[2]))
+    plan = store.plan(CountingEncoder(), corpus)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    try:
+        store.documents(CountingEncoder(), corpus, plan)
+    except BenchError as error:
+        print(error)
 """
 
 
-def test_killed_work_goes_on_and_ends_with_the_same_bytes(tmp_path):
+def test_a_file_that_may_not_grow_is_said_like_a_full_disk(tmp_path):
+    corpus_of(numbered(200), tmp_path / "corpus")
+    done = subprocess.run(
+        python(LIMITED, tmp_path / "corpus", tmp_path / "vectors", Path(__file__).parent),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("no space left for 6,400 bytes of vectors in")
+    assert [name for name in files_below(tmp_path / "vectors") if name.endswith(".f32")] == []
+
+
+class Stops(CountingEncoder):
+    """Fails after some texts, as a damaged model or Ctrl-C would."""
+
+    def __init__(self, after: int, error: BaseException) -> None:
+        super().__init__()
+        self._after, self._error = after, error
+
+    def encode_documents(self, titles, texts, advance=None):
+        if len(self.documents) + len(texts) > self._after:
+            raise self._error
+        return super().encode_documents(titles, texts, advance)
+
+
+@pytest.mark.parametrize("error", [RetrieverError("NaN"), KeyboardInterrupt()], ids=repr)
+def test_an_error_of_the_encoder_leaves_finished_shards_no_lock_and_no_thread(
+    error, corpus, store, tmp_path
+):
+    before = set(threading.enumerate())
+    with pytest.raises(type(error)):
+        encode(store, corpus, Stops(8, error))
+    assert set(threading.enumerate()) == before
+    names = {Path(name).suffix for name in files_below(tmp_path / "vectors")}
+    assert names == {".corpus", ".f32", ".json", ".keys"}
+    assert store.plan(CountingEncoder(), corpus).missing_rows == 2
+
+
+class Ahead(CountingEncoder):
+    """Tells preparing from encoding, and in which thread each happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.events: list[tuple[str, int, bool]] = []
+        self.prepared_next = threading.Event()
+
+    def prepare_documents(self, titles, texts):
+        self._note("prepare", texts)
+        if len(self.events) > 1:
+            self.prepared_next.set()
+
+        def encode_prepared(advance=None):
+            assert self.prepared_next.wait(30), "the next shard was not prepared meanwhile"
+            self._note("encode", texts)
+            return self.encode_documents(titles, texts, advance)
+
+        return encode_prepared
+
+    def _note(self, what, texts):
+        first = int(texts[0].split()[-1])
+        self.events.append((what, first, threading.current_thread() is threading.main_thread()))
+
+
+def test_the_next_shard_is_prepared_in_a_thread_while_one_is_encoded(corpus, store):
+    encoder = Ahead()
+    vectors = encode(store, corpus, encoder)
+    assert np.array_equal(everything(vectors), directly(corpus))
+    assert [event for event in encoder.events if event[0] == "encode"] == [
+        ("encode", 0, True),
+        ("encode", 4, True),
+        ("encode", 8, True),
+    ]
+    assert sorted(event for event in encoder.events if event[0] == "prepare") == [
+        ("prepare", 0, False),
+        ("prepare", 4, False),
+        ("prepare", 8, False),
+    ]
+    assert encoder.clock.seconds["write"] > 0
+
+
+WORK = """
+    import sys, time
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[4])
+    from stores_for_tests import CountingEncoder, encode
+    from bench import store as store_module
+    from datasets_cfg.corpus import Corpus
+
+    class SlowEncoder(CountingEncoder):
+        def encode_documents(self, titles, texts, advance=None):
+            time.sleep(float(sys.argv[3]))
+            return super().encode_documents(titles, texts, advance)
+
+    store_module.SHARD_ROWS = 4
+    encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
+    print("ready", flush=True)
+    vectors = encode(store_module.VectorStore(Path(sys.argv[2])), corpus, encoder)
+    print(len(encoder.documents), len(vectors.places))
+"""
+
+
+def python(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+
+
+def working(tmp_path: Path, folder: str, pause_s: float = 0.02) -> subprocess.Popen:
+    command = python(WORK, tmp_path / "corpus", tmp_path / folder, pause_s, Path(__file__).parent)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path):
     corpus = corpus_of(numbered(40), tmp_path / "corpus")
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
-    killed = tmp_path / "killed"
-    recipe = msgspec.json.encode(RECIPE).decode()
-    command = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(SLOW_WORK),
-        recipe,
-        killed,
-        tmp_path / "corpus",
-    ]
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        wait_for_a_shard(killed, process)
-        process.send_signal(signal.SIGKILL)
+    moments, killed = random.Random(0), 0
+    for _ in range(5):
+        with working(tmp_path, "killed") as process:
+            process.stdout.readline()
+            time.sleep(moments.uniform(0.01, 0.12))
+            process.send_signal(signal.SIGKILL)
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
     encoder = CountingEncoder()
-    encode(VectorStore(killed), corpus, encoder)
-    assert 0 < len(encoder.documents) < 40
-    # A kill may leave a temporary file, whose name starts with a dot, and nothing else.
-    left = {name: data for name, data in files_below(killed).items() if "/." not in name}
-    assert left == files_below(tmp_path / "undisturbed")
+    vectors = encode(VectorStore(tmp_path / "killed"), corpus, encoder)
+    assert files_below(tmp_path / "killed") == files_below(tmp_path / "undisturbed")
+    assert np.array_equal(everything(vectors), directly(corpus))
 
 
-def wait_for_a_shard(folder: Path, process: subprocess.Popen, limit_s: float = 60.0) -> None:
+@pytest.mark.parametrize("suffix", [".f32", ".keys", ".json"])
+def test_a_kill_between_two_files_of_a_shard_is_mended(suffix, corpus, store, tmp_path):
+    encode(store, corpus)
+    undisturbed = files_below(tmp_path / "vectors")
+    shard = encode(store, corpus).shards[1]
+    shard.manifest_path.unlink()
+    shard.manifest_path.with_suffix(".lock").touch()
+    left = shard.manifest_path.with_suffix(suffix)
+    left.with_name(f".{left.name}.abc123").write_bytes(b"half")
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert files_below(tmp_path / "vectors") == undisturbed
+
+
+def test_a_temporary_file_of_a_process_at_work_stays(corpus, store, tmp_path):
+    shard = encode(store, corpus).shards[1]
+    claim = Claim.take(shard.manifest_path.with_suffix(".lock"))
+    temporary = shard.path.with_name(f".{shard.path.name}.abc123")
+    temporary.touch()
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert temporary.exists()
+    claim.release()
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert not temporary.exists()
+
+
+def test_two_processes_share_the_work_and_the_result(tmp_path):
+    corpus = corpus_of(numbered(60), tmp_path / "corpus")
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    both = [working(tmp_path, "shared", pause_s=0.1) for _ in range(2)]
+    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    encoded = [int(count) for _, count, _ in answers]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(encoded) == 60
+    assert all(encoded)
+    assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
+
+
+def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_path):
+    corpus = corpus_of(numbered(4), tmp_path / "corpus")
+    with working(tmp_path, "vectors", pause_s=600) as other:
+        wait_for_a_claim(tmp_path / "vectors", other)
+        killer = threading.Timer(0.3, other.kill)
+        killer.start()
+        encoder, done = CountingEncoder(), []
+        store = VectorStore(tmp_path / "vectors")
+        vectors = store.documents(encoder, corpus, store.plan(encoder, corpus), done.append)
+        killer.join()
+    assert len(encoder.documents) == sum(done) == 4
+    assert np.array_equal(everything(vectors), directly(corpus))
+
+
+def wait_for_a_claim(folder: Path, process: subprocess.Popen, limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
-    while not any(folder.rglob("*.json")):
-        assert process.poll() is None, "the work ended before it was killed"
-        assert time.monotonic() < end, "no shard was written"
+    while len(list(folder.rglob("????????????????????????????????.lock"))) == 0:
+        assert process.poll() is None, "the work ended before it claimed a shard"
+        assert time.monotonic() < end, "no shard was claimed"
         time.sleep(0.01)
 
 
 def test_queries_are_encoded_once(store):
-    encoder, texts = CountingEncoder(), ["one query", "another", ""]
+    encoder, texts = CountingEncoder(), ["one query", "another", "", "one query"]
     first = store.queries(encoder, texts)
     again = store.queries(encoder, texts)
-    assert encoder.queries == texts
+    assert encoder.queries == texts[:3]
     expected = HashingEncoder(RECIPE).encode_queries(texts)
     assert first.tobytes() == again.tobytes() == expected.tobytes()
 
 
-def test_queries_in_another_order_are_other_queries(store):
+def test_queries_of_another_split_encode_what_is_new(store):
     encoder = CountingEncoder()
     forth = store.queries(encoder, ["one", "two"])
-    back = store.queries(encoder, ["two", "one"])
-    assert np.array_equal(forth, back[::-1])
+    back = store.queries(encoder, ["two", "three", "one"])
+    assert encoder.queries == ["one", "two", "three"]
+    assert np.array_equal(forth, back[[2, 0]])
 
 
 def test_no_query_gives_no_vector(store):
@@ -392,7 +594,8 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
 
 
-def test_a_fact_is_not_taken_for_a_shards_manifest(store):
+def test_a_fact_outlives_the_shards_beside_it(corpus, store):
     encoder = CountingEncoder()
-    store.remember(encoder, "x", lambda: {"rows": 1, "dim": DIM, "sha256": ""})
-    assert store.queries(encoder, ["x"]).shape == (1, DIM)
+    store.remember(encoder, "x", lambda: {"value": 1})
+    encode(store, corpus, encoder)
+    assert store.remember(encoder, "x", lambda: {"value": 2}) == {"value": 1}

@@ -166,7 +166,7 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
         (result,) = json.loads(done.stdout)["results"]
         found.append((result, set(done.stderr.split())))
     (cold, cold_modules), (warm, warm_modules) = found
-    assert cold["timings"]["encoded_documents"] == len(DOCUMENTS)
+    assert cold["timings"]["encoded_documents"] == len(set(DOCUMENTS.values()))
     assert warm["timings"]["encoded_documents"] == 0
     assert "torch" in cold_modules
     assert not {"torch", "transformers", "sentence_transformers"} & warm_modules
@@ -201,7 +201,7 @@ def test_query_ids_that_are_document_ids_by_accident_change_nothing(
 def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection: Path) -> None:
     with (collection / "corpus.jsonl").open("a") as file:
         for number in range(12_000):
-            text = " ".join(f"word{number * step % 997}" for step in range(1, 60))
+            text = " ".join(f"word{number * step}" for step in range(1, 60))
             file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
     arguments = ("run", collection, "--model", "hashing")
     cut = process(tmp_path, *arguments)
@@ -221,7 +221,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection
     assert resumed.communicate(timeout=120) is not None
     assert resumed.returncode == 0
     first = only_result(tmp_path)
-    assert load(first).timings.encoded_documents <= 12_005 - 2048
+    assert load(first).timings.encoded_documents <= 12_004 - 2048
     assert kept <= {path.name for path in shards.glob("*/*.f32")}
     fresh = tmp_path / "fresh"
     assert bench(fresh, *arguments) == 0

@@ -1,0 +1,176 @@
+"""What the store of vectors holds by model: how much, since when, whether it is whole."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from bench.claims import FolderInUse
+from bench.errors import BenchError
+from bench.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
+from bench.shards import MANIFEST_NAME, DamagedError, Manifest, read_shard
+from bench.store import KEYS_FOLDER, RECIPE_FILE
+
+UNKNOWN = "unknown"
+DAY_S = 86_400
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """One folder of the store.
+
+    Attributes:
+        model: its name; ``unknown`` for a folder that does not say, as of an older version.
+        fingerprint: the folder's name, the first half of the recipe's fingerprint.
+        texts: distinct texts with a vector; None where that is not known.
+        dtype: of the vectors.
+        bytes: on disk, all files.
+        last_used: seconds since the epoch.
+    """
+
+    model: str
+    fingerprint: str
+    texts: int | None
+    dtype: str
+    bytes: int
+    last_used: float
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A file that is not what was written, and how it shows."""
+
+    path: str
+    reason: str
+
+
+class _Described(msgspec.Struct):
+    """What is read of ``recipe.json``, also one of another version."""
+
+    model: str
+    store_dtype: str = "float32"
+
+
+def usage(store: Path) -> list[Stored]:
+    """The folders of a store, the largest first."""
+    rows = [_stored(folder) for folder in _folders(store)]
+    return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
+
+
+def damaged(store: Path) -> Iterator[Damage]:
+    """Read everything in a store and name what does not fit its checksum."""
+    with ThreadPoolExecutor() as pool:
+        for folder in _folders(store):
+            for found in pool.map(_damage, sorted(folder.iterdir())):
+                if found:
+                    yield found
+
+
+def selected(
+    rows: Sequence[Stored], names: Iterable[str], older_than_days: float | None, now: float
+) -> list[Stored]:
+    """Rows of some models, or of all where none is named, that were not used for some days.
+
+    Args:
+        names: of models, or the first letters of fingerprints.
+        now: seconds since the epoch.
+
+    Raises:
+        BenchError: a name is that of nothing in the store.
+    """
+    chosen = list(rows)
+    if names := list(names):
+        for name in names:
+            if not any(_is_called(row, name) for row in rows):
+                raise BenchError(
+                    f"no vectors of {name!r} are stored",
+                    f"stored: {', '.join(sorted({row.model for row in rows})) or 'nothing'}",
+                )
+        chosen = [row for row in rows if any(_is_called(row, name) for name in names)]
+    if older_than_days is not None:
+        chosen = [row for row in chosen if now - row.last_used > older_than_days * DAY_S]
+    return chosen
+
+
+def remove(store: Path, row: Stored) -> bool:
+    """Remove a folder with all its vectors; False, and nothing happens, where it is in use."""
+    folder = store / row.fingerprint
+    alone = FolderInUse.removing(folder)
+    if alone is None:
+        return False
+    try:
+        shutil.rmtree(folder)
+    finally:
+        alone.release()
+    return True
+
+
+def _folders(store: Path) -> list[Path]:
+    return sorted(path for path in store.iterdir() if path.is_dir()) if store.is_dir() else []
+
+
+def _is_called(row: Stored, name: str) -> bool:
+    return bool(name) and (row.model == name or row.fingerprint.startswith(name))
+
+
+def _stored(folder: Path) -> Stored:
+    files = _files(folder)
+    described = _described(folder)
+    times = {path: status.st_mtime for path, status in files.items()}
+    latest = max(times.values(), default=folder.stat().st_mtime)
+    return Stored(
+        model=described.model,
+        fingerprint=folder.name,
+        texts=_texts(folder, files),
+        dtype=described.store_dtype,
+        bytes=sum(status.st_size for status in files.values()),
+        last_used=times.get(folder / RECIPE_FILE, latest),
+    )
+
+
+def _files(folder: Path) -> dict[Path, os.stat_result]:
+    files = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # a temporary file of a process at work
+            files[path] = path.stat()
+    return files
+
+
+def _described(folder: Path) -> _Described:
+    if folder.name == KEYS_FOLDER:
+        return _Described("(keys of corpora)", "")
+    try:
+        return msgspec.json.decode((folder / RECIPE_FILE).read_bytes(), type=_Described)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _Described(UNKNOWN, "")
+
+
+def _texts(folder: Path, files: Mapping[Path, os.stat_result]) -> int | None:
+    if folder.name == KEYS_FOLDER:
+        kept = [status for path, status in files.items() if path.suffix == CORPUS_SUFFIX]
+        return sum(status.st_size // KEY_BYTES - 1 for status in kept)
+    if folder / RECIPE_FILE not in files:
+        return None
+    return sum(_rows(path) for path in files if MANIFEST_NAME.fullmatch(path.name))
+
+
+def _rows(manifest_path: Path) -> int:
+    try:
+        return msgspec.json.decode(manifest_path.read_bytes(), type=Manifest).rows
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return 0
+
+
+def _damage(path: Path) -> Damage | None:
+    try:
+        if path.parent.name == KEYS_FOLDER and path.suffix == CORPUS_SUFFIX and not is_whole(path):
+            raise DamagedError(f"{path.name} has another checksum")
+        if MANIFEST_NAME.fullmatch(path.name):
+            read_shard(path)[0].check()
+    except FileNotFoundError:
+        return None  # another process has just removed it
+    except DamagedError as error:
+        return Damage(str(path), str(error))
+    return None

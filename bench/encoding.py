@@ -1,0 +1,132 @@
+"""Encode what is missing, shard by shard, together with whoever works on the same store.
+
+Texts of the next shard are tokenised and vectors of the last one written while one is encoded.
+A shard is claimed before it is prepared; what another process has claimed comes last, when it is
+waited for.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.claims import Claim
+from bench.disk_full import explained
+from bench.keys import Ints, Keys, name_of
+
+Floats = npt.NDArray[np.float32]
+Advance = Callable[[int], None]
+Encode = Callable[[Advance | None], Floats]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Texts that become one shard: their keys, and their rows where they are read from."""
+
+    keys: Keys
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How batches become shards in a folder.
+
+    Attributes:
+        prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.
+        keep: writes a shard; called in another.
+        advance: called with the number of texts done, here or by another process.
+    """
+
+    folder: Path
+    prepare: Callable[[Batch], Encode]
+    keep: Callable[[Batch, Floats], None]
+    advance: Advance | None
+
+    def do(self, batches: Sequence[Batch]) -> None:
+        """Make all of these shards, or wait for them.
+
+        Raises:
+            BenchError: no space is left.
+            RetrieverError: the encoder fails.
+        """
+        refused: list[Batch] = []
+        with (
+            ExitStack() as claims,
+            ThreadPoolExecutor(1) as writer,
+            closing(self._prepared(self._free(batches, refused, claims))) as prepared,
+        ):
+            writing: Future[None] | None = None
+            for batch, claim, encode in prepared:
+                vectors = encode(self.advance)
+                if writing:
+                    writing.result()
+                writing = writer.submit(self._finish, batch, claim, vectors)
+            if writing:
+                writing.result()
+        if refused:
+            logger.warning("another process encodes %d shards of these texts", len(refused))
+        for batch in refused:  # without another claim in hand, so that none waits for the other
+            self._wait_for(batch)
+
+    def _free(
+        self, batches: Sequence[Batch], refused: list[Batch], claims: ExitStack
+    ) -> Iterator[tuple[Batch, Claim]]:
+        """Claim one batch after the other; what others have claimed goes to ``refused``."""
+        for batch in batches:
+            claim = self._claim(batch, wait=False)
+            if claim is None:
+                refused.append(batch)
+                continue
+            claims.callback(claim.release)
+            if self._is_there(batch):
+                claim.release()
+            else:
+                yield batch, claim
+
+    def _prepared(
+        self, claimed: Iterator[tuple[Batch, Claim]]
+    ) -> Generator[tuple[Batch, Claim, Encode]]:
+        """With what encodes each; the next one is prepared while one is in use."""
+        with ThreadPoolExecutor(1) as ahead:
+            last: tuple[Batch, Claim, Future[Encode]] | None = None
+            for batch, claim in claimed:
+                coming = batch, claim, ahead.submit(self.prepare, batch)
+                if last:
+                    yield last[0], last[1], last[2].result()
+                last = coming
+            if last:
+                yield last[0], last[1], last[2].result()
+
+    def _finish(self, batch: Batch, claim: Claim, vectors: Floats) -> None:
+        self.keep(batch, vectors)
+        claim.release()
+
+    def _wait_for(self, batch: Batch) -> None:
+        claim = self._claim(batch, wait=True)
+        if claim is None:
+            return
+        try:
+            if not self._is_there(batch):  # the other process has died
+                self.keep(batch, self.prepare(batch)(self.advance))
+        finally:
+            claim.release()
+
+    def _claim(self, batch: Batch, wait: bool) -> Claim | None:
+        with explained(self.folder):
+            return Claim.take(self.folder / f"{name_of(batch.keys)}.lock", wait)
+
+    def _is_there(self, batch: Batch) -> bool:
+        there = (self.folder / f"{name_of(batch.keys)}.json").exists()
+        if there and self.advance:
+            self.advance(len(batch))
+        return there

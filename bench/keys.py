@@ -1,0 +1,147 @@
+"""What a stored vector is found by: the hash of one text in one role.
+
+A key is BLAKE2b, 128 bits, over the length of the title, the title, the length of the text and
+the text; the role is BLAKE2b's personalisation. Keys are uint64 ``(n, 2)``: 16 bytes a text, so
+that the keys of 5 million documents are 80 MB and are compared without Python objects.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.atomic import replacing
+from bench.claims import Claim
+from bench.disk_full import explained
+from datasets_cfg.corpus import Corpus
+
+Role = Literal["document", "query"]
+Keys = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+KEY_BYTES = 16
+CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest
+BATCH_DOCUMENTS = 1 << 13  # as Python strings at a time
+
+
+def document_keys(titles: Sequence[str], texts: Sequence[str]) -> Keys:
+    """Keys of documents, ``(n, 2)``."""
+    return keys_from_bytes(b"".join(_digests("document", zip(titles, texts, strict=True))))
+
+
+def query_keys(texts: Sequence[str]) -> Keys:
+    """Keys of queries, ``(n, 2)``."""
+    return keys_from_bytes(b"".join(_digests("query", (("", text) for text in texts))))
+
+
+def corpus_keys(corpus: Corpus, folder: Path) -> Keys:
+    """Keys of all documents of a corpus, ``(n, 2)``; kept in a file, so that texts are read once.
+
+    The file is named after the content of the corpus and begins with a checksum: where it is
+    missing or damaged, the texts are read again.
+    """
+    path = folder / f"{corpus.sha256}{CORPUS_SUFFIX}"
+    kept = _read(path, len(corpus))
+    if kept is not None:
+        return kept
+    content = b"".join(
+        document_keys(titles, texts).tobytes()
+        for _, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS)
+    )
+    with explained(folder):
+        _keep(path, _checksum(content) + content)
+    return keys_from_bytes(content)
+
+
+def keys_from_bytes(content: bytes | memoryview) -> Keys:
+    """Keys as they are stored: 16 bytes each."""
+    return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+
+
+def name_of(keys: Keys) -> str:
+    """Hash of keys in their order, 32 hexadecimal digits."""
+    return hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=KEY_BYTES).hexdigest()
+
+
+def first_rows(keys: Keys) -> Ints:
+    """Rows of the first occurrence of each key, rising, int64."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order]
+    is_first = np.ones(len(keys), np.bool_)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return np.sort(order[is_first])
+
+
+def find(keys: Keys, among: Keys) -> Ints:
+    """For each key its first row ``among`` others, int64 ``(n,)``; -1 where it is not there.
+
+    Both are sorted by their upper halves, because a search in rising order stays in the
+    processor's cache. Two different keys may share an upper half: then the next row is looked at.
+    """
+    found = np.full(len(keys), -1, np.int64)
+    order = np.argsort(among[:, 0], kind="stable")
+    upper = among[order, 0]
+    asked = np.argsort(keys[:, 0], kind="stable")
+    place = np.searchsorted(upper, keys[asked, 0])
+    while len(asked):
+        inside = place < len(upper)
+        asked, place = asked[inside], place[inside]
+        alike = upper[place] == keys[asked, 0]
+        asked, place = asked[alike], place[alike]
+        rows = order[place]
+        same = among[rows, 1] == keys[asked, 1]
+        found[asked[same]] = rows[same]
+        asked, place = asked[~same], place[~same] + 1
+    return found
+
+
+def _digests(role: Role, documents: Iterable[tuple[str, str]]) -> Iterator[bytes]:
+    person = role.encode()
+    for title, text in documents:
+        first, second = title.encode(), text.encode()
+        content = b"".join(
+            (len(first).to_bytes(8, "little"), first, len(second).to_bytes(8, "little"), second)
+        )
+        yield hashlib.blake2b(content, digest_size=KEY_BYTES, person=person).digest()
+
+
+def _read(path: Path, documents: int) -> Keys | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(content) != KEY_BYTES * (documents + 1):
+        return None
+    kept = memoryview(content)[KEY_BYTES:]
+    if content[:KEY_BYTES] != _checksum(kept):
+        return None
+    with suppress(OSError):  # the time of last use, where one may write
+        os.utime(path)
+    return keys_from_bytes(kept)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of keys fits its checksum."""
+    content = path.read_bytes()
+    return content[:KEY_BYTES] == _checksum(memoryview(content)[KEY_BYTES:])
+
+
+def _keep(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    claim = Claim.take(path.with_suffix(".lock"))
+    if claim is None:
+        return  # another process is writing the same bytes
+    try:
+        with replacing(path) as file:
+            file.write(content)
+    finally:
+        claim.release()
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()

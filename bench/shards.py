@@ -1,0 +1,204 @@
+"""Shards: the vectors of up to 2,048 texts that were encoded together, in three files.
+
+A shard's name is the hash of the keys of its texts in order, which is the plan it was encoded by.
+``NAME.f32`` or ``NAME.f16`` holds the vectors, row after row, little-endian; ``NAME.keys`` the
+keys; ``NAME.json`` is written last and says what the other two must be. Whoever writes or removes
+files of a shard holds the claim ``NAME.lock``.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bench.atomic import replacing
+from bench.claims import Claim
+from bench.disk_full import explained
+from bench.errors import BenchError
+from bench.keys import KEY_BYTES, Keys, Role, keys_from_bytes, name_of
+from retrievers.recipe import Recipe, StoreDtype
+
+Floats = npt.NDArray[np.float32]
+
+FORMAT = 1
+SUFFIXES: dict[StoreDtype, str] = {"float32": ".f32", "float16": ".f16"}
+DTYPES: dict[StoreDtype, str] = {"float32": "<f4", "float16": "<f2"}
+MANIFEST_NAME = re.compile(r"[0-9a-f]{32}\.json")
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the files of a shard hold: ``(rows, dim)`` vectors of texts in one role."""
+
+    format: int
+    role: Role
+    rows: int
+    dim: int
+    dtype: StoreDtype
+    vectors_sha256: str
+    keys_sha256: str
+
+
+class DamagedError(Exception):
+    """A shard is not what was written; the message says how."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Vectors ``(rows, dim)`` on disk, by the path of their manifest."""
+
+    manifest_path: Path
+    manifest: Manifest
+
+    @property
+    def rows(self) -> int:
+        """Number of texts."""
+        return self.manifest.rows
+
+    @property
+    def path(self) -> Path:
+        """File of the vectors."""
+        return self.manifest_path.with_suffix(SUFFIXES[self.manifest.dtype])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one vector on disk."""
+        return self.manifest.dim * np.dtype(DTYPES[self.manifest.dtype]).itemsize
+
+    def check(self) -> None:
+        """Compare the vectors with their checksum.
+
+        Raises:
+            DamagedError: they are not there, or not what was written.
+        """
+        try:
+            size = self.path.stat().st_size
+            if size != self.rows * self.row_bytes:
+                raise DamagedError(f"{self.path.name} has {size:,} bytes")
+            if _sha256(self.path) != self.manifest.vectors_sha256:
+                raise DamagedError(f"{self.path.name} has another checksum")
+        except FileNotFoundError as error:
+            raise DamagedError(f"{self.path.name} is missing") from error
+
+
+def read_shard(manifest_path: Path) -> tuple[Shard, Keys]:
+    """What a manifest says, and the keys; the vectors are not read.
+
+    Raises:
+        DamagedError: manifest and keys are not what was written.
+        FileNotFoundError: there is no manifest.
+    """
+    try:
+        manifest = msgspec.json.decode(manifest_path.read_bytes(), type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{manifest_path.name} is not readable") from error
+    keys_path = manifest_path.with_suffix(".keys")
+    try:
+        content = keys_path.read_bytes()
+    except FileNotFoundError as error:
+        raise DamagedError(f"{keys_path.name} is missing") from error
+    if (
+        manifest.format != FORMAT
+        or len(content) != manifest.rows * KEY_BYTES
+        or hashlib.sha256(content).hexdigest() != manifest.keys_sha256
+    ):
+        raise DamagedError(f"{keys_path.name} does not fit its manifest")
+    return Shard(manifest_path, manifest), keys_from_bytes(content)
+
+
+def write_shard(folder: Path, role: Role, recipe: Recipe, keys: Keys, vectors: Floats) -> Path:
+    """Keep vectors; returns the path of the manifest.
+
+    Raises:
+        BenchError: no space is left, or a number is too large for float16.
+    """
+    content = stored(vectors, recipe)
+    key_bytes = keys.astype("<u8").tobytes()
+    manifest = Manifest(
+        format=FORMAT,
+        role=role,
+        rows=len(vectors),
+        dim=vectors.shape[1],
+        dtype=recipe.store_dtype,
+        vectors_sha256=hashlib.sha256(content.data).hexdigest(),
+        keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
+    )
+    path = folder / f"{name_of(keys)}.json"
+    with explained(folder, f"for {content.nbytes:,} bytes of vectors "):
+        with replacing(path.with_suffix(SUFFIXES[recipe.store_dtype])) as file:
+            file.write(content.data)
+        with replacing(path.with_suffix(".keys")) as file:
+            file.write(key_bytes)
+        with replacing(path) as file:
+            file.write(msgspec.json.encode(manifest))
+    return path
+
+
+def stored(vectors: Floats, recipe: Recipe) -> npt.NDArray[np.floating]:
+    """Vectors as they are written: of the recipe's store dtype, little-endian, C order.
+
+    Raises:
+        BenchError: a number is too large for float16, which ends at 65,504.
+    """
+    with np.errstate(over="ignore"):
+        content = np.ascontiguousarray(vectors, dtype=DTYPES[recipe.store_dtype])
+    lost = int((~np.isfinite(content)).sum())
+    if lost:
+        largest = float(np.abs(vectors).max())
+        raise BenchError(
+            f"{recipe.model}: {lost:,} numbers of these vectors are too large for float16: "
+            f"the largest is {largest:,.0f}, and float16 ends at 65,504",
+            "leave out --store-dtype float16",
+        )
+    return content
+
+
+def discard(manifest_path: Path) -> None:
+    """Remove a damaged shard, unless it was written anew meanwhile or is just being written."""
+    claim = Claim.take(manifest_path.with_suffix(".lock"))
+    if claim is None:
+        return
+    try:
+        read_shard(manifest_path)[0].check()
+    except FileNotFoundError:
+        pass
+    except DamagedError:
+        for suffix in (".json", *SUFFIXES.values(), ".keys"):  # the manifest first
+            manifest_path.with_suffix(suffix).unlink(missing_ok=True)
+    finally:
+        claim.release()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left: temporary files, locks, and files without a manifest.
+
+    What belongs to a name that somebody has claimed stays.
+    """
+    files = defaultdict(set)
+    for path in folder.iterdir():
+        files[path.name.removeprefix(".").partition(".")[0]].add(path.name)
+    for name, present in files.items():
+        if f"{name}.lock" in present or _left_over(name, present):
+            claim = Claim.take(folder / f"{name}.lock")
+            if claim is not None:
+                present = {path.name for path in folder.glob(f"*{name}.*")}
+                for leftover in _left_over(name, present):
+                    (folder / leftover).unlink()
+                claim.release()
+
+
+def _left_over(name: str, present: set[str]) -> set[str]:
+    unfinished = {file for file in present if file.startswith(f".{name}.")}
+    if f"{name}.json" not in present:
+        data = (*SUFFIXES.values(), ".keys")
+        unfinished |= present & {f"{name}{suffix}" for suffix in data}
+    return unfinished
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
