@@ -96,9 +96,8 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
     """
     if not choices.force:
         _check_protocols(entrants, choices)
-    names = dict.fromkeys(name for entrant in entrants for name in sorted(entrant.entries))
-    wanted = [name for name in names if choices.wanted(name)]
-    panels = [panel_of(name, entrants, choices) for name in sorted(wanted)]
+    names = {name for one in entrants for name in one.entries if choices.wanted(name)}
+    panels = [panel_of(name, entrants, choices) for name in sorted(names)]
     if not any(len(panel.columns) > 1 for panel in panels):
         raise _nothing_shared(entrants, panels, choices)
     return [_compare_two(pair, panels, choices) for pair in combinations(entrants, 2)]

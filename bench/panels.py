@@ -133,7 +133,29 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
             the models have different queries.
     """
     measure = _measure(collection, entrants, choices)
-    gaps, values = {}, {}
+    values, gaps = _values(collection, measure, entrants)
+    queries = _common_queries(collection, values, choices.force)
+    scores = np.array([[value[query] for value in values.values()] for query in queries])
+    if not np.isfinite(scores).all():
+        raise BenchError(f"a value of {measure} on {collection} is not a number")
+    return Panel(
+        collection=collection,
+        measure=measure,
+        columns={name: column for column, name in enumerate(values)},
+        gaps=gaps,
+        scores=scores,
+        resampled=resample(scores, choices.resampling, _stream(collection))
+        if len(values) > 1
+        else None,
+        left_out=len(set().union(*values.values())) - len(queries),
+    )
+
+
+def _values(
+    collection: str, measure: str, entrants: Sequence[Entrant]
+) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """Values of the queries by model; and why a model has none."""
+    values, gaps = {}, {}
     for entrant in entrants:
         if collection not in entrant.entries:
             gaps[entrant.name] = "no result"
@@ -143,16 +165,7 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
             values[entrant.name] = dict(zip(ids, by_measure[measure].tolist(), strict=True))
         else:
             gaps[entrant.name] = f"no {measure}, but {', '.join(by_measure)}"
-    queries = _common_queries(collection, values, choices.force)
-    scores = np.array([[value[query] for value in values.values()] for query in queries])
-    if not np.isfinite(scores).all():
-        raise BenchError(f"a value of {measure} on {collection} is not a number")
-    resampled = None
-    if len(values) > 1:
-        resampled = resample(scores, choices.resampling, _stream(collection))
-    most = len(set().union(*values.values()))
-    columns = {name: column for column, name in enumerate(values)}
-    return Panel(collection, measure, columns, gaps, scores, resampled, most - len(queries))
+    return values, gaps
 
 
 def _measure(collection: str, entrants: Sequence[Entrant], choices: Choices) -> str:
