@@ -6,7 +6,7 @@ clock. Tools that are compared take turns over the same texts and weights.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -76,6 +76,7 @@ class Subject:
 
     Attributes:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
+        encoder: with the prompts for ``source``.
         source: a collection whose texts are used.
         place: folder for temporary files: writing vectors is part of what is measured.
         arguments: of ``run`` for this model.
@@ -232,10 +233,12 @@ def _growth(subject: Subject, plan: Plan, say: Say) -> tuple[Growth, ...]:
 
 def _race(subject: Subject, plan: Plan, dataset: Dataset, say: Say) -> Race:
     tools = [tool for tool in plan.against if tool in PROGRAMS]
-    say(f"{dataset.name} from end to end: bench{''.join(f', {tool}' for tool in tools)}")
+    say(f"{dataset.name} from end to end: {', '.join(['bench', *tools])}")
+    prompts = subject.model.recipe.for_dataset(dataset.name).prompts
+    job = replace(subject.job, query_prompt=prompts.query, document_prompt=prompts.document)
     return race(
         dataset,
-        subject.job,
+        job,
         tools,
         subject.arguments,
         plan.rounds,

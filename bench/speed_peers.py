@@ -21,7 +21,7 @@ from bench.peers.job import Job
 from bench.speed_encode import Pass
 from bench.speed_machine import peak_bytes
 from bench.speed_texts import Texts
-from retrievers.model import Model
+from retrievers.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.02
@@ -51,30 +51,10 @@ def check_installed(tools: Sequence[str]) -> None:
         )
 
 
-def job_for(model: Model, device: str, threads: int) -> Job:
-    """The same weights, length and precision for another tool.
-
-    Raises:
-        BenchError: what this model does cannot be told to other tools.
-    """
-    recipe = model.recipe
-    root = model.document.root if model.document else None
-    problems = {
-        "it has no transformer": recipe.kind != "transformer" or root is None,
-        "queries have an encoder of their own": model.query is not None,
-        "it has an adapter": recipe.adapter is not None,
-        f"title and text are joined by {recipe.title_join!r}": recipe.title_join != "space",
-        "its folder is not in the form of sentence-transformers": root is not None
-        and not (root / "modules.json").exists(),
-    }
-    said = [problem for problem, is_one in problems.items() if is_one]
-    if said:
-        raise BenchError(
-            f"{model.card.name} cannot be raced against other tools: {'; '.join(said)}",
-            "leave --against out, or name a model like minilm",
-        )
+def job_for(recipe: Recipe, weights: Path, device: str, threads: int) -> Job:
+    """The same weights, length and precision for another tool."""
     return Job(
-        weights=str(root),
+        weights=str(weights),
         device=device,
         dtype=recipe.dtype,
         threads=threads,

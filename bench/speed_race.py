@@ -125,12 +125,7 @@ def race(
     """
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         exported = export(dataset, Path(temporary) / "collection", limit)
-        own = replace(
-            job,
-            folder=str(exported.folder),
-            depth=dataset.facts.depth,
-            exclude_self=dataset.facts.exclude_self,
-        )
+        own = replace(job, folder=str(exported.folder), exclude_self=dataset.facts.exclude_self)
         names = (OURS, *tools)
         runs: dict[str, list[_Run]] = {name: [] for name in names}
         for turn in range(rounds):

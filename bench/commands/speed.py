@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from bench.speed import Plan, Subject, measure
 from bench.speed_peers import check_installed, job_for
 from bench.speed_race import PROGRAMS
 from bench.speed_records import SpeedReport
+from bench.speed_weights import as_sentence_transformers
 from datasets_cfg.catalogue import expand
 from reports.speed_tables import speed_tables
 from retrievers.model import Model
@@ -42,8 +44,9 @@ def speed(options: argparse.Namespace, cache_dir: Path) -> int:
 
         check_matplotlib()
     races = [open_named(name, options, cache_dir) for name in expand(options.names)]
-    subject = _subject(options, cache_dir, plan)
-    report = measure(subject, plan, races, _say)
+    with ExitStack() as stack:
+        subject = _subject(options, cache_dir, plan, stack)
+        report = measure(subject, plan, races, _say)
     if not options.json:
         print(speed_tables(report), end="\n\n")
     if options.plots:
@@ -80,21 +83,22 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _subject(options: argparse.Namespace, cache_dir: Path, plan: Plan) -> Subject:
+def _subject(options: argparse.Namespace, cache_dir: Path, plan: Plan, stack: ExitStack) -> Subject:
     (name,) = options.model
     contender = open_contender(name, options)
     if contender.encoder is None:
         raise BenchError(f"{contender.model.card.name} makes no vectors: there is nothing to time")
     source = open_named(SOURCE, argparse.Namespace(**{**vars(options), "split": None}), cache_dir)
     device, threads = _device_and_threads(contender.model, options.device)
-    job = Job(weights="", device=device, threads=threads)
-    if plan.against:
-        job = job_for(contender.model, device, threads)
     place = cache_dir / "speed"
     place.mkdir(parents=True, exist_ok=True)
+    job = Job(weights="", device=device, threads=threads)
+    if plan.against:
+        weights = stack.enter_context(as_sentence_transformers(contender.model, place))
+        recipe = contender.model.recipe.for_dataset(SOURCE)
+        job = job_for(recipe, weights, device, threads)
     encoder = contender.encoder.for_dataset(SOURCE)
-    model = contender.model.for_dataset(SOURCE)
-    return Subject(model, encoder, device, source, place, _arguments(options), job)
+    return Subject(contender.model, encoder, device, source, place, _arguments(options), job)
 
 
 def _device_and_threads(model: Model, device: str) -> tuple[str, int]:

@@ -27,11 +27,12 @@ def evaluate(job: Job) -> float:
         model_kwargs={"torch_dtype": job.dtype},
     )
     search = DenseRetrievalExactSearch(model, batch_size=job.batch_size)
-    depths = sorted({10, job.depth})
     kind = "cos_sim" if job.similarity == "cos" else "dot"
-    retriever = EvaluateRetrieval(search, k_values=depths, score_function=kind)
+    retriever = EvaluateRetrieval(search, score_function=kind)
     found = retriever.retrieve(corpus, queries)
-    ndcg, *_ = retriever.evaluate(qrels, found, depths, ignore_identical_ids=job.exclude_self)
+    ndcg, *_ = retriever.evaluate(
+        qrels, found, retriever.k_values, ignore_identical_ids=job.exclude_self
+    )
     return float(ndcg["NDCG@10"])
 
 

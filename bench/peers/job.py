@@ -19,7 +19,6 @@ class Job:
         similarity: ``cos`` or ``dot``.
         query_prompt, document_prompt: put before texts.
         folder: collection in BEIR's layout, for an evaluation.
-        depth: documents per query.
         exclude_self: whether the document whose id is the query's counts as no answer.
     """
 
@@ -33,7 +32,6 @@ class Job:
     query_prompt: str = ""
     document_prompt: str = ""
     folder: str = ""
-    depth: int = 1000
     exclude_self: bool = True
 
     def to_json(self) -> str:

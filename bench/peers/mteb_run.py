@@ -24,7 +24,6 @@ def local_task(job: Job) -> Any:
         """Documents, queries and judgements of one folder."""
 
         ignore_identical_ids = job.exclude_self
-        k_values = tuple(sorted({10, job.depth}))
         metadata = TaskMetadata(
             name="LocalRetrieval",
             description="A local collection.",
