@@ -84,9 +84,16 @@ def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
     return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
 
 
-def _standing(protocol: Protocol, some: Sequence[Stored]) -> tuple[bool, bool, str, Protocol]:
+def _standing(protocol: Protocol, some: Sequence[Stored]) -> tuple[bool, bool, str, int, bytes]:
+    """Larger for what stands for a collection; the last two only make the choice the same."""
     newest = max(one.result.conditions.time for one in some)
-    return protocol.official, _is_declared(protocol), newest, protocol
+    return (
+        protocol.official,
+        _is_declared(protocol),
+        newest,
+        len(some),
+        msgspec.json.encode(protocol),
+    )
 
 
 def _is_declared(protocol: Protocol) -> bool:
@@ -115,7 +122,8 @@ def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Store
     named: dict[str, dict[str, Stored]] = {}
     for model in sorted(by_model, key=natural):
         variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
-        for label, variant in zip(_labels(variants), variants, strict=True):
+        labelled = dict(zip(_labels(variants), variants, strict=True))
+        for label, variant in sorted(labelled.items(), key=lambda item: natural(item[0])):
             named[f"{model}{CHOICE}{label}" if label else model] = variant
     return named
 

@@ -119,9 +119,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def _notes(board: Board, headline: Place) -> str:
     return (
-        f"Intervals and groups are of {headline.name}. Models of one group cannot be told apart from its best at "
-        f"the 5 % level (paired sign flips, {board.resamples:,} resamples, Holm); intervals "
-        "are a bootstrap over queries. "
+        f"Intervals and groups are of {headline.name}: bootstrap over queries, 95 %, and paired "
+        f"sign flips, {board.resamples:,} resamples, Holm. Models of one group cannot be told "
+        "apart from its best at the 5 % level. "
         "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
         "them out and says how many members are left."
     )

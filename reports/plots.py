@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.leaderboard_records import Board, Column, Row, Score, SuiteColumn
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Place = Column | SuiteColumn
+Floats = npt.NDArray[np.float64]
 Fill = Callable[["Figure"], None]
 
 FRONT, REST = "#0072B2", "#7F7F7F"  # the first is Okabe and Ito's blue (2008)
@@ -53,7 +55,8 @@ def draw(board: Board, measure: str, site: Path) -> list[tuple[str, str]]:
 def _pictures(board: Board, measure: str) -> Iterator[tuple[str, str, tuple[float, float], Fill]]:
     headline = board.headline(measure)
     ranked = board.ranked(headline, measure)
-    shown = [place for place in (*board.suites, *board.columns) if _values(ranked, place, measure)]
+    every: list[Place] = [*board.suites, *board.columns]
+    shown = [place for place in every if _values(ranked, place, measure)]
     size = (3 + 0.42 * len(shown), 2.2 + 0.24 * len(ranked))
     title = "Scores, shaded within each column"
     yield "heatmap", title, size, lambda figure: heat_map(figure, ranked, shown, measure)
@@ -109,9 +112,7 @@ def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], mea
     bar.set_ticks([0, 1], labels=["worst", "best"], fontsize=8)
 
 
-def _write_numbers(
-    axes: "Axes", values: np.ndarray[Any, Any], shades: np.ndarray[Any, Any]
-) -> None:
+def _write_numbers(axes: "Axes", values: Floats, shades: Floats) -> None:
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             colour = "black" if shades[row, column] > 0.55 else "white"
@@ -135,7 +136,7 @@ def quality_and_speed(
 ) -> None:
     """Up and to the right is better; models on the Pareto front are named."""
     axes = figure.subplots()
-    axes.set_xscale("log")
+    _log_scale(axes)
     axes.grid(alpha=0.3)
     front = pareto([(row.tokens_per_s or 0.0, score.value) for row, score in points])
     for number, (row, score) in enumerate(points):
@@ -164,6 +165,16 @@ def quality_and_speed(
         )
     axes.set_xlabel(f"tokens/s of encoding ({points[0][0].speed_device})")
     axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+
+
+def _log_scale(axes: "Axes") -> None:
+    """Plain numbers: the usual labels of a log scale are formulas, which names must not be."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -18,7 +18,6 @@ from bench.results import (
     Protocol,
     Result,
     Timings,
-    place,
 )
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.recipe import Recipe
@@ -130,7 +129,7 @@ def store(
             **changes,
         },
     )
-    folder = place(out, collection, "anything") / result.key
+    folder = out / digest(model, collection) / result.key
     folder.mkdir(parents=True)
     ids = [f"q{number}" for number in range(result.queries)]
     pq.write_table(pa.table({"query_id": ids, **arrays}), folder / SCORES_FILE)

@@ -1,0 +1,113 @@
+"""``leaderboard`` from stored results to what is printed or written."""
+
+import argparse
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.commands.leaderboard import leaderboard
+from bench.errors import BenchError
+from tests.bench.leaderboard_for_tests import MEASURE, script_data, store
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    place = tmp_path / "results"
+    store(place, "better", "one", {MEASURE: [0.75, 0.5], "R@100": [0.25, 0.25]})
+    store(place, "worse", "one", {MEASURE: [0.25, 0.5], "R@100": [0.5, 0.5]})
+    return place
+
+
+def options(results: Path, **changes: Any) -> argparse.Namespace:
+    fields = {
+        "results": results,
+        "out": results.parent / "site",
+        "format": "markdown",
+        "suite": "",
+        "measure": "",
+        "json": False,
+        "quiet": True,
+        **changes,
+    }
+    return argparse.Namespace(**fields)
+
+
+def printed(capsys, results: Path, **changes: Any) -> str:
+    assert leaderboard(options(results, **changes), results.parent) == 0
+    return capsys.readouterr().out
+
+
+def test_markdown_is_the_table_with_the_best_first(capsys, results):
+    text = printed(capsys, results)
+    assert text.index("better") < text.index("worse")
+    assert f"one {MEASURE}" in text
+
+
+def test_csv_is_read_back_with_the_scores_that_were_stored(capsys, results):
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, results, format="csv"))))
+    assert [(row["model"], float(row["value"])) for row in rows] == [
+        ("better", 0.625),
+        ("worse", 0.375),
+    ]
+
+
+def test_latex_is_one_tabular(capsys, results):
+    text = printed(capsys, results, format="latex")
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+
+
+@pytest.mark.parametrize("how", [{"json": True}, {"format": "json"}])
+def test_json_is_one_document_with_unrounded_scores(capsys, results, how):
+    board = json.loads(printed(capsys, results, **how))
+    (first, second) = board["rows"]
+    assert first["cells"]["one"]["scores"][MEASURE]["value"] == 0.625
+    assert second["cells"]["one"]["scores"]["R@100"]["value"] == 0.5
+    assert board["results"] == 2
+
+
+def test_another_measure_gives_another_order(capsys, results):
+    text = printed(capsys, results, measure="R@100")
+    assert text.index("worse") < text.index("better")
+
+
+def test_html_is_a_site_with_intervals_of_every_measure_and_its_first_page_is_named(
+    capsys, results
+):
+    index = Path(printed(capsys, results, format="html").strip())
+    assert index == results.parent / "site" / "index.html"
+    data = script_data(index.parent / "data.js")
+    scores = data["rows"][0]["cells"]["0"]["s"]
+    assert [scores[name][1] is not None for name in (MEASURE, "R@100")] == [True, True]
+
+
+def test_the_site_is_written_again_over_an_earlier_one(capsys, results):
+    for _ in range(2):
+        printed(capsys, results, format="html")
+
+
+def test_a_folder_of_other_files_is_not_written_to(results):
+    with pytest.raises(BenchError, match="holds other files"):
+        leaderboard(options(results, format="html", out=results), results.parent)
+    assert not (results / "index.html").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(results, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(BenchError, match="is a file"):
+        leaderboard(options(results, format="html", out=tmp_path / "taken"), tmp_path)
+
+
+def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
+    with pytest.raises(BenchError, match="holds no results"):
+        leaderboard(options(tmp_path / "nothing"), tmp_path)
+
+
+def test_a_damaged_record_is_named(results):
+    (file,) = list(results.rglob("result.json"))[:1]
+    file.write_text('{"schema": 1}')
+    with pytest.raises(BenchError, match=r"result\.json is not a result"):
+        leaderboard(options(results), results.parent)

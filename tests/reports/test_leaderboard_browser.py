@@ -1,0 +1,322 @@
+"""The site in a real browser, opened from disk: sorting, filtering, links, names that are attacks.
+
+Needs Chromium and selenium (the extra ``browser``); skipped with a reason without either.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.leaderboard import Choice, assemble
+from bench.leaderboard_rows import results_in
+from bench.results import Timings
+from bench.statistics import Resampling
+from datasets_cfg.catalogue import expand
+from reports.leaderboard_site import write_site
+from retrievers.card import Card, Expected
+from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+if not CHROMIUM or not DRIVER:
+    pytest.skip("needs Chromium and its chromedriver", allow_module_level=True)
+
+FORUMS = expand(["beir/cqadupstack"])
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    "<img src=x onerror=window.hacked=1>",
+    "</script><script>window.hacked=1</script>",
+    "javascript:window.hacked=1",
+    '"><svg onload=window.hacked=1>',
+    "\u2028window.hacked=1//\u2029",
+)
+SORT_BY = "thead th[data-column='{}'] button"
+
+
+def chromium() -> "webdriver.Chrome":
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1280,900",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["webdriver.Chrome"]:
+    driver = chromium()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    """A site with a complete suite, a gap, another protocol, two recipes, claims and attacks."""
+    place = tmp_path_factory.mktemp("leaderboard")
+    results = place / "results"
+    for number, name in enumerate(FORUMS):
+        store(results, "alpha", name, [0.5 + number / 100] * 30, in_domain=number == 0)
+        store(results, "beta", name, [0.25, 0.75] * 15)
+        if number:
+            store(results, "gamma", name, [0.9] * 30)
+    for tokens in (9, 128):
+        recipe = recipe_of("delta", max_document_tokens=tokens)
+        spent = Timings(encode_documents_s=1.0, encoded_tokens=1000 * tokens)
+        store(results, "delta", "beir/scifact", [tokens / 200] * 4, recipe=recipe, timings=spent)
+    shallow = protocol_of("beir/scifact", depth=10)
+    values = {MEASURE: [0.5, 0.25], "R@100": [1.0, 1.0]}
+    store(results, "alpha", "beir/scifact", values, protocol=shallow)
+    for number, name in enumerate(HOSTILE):
+        store(results, name, f"{name}-set", [0.1 * number], recipe=None, index="")
+    claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=HOSTILE[0])
+    cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim,))}
+    choice = Choice(every_measure=True)
+    board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
+    return write_site(board, place / "site")
+
+
+def opened(browser, page: Path) -> None:
+    browser.get_log("browser")
+    browser.get(page.as_uri())
+
+
+def texts(browser, selector: str) -> list[str]:
+    """Texts of what is visible."""
+    script = (
+        "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())"
+        ".map(e => e.textContent)"
+    )
+    return browser.execute_script(script, selector)
+
+
+def models(browser) -> list[str]:
+    return texts(browser, "#table tbody th.model")
+
+
+def press(browser, selector: str) -> None:
+    browser.find_element("css selector", selector).click()
+
+
+def choose(browser, selector: str, value: str) -> None:
+    press(browser, f"{selector} option[value='{value}']")
+
+
+def column_of(browser, name: str) -> str:
+    """Id of the column of a suite or collection."""
+    script = "return 'place-' + BOARD.places.find(one => one.name === arguments[0]).id"
+    return browser.execute_script(script, name)
+
+
+def column(browser, identity: str) -> list[str]:
+    """Visible cells of a column, from the top."""
+    script = (
+        "const at = [...document.querySelectorAll('#table thead th')]"
+        ".findIndex(one => one.dataset.column === arguments[0]);"
+        "return [...document.querySelectorAll('#table tbody tr:not([hidden])')]"
+        ".map(line => line.children[at].textContent)"
+    )
+    return browser.execute_script(script, identity)
+
+
+def test_models_are_ranked_by_the_first_whole_suite_with_gaps_last(browser, index):
+    opened(browser, index)
+    assert models(browser)[:2] == ["alpha", "beta"]
+    suite = column(browser, column_of(browser, "beir/cqadupstack"))
+    assert suite[:2] == ["0.5550*", "0.5000"]
+    assert "1 of 12 missing" in suite[2:]
+    assert column(browser, "group")[:3] == ["1", "2", ""]
+
+
+def test_a_click_sorts_another_one_reverses_and_gaps_stay_last(browser, index):
+    opened(browser, index)
+    name = column_of(browser, FORUMS[1])
+    press(browser, SORT_BY.format(name))
+    assert models(browser)[:3] == ["gamma", "alpha", "beta"]
+    head = browser.find_element("css selector", f"th[data-column='{name}']")
+    assert head.get_attribute("aria-sort") == "descending"
+    press(browser, SORT_BY.format(name))
+    assert models(browser)[:3] == ["beta", "alpha", "gamma"]
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(browser, name)[3:] == [""] * (len(models(browser)) - 3)
+    assert len(browser.find_elements("css selector", "#table [aria-sort]")) == 1
+
+
+def test_headers_are_reached_and_pressed_with_the_keyboard(browser, index):
+    opened(browser, index)
+    head = browser.find_element("css selector", SORT_BY.format("model"))
+    browser.execute_script("arguments[0].focus()", head)
+    browser.switch_to.active_element.send_keys("\ue007")  # Enter
+    shown = models(browser)
+    assert shown.index("alpha") < shown.index("beta") < shown.index("gamma")
+    assert "delta@max_document_tokens=9" in shown
+    assert shown.index("delta@max_document_tokens=9") + 1 == shown.index(
+        "delta@max_document_tokens=128"
+    )
+
+
+def test_numbers_sort_as_numbers(browser, index):
+    opened(browser, index)
+    press(browser, SORT_BY.format("speed"))
+    assert column(browser, "speed")[:3] == ["128,000", "9,000", ""]
+
+
+def test_groups_follow_the_column_that_sorts(browser, index):
+    opened(browser, index)
+    press(browser, SORT_BY.format(column_of(browser, FORUMS[1])))
+    assert FORUMS[1] in texts(browser, "#groups")[0]
+    assert column(browser, "group")[:3] == ["1", "2", "2"]
+    assert column(browser, "group")[3:] == [""] * (len(models(browser)) - 3)
+
+
+def test_typing_filters_models_also_by_recipe_and_says_how_many_are_left(browser, index):
+    opened(browser, index)
+    total = len(models(browser))
+    field = browser.find_element("id", "find")
+    field.send_keys("DELTA 128")
+    assert models(browser) == ["delta@max_document_tokens=128"]
+    assert texts(browser, "#count") == [f"1 of {total} models"]
+    field.clear()
+    field.send_keys("someone/alpha")
+    assert models(browser) == ["alpha"]
+
+
+def test_collections_can_be_filtered_and_a_suite_chosen(browser, index):
+    opened(browser, index)
+    browser.find_element("id", "find-places").send_keys("android")
+    assert [text for text in texts(browser, "#table thead th") if "beir" in text] == [
+        f"{FORUMS[0]}{MEASURE}"
+    ]
+    opened(browser, index)
+    choose(browser, "#only", "suites")
+    assert not [text for text in texts(browser, "#table thead th") if "android" in text]
+    choose(browser, "#only", "beir/cqadupstack")
+    shown = texts(browser, "#table thead th")
+    assert [text for text in shown if "android" in text]
+    assert not [text for text in shown if "scifact" in text]
+
+
+def test_another_measure_changes_every_column(browser, index):
+    opened(browser, index)
+    choose(browser, "#measure", "R@100")
+    assert (
+        models(browser)[0],
+        column(browser, column_of(browser, "beir/scifact@depth=10"))[0],
+    ) == ("alpha", "1.0000")
+    assert [text for text in texts(browser, "#table thead th") if MEASURE in text] == []
+
+
+def test_intervals_claims_recipes_and_zero_shot_can_be_switched_on(browser, index):
+    opened(browser, index)
+    name = column_of(browser, FORUMS[1])
+    for box in ("intervals", "claims"):
+        press(browser, f"#{box}")
+    alpha = dict(zip(models(browser), column(browser, name), strict=True))["alpha"]
+    assert alpha == "0.51000.510–0.510claim 0.4321"
+    press(browser, "#recipes")
+    assert "max_document_tokens" in texts(browser, "#table thead button > span")
+    press(browser, "#unseen")
+    seen = dict(zip(models(browser), column(browser, column_of(browser, FORUMS[0])), strict=True))
+    assert (seen["alpha"], seen["beta"][:6]) == ("", "0.5000")
+
+
+def test_every_link_leads_to_a_page_that_draws_without_an_error(browser, index):
+    opened(browser, index)
+    pages = {index}
+    script = "return [...document.querySelectorAll('a[href]')].map(one => one.href)"
+    for address in browser.execute_script(script):
+        assert address.startswith("file:")
+        pages.add(Path(re.sub(r"^file://|#.*$", "", address)))
+    assert len(pages) == 1 + len(models(browser)) + 13 + len(HOSTILE) + 1
+    for page in sorted(pages):
+        assert page.is_file()
+        opened(browser, page)
+        assert browser.get_log("browser") == []
+        assert texts(browser, "h1") != []
+        for address in browser.execute_script(script):
+            assert Path(re.sub(r"^file://|#.*$", "", address)).is_file() or "http" in address[:5]
+
+
+def test_names_that_hold_html_or_script_are_text_on_every_page(browser, index):
+    for page in sorted(index.parent.rglob("*.html")):
+        opened(browser, page)
+        assert browser.execute_script("return window.hacked === undefined")
+        unknown = "return document.querySelectorAll('main script, main img, main [onload]').length"
+        assert browser.execute_script(unknown) == 0
+    opened(browser, index)
+    assert set(HOSTILE) <= set(models(browser))
+
+
+def test_the_pages_ask_for_nothing_but_files_beside_them(browser, index):
+    browser.get_log("performance")
+    for page in sorted(index.parent.rglob("*.html")):
+        opened(browser, page)
+    sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    addresses = [
+        message["params"]["request"]["url"]
+        for message in sent
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+    assert addresses
+    root = index.parent.as_uri()
+    assert [one for one in addresses if not one.startswith((root, "data:,"))] == []
+
+
+def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):
+    opened(browser, index.parent / "models" / "alpha.html")
+    assert "someone/alpha" in texts(browser, "dd")
+    rows = texts(browser, "main section:nth-of-type(1) tbody tr")
+    assert any("0.5550*" in row and "11 of 12" in row for row in rows)
+    (row,) = [text for text in texts(browser, "tbody tr") if text.startswith(FORUMS[1])]
+    assert "0.5100" in row
+    assert "0.4321" in row
+    assert "+0.0779" in row
+    choose(browser, "#measure", "R@100")
+    assert [text.split("0.")[0] for text in texts(browser, "tbody tr")] == [
+        "beir/scifact@depth=10R@1001.00001.000–1.0001"
+    ]
+
+
+def test_the_page_of_a_collection_ranks_its_models_and_lists_claims_and_protocols(browser, index):
+    opened(browser, index.parent / "collections" / "beir-cqadupstack-english.html")
+    assert models(browser)[0] == "gamma"
+    assert [HOSTILE[0] in text for text in texts(browser, "section tbody tr")] == [True]
+    opened(browser, index.parent / "collections" / "beir-scifact.html")
+    assert texts(browser, "section li") == ["beir/scifact@depth=10"]
+
+
+def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index):
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    for system, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")):
+        feature = {"name": "prefers-color-scheme", "value": system}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        opened(browser, index)
+        assert browser.execute_script(ground) == colour
+    press(browser, "#theme")
+    assert browser.execute_script(ground) == "rgb(255, 255, 255)"
+    opened(browser, index.parent / "models" / "alpha.html")
+    assert browser.execute_script(ground) == "rgb(255, 255, 255)"
+    press(browser, "#theme")
+    assert browser.execute_script(ground) == "rgb(20, 24, 29)"
+    press(browser, "#theme")
+
+
+def test_no_page_is_wider_than_a_phone(browser, index):
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for page in sorted(index.parent.rglob("*.html")):
+            opened(browser, page)
+            width = browser.execute_script("return document.documentElement.scrollWidth")
+            assert (page.name, width) == (page.name, 360)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

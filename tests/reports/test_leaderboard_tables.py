@@ -1,0 +1,175 @@
+"""Text tables of a leaderboard: what is shown, what is marked, and what a name cannot break."""
+
+import csv
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.leaderboard import Choice, assemble
+from bench.leaderboard_rows import results_in
+from bench.results import Timings
+from bench.statistics import Resampling
+from datasets_cfg.catalogue import expand
+from reports.leaderboard_tables import CSV_FIELDS, _cell, _tex, comma_separated, latex, markdown
+from retrievers.card import Card, Expected
+from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
+
+FORUMS = expand(["beir/cqadupstack"])
+CLAIM = Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
+
+
+def board_of(place, measure="", cards=None):
+    choice = Choice(measure=measure)
+    return assemble(results_in(place), cards or {}, choice, Resampling(resamples=199))
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """Rows of each Markdown table, by header; well-formed or the test fails."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
+        lines = [re.split(r"(?<!\\)\|", line.strip("|")) for line in block.splitlines()]
+        assert len({len(line) for line in lines}) == 1
+        header, _, *rows = [[cell.strip() for cell in line] for line in lines]
+        found.append([dict(zip(header, row, strict=True)) for row in rows])
+    return found
+
+
+def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_path):
+    store(tmp_path, "worse", "set", [0.0] * 30 + [0.5] * 30)
+    store(tmp_path, "better", "set", [0.5] * 60, in_domain=True)
+    ranking = tables(markdown(board_of(tmp_path), ""))[0]
+    assert [row["model"] for row in ranking] == ["better", "worse"]
+    assert [row["group"] for row in ranking] == ["1", "2"]
+    assert [row[f"set {MEASURE}"] for row in ranking] == ["0.5000*", "0.2500"]
+    assert ranking[0]["95 % interval"] == "0.500–0.500"
+
+
+def test_a_gap_is_an_empty_cell(tmp_path):
+    store(tmp_path, "a", "one", [0.5])
+    store(tmp_path, "b", "two", [0.25])
+    ranking = tables(markdown(board_of(tmp_path), ""))[0]
+    assert [row[f"two {MEASURE}"] for row in ranking] == ["", "0.2500"]
+
+
+def test_a_mean_stands_beside_its_zero_shot_mean_or_is_a_gap(tmp_path):
+    for number, name in enumerate(FORUMS):
+        store(tmp_path, "whole", name, [number / 12], in_domain=number == 0)
+        store(tmp_path, "unseen", name, [0.125])
+        if number:
+            store(tmp_path, "partly", name, [0.5])
+    ranking = {row["model"]: row for row in tables(markdown(board_of(tmp_path), ""))[0]}
+    shown = f"beir/cqadupstack {MEASURE}"
+    assert ranking["whole"][shown] == "0.4583*"
+    assert ranking["whole"]["zero-shot"] == "0.5000 (11)"
+    assert ranking["unseen"]["zero-shot"] == "the same"
+    assert (ranking["partly"][shown], ranking["partly"]["zero-shot"]) == ("1 of 12 missing", "")
+    assert ranking["partly"]["group"] == ""
+
+
+def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
+    spent = Timings(encode_documents_s=2.0, encoded_tokens=3000)
+    recipe = recipe_of("a", max_document_tokens=128, dtype="bfloat16")
+    store(tmp_path, "a", "set", [0.5], recipe=recipe, timings=spent, judged_at_10=0.5)
+    (row,) = tables(markdown(board_of(tmp_path), ""))[1]
+    assert row == {
+        "model": "a",
+        "pooling": "mean",
+        "max_query_tokens": "512",
+        "max_document_tokens": "128",
+        "dtype": "bfloat16",
+        "store_dtype": "float32",
+        "index": "flat",
+        "lowest judged@10": "0.5000",
+        "tokens/s": "1,500",
+        "on": "Linux x86_64, cpu, 2 threads",
+    }
+
+
+def test_published_scores_are_called_claims_and_compared(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    card = Card(name="a", title="A", missing="x", expected=(CLAIM,))
+    text = markdown(board_of(tmp_path, cards={"a": card}), "")
+    (row,) = tables(text)[2]
+    assert "claims" in text
+    assert (row["measured"], row["published"], row["difference"]) == ("0.5000", "0.6250", "-0.1250")
+    assert row["source"] == "a paper"
+
+
+def test_another_protocol_is_a_column_that_says_so(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    store(tmp_path, "a", "beir/scifact", [0.25], protocol=protocol_of("beir/scifact", depth=10))
+    (row,) = tables(markdown(board_of(tmp_path), ""))[0]
+    assert row[f"beir/scifact {MEASURE}"] == "0.5000"
+    assert row[f"beir/scifact@depth=10 {MEASURE}"] == "0.2500"
+
+
+@given(st.text())
+def test_no_text_ends_its_cell_or_becomes_markup(text):
+    cell = _cell(text)
+    assert not re.search(r"(?<!\\)\||[\n\r<>]", cell)
+
+
+def test_csv_holds_every_score_unrounded_with_what_qualifies_it(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [1 / 3, 0.5], in_domain=True, judged_at_10=0.125)
+    store(tmp_path, 'b, "quoted"', "beir/scifact", [0.25, 0.25])
+    card = Card(name="a", title="A", missing="x", expected=(CLAIM,))
+    text = comma_separated(board_of(tmp_path, cards={"a": card}), "")
+    first, second = csv.DictReader(io.StringIO(text))
+    assert tuple(first) == CSV_FIELDS
+    assert float(first["value"]) == (1 / 3 + 0.5) / 2
+    assert (first["group"], first["in_domain"], first["judged_at_10"]) == ("1", "yes", "0.125")
+    assert (first["published"], first["source"]) == ("0.625", "a paper")
+    assert (first["official"], first["pooling"]) == ("yes", "mean")
+    assert (second["model"], second["published"]) == ('b, "quoted"', "")
+
+
+def test_csv_names_what_a_mean_lacks(tmp_path):
+    for name in FORUMS:
+        store(tmp_path, "whole", name, [0.5])
+    store(tmp_path, "partly", FORUMS[0], [0.5])
+    text = comma_separated(board_of(tmp_path), "")
+    means = {
+        row["model"]: row for row in csv.DictReader(io.StringIO(text)) if row["kind"] == "suite"
+    }
+    assert means["whole"]["value"] == "0.5"
+    assert means["partly"]["value"] == ""
+    assert means["partly"]["missing"].split() == FORUMS[1:]
+
+
+def test_latex_is_a_table_with_the_first_group_in_bold(tmp_path):
+    store(tmp_path, "a_1", "set", [0.5] * 60)
+    store(tmp_path, "b", "set", [0.0] * 30 + [0.5] * 30)
+    lines = latex(board_of(tmp_path), "").splitlines()
+    assert r"a\_1 & \textbf{0.5000} \\" in lines
+    assert r"b & 0.2500 \\" in lines
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_latex_has_models_as_columns_where_they_are_fewer_than_collections(tmp_path):
+    for name in ("one", "two"):
+        store(tmp_path, "a", name, [0.5])
+    lines = latex(board_of(tmp_path), "").splitlines()
+    assert r" & a \\" in lines
+    assert rf"one {MEASURE} & \textbf{{0.5000}} \\" in lines
+    assert r"\begin{tabular}{lr}" in lines
+
+
+@pytest.mark.parametrize("sign", "&%$#_{}")
+def test_signs_that_tex_reads_are_escaped(sign):
+    assert _tex(f"a{sign}b") == f"a\\{sign}b"
+
+
+@given(st.text(alphabet="\\&%$#_{}~^ab"))
+def test_no_name_is_read_as_tex(text):
+    plain = re.sub(r"\\text(backslash|asciitilde|asciicircum)\{\}|\\[&%$#_{}]", "", _tex(text))
+    assert not set(plain) & set("\\&%$#_{}~^")
+
+
+def test_another_measure_is_shown_where_it_was_measured(tmp_path):
+    store(tmp_path, "a", "one", {MEASURE: [0.5], "R@100": [0.75]})
+    store(tmp_path, "a", "two", [0.5])
+    (row,) = tables(markdown(board_of(tmp_path, "R@100"), "R@100"))[0]
+    assert (row["one R@100"], row["two R@100"]) == ("0.7500", "")
