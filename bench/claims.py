@@ -4,30 +4,51 @@ import fcntl
 import os
 import weakref
 from pathlib import Path
+from typing import Self
 
 
 class Claim:
-    """The right to write what goes by one name, until `release` or the end of the process."""
+    """The right to write what goes by one name, until `release` or the end of the process.
+
+    As a context manager it ends with the block.
+    """
 
     def __init__(self, path: Path, handle: int) -> None:
         self._path = path
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
-    def take(cls, path: Path, wait: bool = False) -> "Claim | None":
-        """Claim by a lock file; None where another holds it and ``wait`` is False.
+    def take(cls, path: Path) -> "Claim | None":
+        """Claim by a lock file; None where another holds it.
 
         Raises:
             OSError: as ``open`` does.
         """
-        handle = _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, wait)
-        return None if handle is None else cls(path, handle)
+        try:
+            return cls(path, _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return None
+
+    @classmethod
+    def wait(cls, path: Path) -> "Claim":
+        """Claim by a lock file, when its holder lets go of it.
+
+        Raises:
+            OSError: as ``open`` does.
+        """
+        return cls(path, _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
 
     def release(self) -> None:
         """Remove the lock file, then let others in. Nothing happens the second time."""
         if self._close.alive:
             self._path.unlink(missing_ok=True)
             self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class FolderInUse:
@@ -43,37 +64,41 @@ class FolderInUse:
         Raises:
             FileNotFoundError: there is no such folder.
         """
-        handle = _locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH, wait=True)
-        if handle is None:  # never where one waits
-            raise RuntimeError(f"no lock on {folder}")
-        return cls(handle)
+        return cls(_locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
 
     @classmethod
     def removing(cls, folder: Path) -> "FolderInUse | None":
-        """Have a folder alone; None where somebody uses it."""
-        handle = _locked(folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_EX, wait=False)
-        return None if handle is None else cls(handle)
+        """Have a folder alone; None where somebody uses it.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        kind = fcntl.LOCK_EX | fcntl.LOCK_NB
+        try:
+            return cls(_locked(folder, os.O_RDONLY | os.O_DIRECTORY, kind))
+        except BlockingIOError:
+            return None
 
     def release(self) -> None:
         """Let others in."""
         self._close()
 
 
-def _locked(path: Path, flags: int, kind: int, wait: bool) -> int | None:
-    """Handle of a locked file or folder; None where it is locked by another.
+def _locked(path: Path, flags: int, kind: int) -> int:
+    """Handle of a locked file or folder.
 
     Whoever held the lock before may have removed the path: then the lock is on nothing that
     others would find, and the next try meets the path anew.
+
+    Raises:
+        BlockingIOError: another holds the lock, and ``kind`` says not to wait.
     """
     while True:
         handle = os.open(path, flags, 0o666)
         try:
-            fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+            fcntl.flock(handle, kind)
             if _is_at(path, handle):
                 return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
         except BaseException:
             os.close(handle)
             raise

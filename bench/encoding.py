@@ -83,7 +83,8 @@ class Work:
     ) -> Iterator[tuple[Batch, Claim]]:
         """Claim one batch after the other; what others have claimed goes to ``refused``."""
         for batch in batches:
-            claim = self._claim(batch, wait=False)
+            with explained(self.folder):
+                claim = Claim.take(self._path(batch, ".lock"))
             if claim is None:
                 refused.append(batch)
                 continue
@@ -112,21 +113,15 @@ class Work:
         claim.release()
 
     def _wait_for(self, batch: Batch) -> None:
-        claim = self._claim(batch, wait=True)
-        if claim is None:
-            return
-        try:
+        with Claim.wait(self._path(batch, ".lock")):
             if not self._is_there(batch):  # the other process has died
                 self.keep(batch, self.prepare(batch)(self.advance))
-        finally:
-            claim.release()
 
-    def _claim(self, batch: Batch, wait: bool) -> Claim | None:
-        with explained(self.folder):
-            return Claim.take(self.folder / f"{name_of(batch.keys)}.lock", wait)
+    def _path(self, batch: Batch, suffix: str) -> Path:
+        return self.folder / f"{name_of(batch.keys)}{suffix}"
 
     def _is_there(self, batch: Batch) -> bool:
-        there = (self.folder / f"{name_of(batch.keys)}.json").exists()
+        there = self._path(batch, ".json").exists()
         if there and self.advance:
             self.advance(len(batch))
         return there

@@ -133,14 +133,8 @@ def is_whole(path: Path) -> bool:
 
 def _keep(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    claim = Claim.take(path.with_suffix(".lock"))
-    if claim is None:
-        return  # another process is writing the same bytes
-    try:
-        with replacing(path) as file:
-            file.write(content)
-    finally:
-        claim.release()
+    with Claim.wait(path.with_suffix(".lock")), replacing(path) as file:
+        file.write(content)
 
 
 def _checksum(content: bytes | memoryview) -> bytes:

@@ -9,6 +9,7 @@ files of a shard holds the claim ``NAME.lock``.
 import hashlib
 import re
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,15 +163,12 @@ def discard(manifest_path: Path) -> None:
     claim = Claim.take(manifest_path.with_suffix(".lock"))
     if claim is None:
         return
-    try:
-        read_shard(manifest_path)[0].check()
-    except FileNotFoundError:
-        pass
-    except DamagedError:
-        for suffix in (".json", *SUFFIXES.values(), ".keys"):  # the manifest first
-            manifest_path.with_suffix(suffix).unlink(missing_ok=True)
-    finally:
-        claim.release()
+    with claim, suppress(FileNotFoundError):
+        try:
+            read_shard(manifest_path)[0].check()
+        except DamagedError:
+            for suffix in (".json", *SUFFIXES.values(), ".keys"):  # the manifest first
+                manifest_path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
@@ -185,10 +183,10 @@ def sweep(folder: Path) -> None:
         if f"{name}.lock" in present or _left_over(name, present):
             claim = Claim.take(folder / f"{name}.lock")
             if claim is not None:
-                present = {path.name for path in folder.glob(f"*{name}.*")}
-                for leftover in _left_over(name, present):
-                    (folder / leftover).unlink()
-                claim.release()
+                with claim:
+                    now = {path.name for path in folder.glob(f"*{name}.*")}
+                    for leftover in _left_over(name, now):
+                        (folder / leftover).unlink()
 
 
 def _left_over(name: str, present: set[str]) -> set[str]:

@@ -333,13 +333,9 @@ def _by_chunk(corpus: Corpus, rows: Ints) -> Iterable[tuple[int, Ints]]:
 def _keep(path: Path, content: bytes) -> None:
     """Write a small file under its claim, so that nobody takes it for one left over."""
     with explained(path.parent):
-        claim = Claim.take(path.parent / f"{path.name.partition('.')[0]}.lock", wait=True)
-        try:
-            with replacing(path) as file:
-                file.write(content)
-        finally:
-            if claim:
-                claim.release()
+        claim = Claim.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
+        with claim, replacing(path) as file:
+            file.write(content)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -158,7 +158,7 @@ def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
 def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
     path, claims = tmp_path / "name.lock", []
     first = Claim.take(path)
-    waiting = threading.Thread(target=lambda: claims.append(Claim.take(path, wait=True)))
+    waiting = threading.Thread(target=lambda: claims.append(Claim.wait(path)))
     waiting.start()
     first.release()
     waiting.join()
