@@ -115,7 +115,7 @@ class PackedNetwork(nn.Module):
         """Last hidden states ``(T, width)`` of a ``PackedBatch``."""
         table = self.embeddings
         types = torch.zeros_like(input_ids) if types is None else types
-        hidden = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
+        hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
         hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
         for layer in self.layers:
             hidden = layer(hidden, cu_seqlens, max_length)
