@@ -5,6 +5,7 @@ that reading a text is reading the page that holds it. ``tie_rank.npy`` is the b
 each id. ``manifest.json`` is written last and says what the other two hold.
 """
 
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,13 @@ class Corpus:
         table: columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
         tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
         manifest: counts, content hash and sources.
+        mapped: the file of the table.
     """
 
     table: pa.Table
     tie_rank: npt.NDArray[np.int64]
     manifest: Manifest
+    mapped: mmap.mmap
 
     def __len__(self) -> int:
         return self.manifest.documents
@@ -132,7 +135,16 @@ class Corpus:
         """Yield ``(first row, titles, texts)`` for every ``rows`` documents, in order."""
         for start in range(0, len(self), rows):
             batch = self.table.slice(start, rows)
-            yield start, batch.column("title").to_pylist(), batch.column("text").to_pylist()
+            titles, texts = batch.column("title").to_pylist(), batch.column("text").to_pylist()
+            self.release_pages()
+            yield start, titles, texts
+
+    def release_pages(self) -> None:
+        """Give back the memory of the pages that were read: mapped pages count as this process's.
+
+        They stay in the system's cache while there is room, and are mapped again when needed.
+        """
+        self.mapped.madvise(mmap.MADV_DONTNEED)
 
     @classmethod
     def build(
@@ -163,8 +175,9 @@ class Corpus:
         """
         manifest = _read_manifest(folder)
         try:
-            with pa.memory_map(str(folder / DOCUMENTS_FILE)) as source:
-                table = pa.ipc.open_file(source).read_all()
+            with (folder / DOCUMENTS_FILE).open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
             tie_rank = np.load(folder / TIE_RANK_FILE, mmap_mode="r", allow_pickle=False)
         except (OSError, EOFError, ValueError, pa.ArrowInvalid) as error:
             raise _unusable(folder, str(error)) from error
@@ -172,7 +185,7 @@ class Corpus:
             raise _unusable(folder, f"{DOCUMENTS_FILE} is not what the manifest says")
         if tie_rank.shape != (manifest.documents,) or tie_rank.dtype != np.int64:
             raise _unusable(folder, f"{TIE_RANK_FILE} is not what the manifest says")
-        return cls(table, tie_rank, manifest)
+        return cls(table, tie_rank, manifest, mapped)
 
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:

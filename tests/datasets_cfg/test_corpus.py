@@ -1,5 +1,6 @@
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -309,3 +310,24 @@ def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DatasetError, match="version 9"):
         Corpus.open(tmp_path / "corpus")
+
+
+def test_reading_in_batches_keeps_no_pages_of_the_file(tmp_path):
+    text = "x" * 100_000
+    documents = (Document(str(row), "", f"{row} {text}") for row in range(1_000))
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+    most = 0
+    for start, _, texts in corpus.iter_batches(50):
+        assert texts[0].startswith(f"{start} x")
+        most = max(most, mapped_bytes(tmp_path / "corpus" / "documents.arrow"))
+    assert most < 20 * len(text)
+    assert corpus.texts[999].as_py() == f"999 {text}"  # what was released can be read again
+
+
+def mapped_bytes(path: Path) -> int:
+    """Resident bytes of this process's maps of a file."""
+    found = 0
+    for region in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
+        if str(path) in region.partition("\n")[0]:
+            found += 1024 * int(re.search(r"Rss:\s+(\d+)", region)[1])
+    return found

@@ -1,0 +1,134 @@
+"""Options that several commands have."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+
+def add_command(
+    commands: Any, name: str, help_: str, epilog: str, function: str = ""
+) -> argparse.ArgumentParser:
+    """A command with the options that all have.
+
+    Args:
+        function: that does it, in a module of ``bench.commands`` of the same name; by default
+            the command's name.
+    """
+    added: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_,
+        description=help_[0].upper() + help_[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    added.set_defaults(command=function or name)
+    added.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    added.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    return added
+
+
+def model_options(command: argparse.ArgumentParser, required: bool) -> None:
+    """Which models, and how they are used."""
+    group = command.add_argument_group("models")
+    group.add_argument(
+        "--model",
+        nargs="+",
+        required=required,
+        default=[],
+        metavar="MODEL",
+        help="names of `list models`, card files, folders or Hub ids",
+    )
+    group.add_argument(
+        "--like",
+        metavar="CARD",
+        help="use a plain checkpoint as this card says (pooling, prompts, lengths)",
+    )
+    group.add_argument("--adapter", metavar="DIR", help="AdapterHub or PEFT adapter to attach")
+    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    group.add_argument(
+        "--store-dtype",
+        choices=("float32", "float16"),
+        help="of stored vectors (default: float32; float16 halves the disk, and is another recipe)",
+    )
+    group.add_argument("--max-query-tokens", type=positive, metavar="N")
+    group.add_argument("--max-document-tokens", type=positive, metavar="N")
+    group.add_argument(
+        "--trust-code", action="store_true", help="run the third party's class that a card names"
+    )
+
+
+def scoring_options(command: argparse.ArgumentParser) -> None:
+    """What is measured, and where results go."""
+    group = command.add_argument_group("scoring")
+    group.add_argument(
+        "--measure",
+        action="append",
+        metavar="NAME",
+        help="instead of the further measures of the collection; repeatable",
+    )
+    group.add_argument("--depth", type=positive, metavar="N", help="documents per query")
+    group.add_argument("--split", help="instead of the collection's")
+    group.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where results go (default: results)",
+    )
+    group.add_argument(
+        "--allow-mismatch",
+        action="store_true",
+        help="go on though counts differ from the published ones; marked",
+    )
+
+
+def place_options(command: argparse.ArgumentParser) -> None:
+    """Where collections lie, and where things are kept."""
+    group = command.add_argument_group("places")
+    group.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where collections lie (default: $BENCH_DATA, then a download)",
+    )
+    group.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="downloads, corpora, vectors (default: $BENCH_CACHE, then the user's)",
+    )
+    group.add_argument("--offline", action="store_true", help="download nothing")
+
+
+def memory_option(command: argparse.ArgumentParser) -> None:
+    """A limit of memory."""
+    command.add_argument(
+        "--max-memory",
+        metavar="SIZE",
+        help="most memory of this process, such as 1.5GB (default: 80 %% of what is free)",
+    )
+
+
+def device_option(command: argparse.ArgumentParser) -> None:
+    """Where to encode."""
+    command.add_argument(
+        "--device",
+        type=device,
+        default="auto",
+        help="where to encode: auto, cpu, cuda or cuda:N",
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return int(text)
+
+
+def device(text: str) -> str:
+    """A device by its name."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text} is not auto, cpu, cuda or cuda:N")
+    return text
