@@ -9,10 +9,8 @@ the same files, and another split, subset or collection encodes only texts that 
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,9 @@ from bench.claims import Claim, FolderInUse
 from bench.disk_full import explained
 from bench.encoding import Advance, Batch, Encode, Work
 from bench.errors import BenchError
-from bench.keys import Ints, Keys, Role, corpus_keys, find, first_rows, query_keys
-from bench.shards import (
-    MANIFEST_NAME,
-    DamagedError,
-    Shard,
-    discard,
-    read_shard,
-    sweep,
-    write_shard,
-)
+from bench.keys import Ints, Keys, Role, corpus_keys, query_keys
+from bench.planning import Plan, Planner
+from bench.shards import discard, sweep, write_shard
 from bench.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from retrievers.clock import Clock
@@ -43,7 +34,6 @@ from retrievers.recipe import Recipe
 
 Floats = npt.NDArray[np.float32]
 
-SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
 
@@ -52,42 +42,19 @@ __all__ = ["Plan", "StoredVectors", "VectorStore"]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What is stored of some texts, and what must be encoded.
-
-    Attributes:
-        keys: of all texts, ``(n, 2)``.
-        vectors: of all texts; None while some are missing.
-        missing: shards to encode, in the order of the texts.
-        damaged: manifests of shards that are not what was written.
-    """
-
-    keys: Keys
-    vectors: StoredVectors | None
-    missing: tuple[Batch, ...]
-    damaged: tuple[Path, ...]
-
-    @property
-    def missing_rows(self) -> int:
-        """Distinct texts that must be encoded."""
-        return sum(len(batch) for batch in self.missing)
-
-
 class VectorStore:
     """Vectors by content, below one folder. Several processes may use it at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._in_use: dict[Path, FolderInUse] = {}
-        self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
-        self._named: set[Path] = set()
+        self._planner = Planner()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> Plan:
         """See which texts of a corpus are stored; encodes none.
 
-        The texts are read when a corpus is first seen, afterwards their keys. Damage is said:
-        somebody should know that a disk or a copy is not to be trusted.
+        The texts are read when a corpus is first seen, afterwards their keys. Shards that are
+        damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self._folder / KEYS_FOLDER))
         return self._plan(encoder.recipe, keys)
@@ -151,63 +118,7 @@ class VectorStore:
     def _plan(self, recipe: Recipe, keys: Keys) -> Plan:
         folder = self._folder_of(recipe)
         self._use(folder)
-        present, damaged = self._present(folder)
-        while True:
-            shards = tuple(present)
-            among = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
-            places = find(keys, among)
-            used = _used(shards, places)
-            broken = self._broken(used)
-            if not broken:
-                break
-            damaged += [shard.manifest_path for shard in broken]
-            for shard in broken:
-                del present[shard]
-        missing = tuple(_cut(keys, np.flatnonzero(places < 0)))
-        vectors = None if missing else StoredVectors(*_compact(shards, used, places), recipe.dim)
-        return Plan(keys, vectors, missing, tuple(damaged))
-
-    def _present(self, folder: Path) -> tuple[dict[Shard, Keys], list[Path]]:
-        """Shards with their keys, by name, and the manifests of those that are damaged."""
-        present: dict[Shard, Keys] = {}
-        damaged = []
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if MANIFEST_NAME.fullmatch(path.name):
-                try:
-                    shard, keys = read_shard(path)
-                except FileNotFoundError:
-                    continue  # another process has just removed it
-                except DamagedError as error:
-                    self._say_damaged(path, error)
-                    damaged.append(path)
-                else:
-                    present[shard] = keys
-        return present, damaged
-
-    def _broken(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Those whose vectors are not what was written."""
-        with ThreadPoolExecutor() as pool:
-            whole = list(pool.map(self._is_whole, shards))
-        return [shard for shard, good in zip(shards, whole, strict=True) if not good]
-
-    def _is_whole(self, shard: Shard) -> bool:
-        """Checked once in a process, and again where the file has changed since."""
-        stamp = _stamp(shard.path)
-        known, whole = self._checked.get(shard, (None, False))
-        if known != stamp:
-            try:
-                shard.check()
-                whole = True
-            except DamagedError as error:
-                self._say_damaged(shard.manifest_path, error)
-                whole = False
-            self._checked[shard] = stamp, whole
-        return whole
-
-    def _say_damaged(self, manifest_path: Path, error: DamagedError) -> None:
-        if manifest_path not in self._named:
-            self._named.add(manifest_path)
-            logger.warning("%s is damaged (%s): its texts are encoded again", manifest_path, error)
+        return self._planner.plan(folder, recipe.dim, keys)
 
     def _fill(
         self,
@@ -242,7 +153,7 @@ class VectorStore:
         sweep(self._made(self._folder / KEYS_FOLDER))
         for manifest_path in plan.damaged:
             discard(manifest_path)
-            self._named.discard(manifest_path)
+            self._planner.forget(manifest_path)
 
     def _use(self, folder: Path) -> None:
         """Keep others from removing a folder while this process lives."""
@@ -278,34 +189,6 @@ class VectorStore:
         return folder
 
 
-def _used(shards: Sequence[Shard], places: Ints) -> list[Shard]:
-    """The shards that hold any of these places."""
-    starts = np.cumsum([0, *(shard.rows for shard in shards)])
-    numbers = np.unique(np.searchsorted(starts, places[places >= 0], side="right") - 1)
-    return [shards[number] for number in numbers.tolist()]
-
-
-def _compact(
-    shards: Sequence[Shard], used: Sequence[Shard], places: Ints
-) -> tuple[tuple[Shard, ...], Ints]:
-    """The used shards, and places among them alone."""
-    wanted = set(used)
-    sizes = np.array([shard.rows for shard in shards], dtype=np.int64)
-    unused = np.array([shard not in wanted for shard in shards], dtype=np.bool_)
-    starts = np.cumsum(sizes) - sizes
-    skipped = np.cumsum(sizes * unused)
-    numbers = np.searchsorted(starts, places, side="right") - 1
-    return tuple(used), places - skipped[numbers]
-
-
-def _cut(keys: Keys, rows: Ints) -> Iterator[Batch]:
-    """The distinct texts among some rows, in order, as many as a shard holds at a time."""
-    distinct = rows[first_rows(keys[rows])]
-    for start in range(0, len(distinct), SHARD_ROWS):
-        some = distinct[start : start + SHARD_ROWS]
-        yield Batch(keys[some], some)
-
-
 def _documents_at(corpus: Corpus, rows: Ints) -> tuple[list[str], list[str]]:
     """Titles and texts of rising rows; only the pages that hold them are read."""
     titles: list[str] = []
@@ -336,12 +219,3 @@ def _keep(path: Path, content: bytes) -> None:
         claim = Claim.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
         with claim, replacing(path) as file:
             file.write(content)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change; zeros where there is no file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns

@@ -27,7 +27,7 @@ from stores_for_tests import (
     numbered,
 )
 
-from bench import store as store_module
+from bench import planning
 from bench.claims import Claim
 from bench.errors import BenchError
 from bench.keys import name_of
@@ -48,7 +48,7 @@ texts_of_documents = st.lists(
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch):
-    monkeypatch.setattr(store_module, "SHARD_ROWS", ROWS)
+    monkeypatch.setattr(planning, "SHARD_ROWS", ROWS)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
     folder = tmp_path_factory.mktemp("planned")
     corpus = corpus_of(documents, folder / "corpus")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "SHARD_ROWS", shard_rows)
+        patch.setattr(planning, "SHARD_ROWS", shard_rows)
         plan = VectorStore(folder / "vectors").plan(CountingEncoder(), corpus)
     planned = [documents[row] for batch in plan.missing for row in batch.rows]
     assert planned == list(dict.fromkeys(documents))
@@ -91,7 +91,7 @@ def test_stored_vectors_are_those_of_the_encoder_whatever_was_stored_before(
     folder = tmp_path_factory.mktemp("stored")
     store, encoder = VectorStore(folder / "vectors"), CountingEncoder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "SHARD_ROWS", shard_rows)
+        patch.setattr(planning, "SHARD_ROWS", shard_rows)
         encode(store, corpus_of(first, folder / "first"), encoder)
         corpus = corpus_of(second, folder / "second")
         vectors = encode(store, corpus, encoder)
@@ -443,7 +443,8 @@ WORK = """
     from pathlib import Path
     sys.path.insert(0, sys.argv[4])
     from stores_for_tests import CountingEncoder, encode
-    from bench import store as store_module
+    from bench import planning
+    from bench.store import VectorStore
     from datasets_cfg.corpus import Corpus
 
     class SlowEncoder(CountingEncoder):
@@ -451,10 +452,10 @@ WORK = """
             time.sleep(float(sys.argv[3]))
             return super().encode_documents(titles, texts, advance)
 
-    store_module.SHARD_ROWS = 4
+    planning.SHARD_ROWS = 4
     encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
     print("ready", flush=True)
-    vectors = encode(store_module.VectorStore(Path(sys.argv[2])), corpus, encoder)
+    vectors = encode(VectorStore(Path(sys.argv[2])), corpus, encoder)
     print(len(encoder.documents), len(vectors.places))
 """
 
