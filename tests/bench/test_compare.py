@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 from bench.compare import Comparison, OnCollection, compare, suite_weights
 from bench.errors import BenchError
-from bench.panels import Choices, Entrant, Entry, protocol_differences
+from bench.panels import Choices, Entrant, Entry, panel_of, protocol_differences
 from bench.results import RESULT_FILE, Conditions, Protocol, Result, Timings, save
 from bench.runs import Run
 from bench.scoring import Scores
@@ -274,6 +274,26 @@ def test_values_are_matched_by_query_and_not_by_place():
     shuffled = entry(values[order], [names[place] for place in order])
     row = only(compare([first, Entrant("b", {"beir/scifact": shuffled})], FAST))
     assert (row.paired.changed, row.paired.p, row.verdict) == (0, 1.0, "neither")
+
+
+def test_queries_stand_in_the_order_of_their_ids_whatever_the_order_of_the_files():
+    first = Entrant("a", {"beir/scifact": entry([0.1, 0.2, 0.3], ["q10", "q2", "q1"])})
+    second = Entrant("b", {"beir/scifact": entry([0.5, 0.6, 0.4], ["q2", "q10", "q1"])})
+    panel = panel_of("beir/scifact", [first, second], FAST)
+    assert panel.scores.tolist() == [[0.3, 0.4], [0.1, 0.6], [0.2, 0.5]]
+
+
+def test_collections_are_resampled_independently():
+    names = ("beir/nfcorpus", "beir/scifact")
+    values = [np.random.default_rng(seed).random(40) for seed in (1, 2)]
+    models = [
+        Entrant(name, {key: entry(value, collection=key) for key in names})
+        for name, value in zip("ab", values, strict=True)
+    ]
+    (found,) = compare(models, FAST)
+    one, other_ = (row.paired for row in found.collections)
+    assert one.difference == other_.difference
+    assert one.low != other_.low
 
 
 def test_the_verdict_names_the_better_model_only_where_p_allows_it():

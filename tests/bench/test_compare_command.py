@@ -179,6 +179,23 @@ def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_ra
         assert top == [(doc, grades.get(doc)) for doc in BAD[name]]
 
 
+def test_of_many_relevant_documents_the_highest_grades_and_best_ranks_are_shown(place, tmp_path):
+    documents = {f"d{number:02}": ("", f"text {number}") for number in range(14)}
+    grades = {("q1", doc): 2 if doc == "d13" else 1 for doc in documents if doc != "d00"}
+    collection = write_collection(tmp_path / "many", documents, {"q1": "a query"}, grades)
+    top = ["d00", "d12", "d05"]
+    files = [
+        write_ranking(tmp_path / "one.trec", {"q1": top}),
+        write_ranking(tmp_path / "two.trec", {"q1": ["d05", "d07"]}),
+    ]
+    found = place.document(*files, dataset=str(collection), changed=1)
+    (query,) = found["changed"][0]["queries"]
+    shown = [one["doc_id"] for one in query["judged"]]
+    assert shown == ["d13", "d05", "d07", "d12", "d01", "d02", "d03", "d04", "d06", "d08"]
+    assert query["more_judged"] == 3
+    assert query["judged"][1]["text"] == "text 5"
+
+
 def test_changed_queries_are_printed_with_a_text_for_each_document(place):
     text = place.compare(place.good, place.bad, dataset=str(place.collection), changed=1)
     assert "tiny, good and bad: 1 of 3 changed queries, by nDCG@10" in text
