@@ -6,6 +6,7 @@ A budget is the peak resident set of the process: everything it holds, mapped fi
 import os
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ def parse_size(text: str) -> int:
     Raises:
         BenchError: it is not a size, or less than a byte.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
     factor = UNITS.get(found[2].upper()) if found else None
-    size = int(float(found[1]) * factor) if found and factor else 0
+    has_number = found and found[1].strip(".")
+    size = int(Decimal(found[1]) * factor) if found and has_number and factor else 0
     if size < 1:
         raise BenchError(
             f"cannot read the size {text!r}", "write 2GB, 1.5GiB, 800MB or a number of bytes"
@@ -42,9 +44,9 @@ def parse_size(text: str) -> int:
 
 def show_size(size: int) -> str:
     """Bytes as people type them, rounded up: what is shown is enough when it is typed."""
-    unit = next((unit for unit in ("GB", "MB", "KB") if size >= UNITS[unit]), "B")
-    tenths = -(-size * 10 // UNITS[unit])
-    return f"{tenths / 10:g}{unit}"
+    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
+    whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
+    return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
 
 
 def resident_bytes() -> int:

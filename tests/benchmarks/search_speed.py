@@ -1,7 +1,7 @@
 """What exactness costs: certified search against plain FAISS, side by side in one run.
 
-``bench.exact.exact_search`` lets FAISS propose candidates in float32, scores them again in float64
-and checks an error bound, so that a ranking depends on the vectors alone. Plain ``faiss.knn`` is
+``bench.exact.exact_search`` picks candidates in float32 by an error bound and scores them again in
+float64, so that a ranking depends on the vectors alone. Plain ``faiss.knn`` is
 the peer that gives up the reproducible order. A third peer is a float32 matrix product per tile
 with NumPy, the way that searches without FAISS do it. Peers take turns, and the
 ratio of each pair is reported; the best of the rounds counts, since other work on the machine
