@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from retrievers.checkpoint import Checkpoint, inside, locate, open_checkpoint, r
 from retrievers.encoder import Encoder
 from retrievers.errors import RetrieverError
 from retrievers.lookup import find_card, replace_fields
-from retrievers.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.st_folder import is_st_folder, read_st_folder, stage_activation
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ def resolve_model(
     adapter: str | None = None,
     dtype: Dtype | None = None,
     store_dtype: StoreDtype = "float32",
+    backend: str | None = None,
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
     trust_code: bool = False,
@@ -66,13 +67,15 @@ def resolve_model(
         adapter: folder of an AdapterHub or PEFT adapter to attach.
         dtype: instead of the card's.
         store_dtype: of vectors on disk.
+        backend: ``torch`` (also where it is None), ``onnx`` or ``int8``.
         max_query_tokens: instead of the card's.
         max_document_tokens: instead of the card's.
         trust_code: allow a card that names a third party's class.
 
     Raises:
         RetrieverError: no such model, a plain checkpoint without ``like``, a checkpoint that is
-            damaged, brings its own code or does not fit the card.
+            damaged, brings its own code or does not fit the card, or a back end that cannot run
+            the model.
     """
     card, base = find_card(model, like)
     if card.missing:
@@ -95,8 +98,37 @@ def resolve_model(
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     found = _resolve(card, base, trust_code)
-    recipe = msgspec.structs.replace(found.recipe, store_dtype=store_dtype)
+    recipe = msgspec.structs.replace(
+        found.recipe, store_dtype=store_dtype, backend=_backend(backend, found.recipe)
+    )
     return replace_field(found, recipe=recipe)
+
+
+def _backend(name: str | None, recipe: Recipe) -> Backend:
+    """The back end of that name, where it can run the model."""
+    chosen: Backend | None = next((one for one in get_args(Backend) if one == name), None)
+    if name is not None and chosen is None:
+        raise RetrieverError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
+    if chosen is None or chosen == "torch":
+        return "torch"
+    if recipe.kind != "transformer" or recipe.encoder:
+        raise RetrieverError(
+            f"{recipe.model} has no transformer that back end {chosen} could run",
+            "leave --backend out",
+        )
+    if recipe.adapter is not None:
+        raise RetrieverError(f"back end {chosen} runs no adapters", "use --backend torch")
+    if recipe.dtype != "float32":
+        raise RetrieverError(
+            f"back end {chosen} starts from float32, not {recipe.dtype}",
+            "use --dtype float32, or --backend torch",
+        )
+    if recipe.pooling == "pooler":
+        raise RetrieverError(
+            f"back end {chosen} gives hidden states, and {recipe.model} is pooled by its pooler",
+            "use --backend torch",
+        )
+    return chosen
 
 
 def _resolve(card: Card, base: Path, trust_code: bool) -> Model:

@@ -14,6 +14,7 @@ Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 StoreDtype = Literal["float32", "float16"]
+Backend = Literal["torch", "onnx", "int8"]
 Option = bool | int | float | str
 
 
@@ -58,7 +59,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         prompts: put before texts, already resolved for a dataset.
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
         segment_ids: whether the second segment of a pair gets token type 1.
-        backend: the engine that runs the model.
+        backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
+            in int8 with a scale for each token.
         store_dtype: of vectors on disk: float16 rounds them before they are searched.
         encoder: a third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
@@ -84,7 +86,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
-    backend: str = "torch"
+    backend: Backend = "torch"
     dtype: Dtype = "float32"
     store_dtype: StoreDtype = "float32"
     encoder: str = ""

@@ -263,3 +263,44 @@ def test_bm25_has_a_recipe_and_no_vectors() -> None:
     assert (model.recipe.kind, model.recipe.dim) == ("bm25", 0)
     with pytest.raises(RetrieverError, match="makes no vectors"):
         open_encoder(model)
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx", "int8"])
+def test_the_back_end_is_part_of_the_recipe(backend: str) -> None:
+    recipe = resolve_model("minilm", backend=backend).recipe
+    assert recipe.backend == backend
+    exact = resolve_model("minilm").recipe
+    assert (recipe.fingerprint == exact.fingerprint) == (backend == "torch")
+
+
+def test_an_unknown_back_end_is_refused_with_those_there_are() -> None:
+    with pytest.raises(RetrieverError, match="unknown back end 'tensorrt'") as caught:
+        resolve_model("minilm", backend="tensorrt")
+    assert caught.value.hint == "use torch, onnx, int8"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+@pytest.mark.parametrize("model", ["hashing", "bm25"])
+def test_models_without_a_transformer_have_one_back_end(model: str, backend: str) -> None:
+    with pytest.raises(RetrieverError, match="no transformer that back end"):
+        resolve_model(model, backend=backend)
+    assert resolve_model(model, backend="torch").recipe.backend == "torch"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+def test_back_ends_refuse_another_dtype_and_the_pooler(
+    tmp_path: Path, folder: Path, backend: str
+) -> None:
+    with pytest.raises(RetrieverError, match="starts from float32, not bfloat16"):
+        resolve_model("minilm", dtype="bfloat16", backend=backend)
+    pooled = like_card(tmp_path, pooling="pooler")
+    with pytest.raises(RetrieverError, match="pooled by its pooler"):
+        resolve_model(str(folder), like=pooled, backend=backend)
+
+
+def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
+    card = tiny.write_card(
+        tmp_path / "theirs.toml", encoder="retrievers.hashing:HashingEncoder", options={"dim": 8}
+    )
+    with pytest.raises(RetrieverError, match="no transformer that back end onnx"):
+        resolve_model(str(card), backend="onnx", trust_code=True)
