@@ -203,7 +203,7 @@ function start() {
   controls.addEventListener("submit", (event) => event.preventDefault());
   document.getElementById("content").replaceChildren(
     el("h1", {}, "Leaderboard"),
-    el("p", { class: "lead" }, `${BOARD.rows.length} models on ${BOARD.places.filter((place) => place.kind === "collection").length} collections. `,
+    el("p", { class: "lead" }, `${count(BOARD.rows.length, "model")} on ${count(BOARD.places.filter((place) => place.kind === "collection").length, "collection")}. `,
       "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
       "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap."),
     controls,

@@ -43,7 +43,7 @@ function collectionTable() {
 
 function suiteTable() {
   const all = lines("suite");
-  if (!all.length) return el("p", {}, "No suite with a mean.");
+  if (!all.length) return null;
   const zero = (one) => (one.score ? zeroShotOf(row, one.place, one.measure) : null);
   const columns = [
     { id: "suite", label: "Suite", heading: true, kind: "model", value: (one) => one.place.name, fill: (one, td) => td.append(one.place.name, el("small", {}, one.place.title)) },
@@ -52,7 +52,7 @@ function suiteTable() {
     limits, group, claim, difference,
     { id: "missing", label: "missing", value: (one) => one.missing.length || null, fill: (one, td) => { if (one.missing.length) td.append(`${one.missing.length} of ${one.place.members.length}: ${one.missing.join(", ")}`); } },
   ];
-  return sortedTable({ columns, rows: all, by: "suite", caption: "Means of suites" }).element;
+  return section("Means", sortedTable({ columns, rows: all, by: "suite", caption: "Means of suites" }).element);
 }
 
 function evaluations() {
@@ -82,7 +82,7 @@ const tables = el("div");
 
 function draw(measure) {
   shown = measure;
-  tables.replaceChildren(...[section("Means", suiteTable()), section("Collections", collectionTable()), sources()].filter(Boolean));
+  tables.replaceChildren(...[suiteTable(), section("Collections", collectionTable()), sources()].filter(Boolean));
 }
 
 const choices = [["", "main of each collection"], [EVERY, EVERY], ...BOARD.measures.map((name) => [name, name])];

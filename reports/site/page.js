@@ -146,12 +146,15 @@ function themeButton() {
   return button;
 }
 
+function count(number, one, many = `${one}s`) {
+  return `${grouped(number)} ${number === 1 ? one : many}`;
+}
+
 function frame() {
   const home = document.body.dataset.page === "index" ? el("strong", {}, "Leaderboard") : link("index.html", "Leaderboard");
   document.getElementById("top").append(el("nav", { "aria-label": "Site" }, home), themeButton());
-  const count = (number, one, many) => `${grouped(number)} ${number === 1 ? one : many}`;
   const said = [
-    count(BOARD.results, "result", "results"),
+    count(BOARD.results, "result"),
     `newest ${BOARD.newest.slice(0, 10)}`,
     `intervals: 95 %, bootstrap over queries; groups: paired sign flips, 5 %, Holm; ${grouped(BOARD.resamples)} resamples`,
   ];
