@@ -144,7 +144,7 @@ def speed_and_recall(figure: "Figure", points: Sequence[IndexPoint]) -> None:
         )
         for one in own:
             _, _, setting = one.index.partition("?")
-            # To the left: the best points stand at the right edge.
+            # Below to the left: lines fall to the right, and the best points stand at its edge.
             look: dict[str, Any] = {
                 "fontsize": 8,
                 "ha": "right",
@@ -152,7 +152,7 @@ def speed_and_recall(figure: "Figure", points: Sequence[IndexPoint]) -> None:
                 "color": COLOURS[place % 7],
             }
             at = (one.recall, one.queries_per_s.median)
-            axes.annotate(setting, at, (-6, 4), textcoords="offset points", **look)
+            axes.annotate(setting, at, (-6, -10), textcoords="offset points", **look)
     _plain_logarithms(axes.yaxis)
     axes.margins(x=0.15, y=0.1)
     axes.set_xlabel(f"recall@{first.k} of the exact neighbours")
