@@ -177,9 +177,9 @@ def _index_bytes(index: Any) -> tuple[int, int]:
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         per_row, fixed = _index_bytes(index.index)
-        matrices = sum(
-            index.chain.at(i).d_in * index.chain.at(i).d_out * 4 for i in range(index.chain.size())
-        )
+        # PCA keeps the square matrix too, of which it uses some rows.
+        steps = [index.chain.at(i) for i in range(index.chain.size())]
+        matrices = sum(step.d_in * (step.d_in + step.d_out) * 4 for step in steps)
         return per_row, fixed + matrices
     if isinstance(index, faiss.IndexRefine):
         base, refined = _index_bytes(index.base_index), _index_bytes(index.refine_index)
