@@ -74,7 +74,9 @@ class Work:
             if writing:
                 writing.result()
         if refused:
-            logger.warning("another process encodes %d shards of these texts", len(refused))
+            logger.warning(
+                "waiting for another process: it encodes %d shards of these texts", len(refused)
+            )
         for batch in refused:  # without another claim in hand, so that none waits for the other
             self._wait_for(batch)
 
