@@ -15,7 +15,19 @@ from pathlib import Path
 import platformdirs
 
 from bench.arguments.data import add_fetch, add_list, add_show, add_verify
+from bench.arguments.decisions import add_compare
 from bench.arguments.evaluation import add_estimate, add_run, add_score
+
+COMMANDS = (
+    add_run,
+    add_score,
+    add_estimate,
+    add_compare,
+    add_list,
+    add_show,
+    add_fetch,
+    add_verify,
+)
 
 EXAMPLES = """\
 examples:
@@ -45,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_run, add_score, add_list, add_estimate, add_fetch, add_verify, add_show):
+    for add in COMMANDS:
         add(commands)
     return top
 

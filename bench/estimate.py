@@ -11,15 +11,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bench.budget import plan_search, resident_bytes
 from bench.errors import BenchError
-from bench.exact import TILE_ROWS, ArrayVectors, exact_search
+from bench.exact import ArrayVectors, exact_search
 from bench.pipeline import sample_documents
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus
@@ -33,7 +33,6 @@ FIRST_CHUNK = 64
 SEARCH_ROWS, SEARCH_QUERIES = 1 << 16, 128
 LONG_S = 3600.0
 ITEM_BYTES = {"float32": 4, "float16": 2}
-PLACE_BYTES = 64  # a place of the ranking, while it is made
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +74,14 @@ class Speed:
     resident_bytes: int
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What was asked for: documents per query, None for the collection's, and bytes of memory."""
+
+    depth: int | None
+    memory: int
+
+
 def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float = PROBE_S) -> Speed:
     """Encode a seeded sample of a corpus for about ``budget_s`` seconds.
 
@@ -104,23 +111,29 @@ def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
 
 
 def estimate_at_hand(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, speed: Speed, depth: int | None
+    dataset: Dataset, encoder: Encoder, store: VectorStore, speed: Speed, limits: Limits
 ) -> Estimate:
-    """The cost of a collection that is on this machine; stored vectors cost nothing."""
+    """The cost of a collection that is on this machine; stored vectors cost nothing.
+
+    Raises:
+        BenchError: it cannot be searched in the memory allowed.
+    """
     missing = store.plan(encoder, dataset.corpus).missing_rows
     tokens = round(missing * mean_tokens(encoder, dataset.corpus)) if missing else 0
     size = _Size(dataset.name, len(dataset.corpus), len(dataset.queries), missing, tokens, False)
-    return _estimate(size, encoder, speed, depth or dataset.facts.depth)
+    return _estimate(size, encoder, speed, limits.depth or dataset.facts.depth, limits.memory)
 
 
-def estimate_from_counts(
-    facts: Facts, encoder: Encoder, speed: Speed, depth: int | None
-) -> Estimate:
-    """An upper bound for a collection that is not here, from its published counts."""
+def estimate_from_counts(facts: Facts, encoder: Encoder, speed: Speed, limits: Limits) -> Estimate:
+    """An upper bound for a collection that is not here, from its published counts.
+
+    Raises:
+        BenchError: it cannot be searched in the memory allowed.
+    """
     documents, queries = facts.counts.documents or 0, facts.counts.queries or 0
     tokens = documents * encoder.recipe.max_document_tokens
     size = _Size(facts.name, documents, queries, documents, tokens, True)
-    return _estimate(size, encoder, speed, depth or facts.depth)
+    return _estimate(size, encoder, speed, limits.depth or facts.depth, limits.memory)
 
 
 @dataclass(frozen=True)
@@ -133,9 +146,10 @@ class _Size:
     upper_bound: bool
 
 
-def _estimate(size: _Size, encoder: Encoder, speed: Speed, depth: int) -> Estimate:
-    tile = min(size.documents, TILE_ROWS) * encoder.dim * 4
-    places = size.queries * depth * PLACE_BYTES
+def _estimate(size: _Size, encoder: Encoder, speed: Speed, depth: int, memory: int) -> Estimate:
+    reach = min(depth, max(1, size.documents))
+    held = speed.resident_bytes
+    plan = plan_search(memory, size.documents, encoder.dim, size.queries, reach, held)
     return Estimate(
         model=encoder.recipe.model,
         collection=size.collection,
@@ -145,7 +159,7 @@ def _estimate(size: _Size, encoder: Encoder, speed: Speed, depth: int) -> Estima
         upper_bound=size.upper_bound,
         encode_s=size.tokens / speed.tokens_per_s,
         search_s=search_seconds(size.queries, size.documents, encoder.dim, depth),
-        memory_bytes=speed.resident_bytes + 2 * tile + places,
+        memory_bytes=plan.memory_bytes,
         disk_bytes=size.to_encode * (encoder.dim * ITEM_BYTES[encoder.recipe.store_dtype] + 16),
     )
 
@@ -183,12 +197,6 @@ def confirm(seconds: float, what: str, yes: bool) -> None:
     print("what is done is kept if you stop it. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise BenchError("stopped before encoding", "add --yes to start without being asked")
-
-
-def resident_bytes() -> int:
-    """Memory of this process now: VmRSS, mapped file pages included."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
 def _lengths(

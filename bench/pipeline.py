@@ -15,8 +15,9 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from bench import search
+from bench.budget import check_index_fits, default_budget, plan_search
 from bench.errors import BenchError
-from bench.exact import TILE_ROWS, exact_search
+from bench.exact import exact_search
 from bench.judging import measure_names, protocol_of, score_run
 from bench.results import Conditions, Result, Timings, conditions
 from bench.runs import Run
@@ -44,12 +45,15 @@ class Options:
         depth: documents per query; None for the collection's.
         measures: besides the main one; None for the collection's.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
     """
 
     index: IndexSpec
     depth: int | None = None
     measures: tuple[str, ...] | None = None
     device: str = "auto"
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,9 +154,22 @@ def _search(
     with stages.phase("encode_documents_s"):
         vectors = _encode(dataset, encoder, store, plan, clock)
     with stages.phase("search_s"):
-        hits, truth = _search_vectors(dataset, vectors, queries, options, wider)
+        hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
     recall = _index_recall(hits, truth, depth) if truth else {}
     return _Searched(without_self(dataset, hits, reach), recall, plan.missing_rows, checks)
+
+
+def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
+    """What cannot be searched in the memory that is there is refused before it is encoded.
+
+    Raises:
+        BenchError: it does not fit; the message has the estimate.
+    """
+    budget = options.max_memory or default_budget()
+    depth = min(options.depth or dataset.facts.depth, len(dataset.corpus))
+    plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth)
+    if not options.index.is_exact:
+        check_index_fits(options.index, len(dataset.corpus), dim, budget)
 
 
 def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
@@ -214,14 +231,25 @@ def _search_vectors(
     queries: npt.NDArray[np.float32],
     options: Options,
     depth: int,
+    clock: Clock,
 ) -> tuple[Hits, Hits | None]:
     """Hits, and the exact ones beside them where the index is approximate."""
     ranks, device = dataset.corpus.tie_rank, search_device(options.device)
+    budget = options.max_memory or default_budget()
+    plan = plan_search(budget, *vectors.shape, len(queries), depth)
     exact = _with_bar(
         f"{dataset.name}: search",
         len(dataset.corpus),
         lambda advance: exact_search(
-            vectors, queries, depth, ranks, device=device, advance=advance
+            vectors,
+            queries,
+            depth,
+            ranks,
+            tile_rows=plan.tile_rows,
+            block_bytes=plan.block_bytes,
+            device=device,
+            advance=advance,
+            clock=clock,
         ),
     )
     if options.index.is_exact:
@@ -229,7 +257,7 @@ def _search_vectors(
     index = FaissIndex(options.index, vectors.dim, device)
     if index.needs_training:
         index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
-    for _, tile in vectors.tiles(TILE_ROWS):
+    for _, tile in vectors.tiles(plan.tile_rows):
         index.add(tile)
     return search.approximate(index, queries, depth, ranks), exact
 

@@ -127,6 +127,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def not_negative(text: str) -> int:
+    """A whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return int(text)
+
+
 def device(text: str) -> str:
     """A device by its name."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):

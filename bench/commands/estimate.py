@@ -5,9 +5,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bench.budget import default_budget, parse_size
 from bench.commands.common import Contender, open_contender, open_named, print_json
 from bench.errors import ExitCode
-from bench.estimate import Estimate, estimate_at_hand, estimate_from_counts, measure_speed
+from bench.estimate import (
+    Estimate,
+    Limits,
+    estimate_at_hand,
+    estimate_from_counts,
+    measure_speed,
+)
 from bench.store import VectorStore
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from datasets_cfg.dataset import Dataset
@@ -19,12 +26,16 @@ PROBE_COLLECTION = "stdlib-code"  # embedded: texts to try an encoder on where n
 
 def estimate(options: argparse.Namespace, cache_dir: Path) -> int:
     """One line for every model and collection, and their sum."""
+    memory = default_budget() if options.max_memory is None else parse_size(options.max_memory)
+    limits = Limits(options.depth, memory)
     names = expand(options.names)
     contenders = [open_contender(name, options) for name in options.model]
     options.offline = True  # an estimate downloads no collection
     datasets = {name: _at_hand(name, options, cache_dir) for name in names}
     store = VectorStore(cache_dir / "vectors")
-    rows = [row for one in contenders for row in _rows(one, datasets, store, options, cache_dir)]
+    rows = [
+        row for one in contenders for row in _rows(one, datasets, store, limits, options, cache_dir)
+    ]
     if options.json:
         print_json(rows)
     elif rows:
@@ -46,6 +57,7 @@ def _rows(
     contender: Contender,
     datasets: Mapping[str, Dataset | None],
     store: VectorStore,
+    limits: Limits,
     options: argparse.Namespace,
     cache_dir: Path,
 ) -> Iterator[Estimate]:
@@ -61,6 +73,6 @@ def _rows(
     for name, dataset in datasets.items():
         one = encoder.for_dataset(name)
         if dataset is None:
-            yield estimate_from_counts(facts_for(name), one, speed, options.depth)
+            yield estimate_from_counts(facts_for(name), one, speed, limits)
         else:
-            yield estimate_at_hand(dataset, one, store, speed, options.depth)
+            yield estimate_at_hand(dataset, one, store, speed, limits)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from bench.budget import parse_size
 from bench.commands.common import (
     Contender,
     check_out,
@@ -20,7 +21,7 @@ from bench.commands.common import (
 from bench.errors import BenchError, ExitCode
 from bench.estimate import confirm, mean_tokens, measure_speed
 from bench.judging import measure_names
-from bench.pipeline import Options, evaluate
+from bench.pipeline import Options, check_memory, evaluate
 from bench.results import Result, place, save
 from bench.runs import check_writable
 from bench.store import VectorStore
@@ -36,22 +37,23 @@ PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 
 def run(options: argparse.Namespace, cache_dir: Path) -> int:
     """``run``: evaluate every model on every collection; a table each, then the suites' means."""
-    spec = IndexSpec.parse(options.index)
+    choices = _choices(options)
     names = expand(options.names)
     check_out(options.out)
     contenders = [open_contender(name, options) for name in options.model]
     _check_names(contenders)
-    _check_index(spec, contenders)
+    _check_index(choices.index, contenders)
     datasets = [open_named(name, options, cache_dir) for name in names]
     for dataset in datasets:
         _check_storable(dataset, contenders, options)
+        for encoder in (one.encoder for one in contenders if one.encoder):
+            check_memory(dataset, encoder.dim, choices)
     official = {
         dataset.name: is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
         for dataset in datasets
     }
     store = VectorStore(cache_dir / "vectors")
     _say_how_long(contenders, datasets, store, options.yes)
-    choices = Options(spec, options.depth, _wanted(options), options.device)
     results: list[Result] = []
     for dataset in datasets:
         of_dataset = []
@@ -100,8 +102,14 @@ def _check_index(spec: IndexSpec, contenders: Sequence[Contender]) -> None:
         FaissIndex(spec, encoder.dim)
 
 
-def _wanted(options: argparse.Namespace) -> tuple[str, ...] | None:
-    return None if options.measure is None else tuple(options.measure)
+def _choices(options: argparse.Namespace) -> Options:
+    return Options(
+        index=IndexSpec.parse(options.index),
+        depth=options.depth,
+        measures=None if options.measure is None else tuple(options.measure),
+        device=options.device,
+        max_memory=None if options.max_memory is None else parse_size(options.max_memory),
+    )
 
 
 def _say_how_long(

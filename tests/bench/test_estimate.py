@@ -12,6 +12,7 @@ from bench import estimate
 from bench.errors import BenchError
 from bench.estimate import (
     LONG_S,
+    Limits,
     Speed,
     confirm,
     estimate_at_hand,
@@ -61,6 +62,8 @@ class TimedEncoder:
 def corpus_of(count: int, folder) -> Corpus:
     return Corpus.build([Document(str(n), "", f"text {n}") for n in range(count)], folder / "c")
 
+LIMITS = Limits(depth=None, memory=1 << 40)
+
 
 @pytest.fixture
 def encoder(monkeypatch):
@@ -104,23 +107,40 @@ def test_what_is_stored_costs_nothing(tmp_path):
     dataset = folder_of_documents(tmp_path / "tiny", 30)
     encoder, store = open_encoder(resolve_model("hashing")), VectorStore(tmp_path / "vectors")
     speed = Speed(tokens_per_s=10.0, resident_bytes=1)
-    before = estimate_at_hand(dataset, encoder, store, speed, None)
+    before = estimate_at_hand(dataset, encoder, store, speed, LIMITS)
     assert before.to_encode == before.documents == 30
     assert before.tokens == 60
     assert before.encode_s == pytest.approx(6.0)
     assert before.disk_bytes == 30 * (4 * encoder.dim + 16)
     store.documents(encoder, dataset.corpus, store.plan(encoder, dataset.corpus))
-    after = estimate_at_hand(dataset, encoder, store, speed, None)
+    after = estimate_at_hand(dataset, encoder, store, speed, LIMITS)
     assert (after.to_encode, after.tokens, after.encode_s, after.disk_bytes) == (0, 0, 0.0, 0)
     assert after.search_s > 0
 
 
 def test_a_collection_that_is_not_here_is_counted_by_its_published_size(encoder):
-    found = estimate_from_counts(facts_for("msmarco/dev"), encoder, Speed(1000.0, 1), None)
+    found = estimate_from_counts(facts_for("msmarco/dev"), encoder, Speed(1000.0, 1), LIMITS)
     assert found.upper_bound
     assert found.documents == 8_841_823
     assert found.tokens == 8_841_823 * TOKENS
     assert found.encode_s == pytest.approx(88_418.23)
+
+
+def test_what_does_not_fit_in_memory_is_refused_with_what_it_needs(encoder):
+    with pytest.raises(BenchError, match="search needs at least") as refused:
+        estimate_from_counts(
+            facts_for("msmarco/dev"), encoder, Speed(1000.0, 1), Limits(None, 1 << 20)
+        )
+    assert "--max-memory" in refused.value.hint
+
+
+def test_a_smaller_budget_means_less_memory(encoder):
+    facts, speed = facts_for("msmarco/dev"), Speed(1000.0, 1)
+    large, small = (
+        estimate_from_counts(facts, encoder, speed, Limits(100, budget)).memory_bytes
+        for budget in (1 << 40, 400 << 20)
+    )
+    assert small <= 400 << 20 < large
 
 
 def folder_of_documents(folder: Path, count: int) -> Dataset:
