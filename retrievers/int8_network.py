@@ -135,6 +135,8 @@ def _check(network: Any) -> None:
         raise RetrieverError(
             f"back end int8 does not compute {positions} positions", "use --backend torch"
         )
+    if network.config.is_decoder:
+        raise RetrieverError("back end int8 computes no causal attention", "use --backend torch")
     parameter = next(network.parameters())
     if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
         raise RetrieverError("back end int8 starts from float32 on the CPU", "use --device cpu")

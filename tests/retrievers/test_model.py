@@ -304,3 +304,11 @@ def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
     )
     with pytest.raises(RetrieverError, match="no transformer that back end onnx"):
         resolve_model(str(card), backend="onnx", trust_code=True)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+def test_back_ends_refuse_adapters(tmp_path: Path, backend: str) -> None:
+    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "LORA"})
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    with pytest.raises(RetrieverError, match=f"back end {backend} runs no adapters"):
+        resolve_model("minilm", adapter=str(tmp_path), backend=backend)
