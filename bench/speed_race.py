@@ -127,7 +127,7 @@ def race(
         exported = export(dataset, Path(temporary) / "collection", limit)
         own = replace(job, folder=str(exported.folder), exclude_self=dataset.facts.exclude_self)
         names = (OURS, *tools)
-        runs: dict[str, list[_Run]] = {name: [] for name in names}
+        runs: dict[str, list[Evaluated]] = {name: [] for name in names}
         for turn in range(rounds):
             for which in in_turn(len(names), turn):
                 fresh = Path(temporary) / f"round-{turn}"
@@ -136,8 +136,8 @@ def race(
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One tool's evaluation."""
+class Evaluated:
+    """One tool's evaluation in one round."""
 
     tool: str
     version: str
@@ -145,7 +145,7 @@ class _Run:
     finished: Finished
 
 
-def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> _Run:
+def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> Evaluated:
     if name == OURS:
         return _run_ours(job, arguments, fresh)
     own = replace(job, batch_size=DEFAULT_BATCH[name])
@@ -153,7 +153,7 @@ def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> _Run:
     done = run_process(command, job.threads, name)
     said = last_line(done.stdout, name)
     tool = f"{name} (batch {own.batch_size}, its default)"
-    return _Run(tool, str(said["version"]), float(said["score"]), done)
+    return Evaluated(tool, str(said["version"]), float(said["score"]), done)
 
 
 def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
@@ -163,14 +163,14 @@ def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
     return [*command, "--device", job.device, "--json", "--quiet", "--yes", "--offline"]
 
 
-def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> _Run:
+def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> Evaluated:
     done = run_process(run_command(job, arguments, fresh), job.threads, OURS)
     (result,) = msgspec.json.decode(done.stdout)["results"]
-    return _Run(OURS, __version__, float(result["measures"][MEASURE]), done)
+    return Evaluated(OURS, __version__, float(result["measures"][MEASURE]), done)
 
 
 def judged(
-    collection: str, exported: Exported, limit: int | None, runs: Mapping[str, Sequence[_Run]]
+    collection: str, exported: Exported, limit: int | None, runs: Mapping[str, Sequence[Evaluated]]
 ) -> Race:
     """Scores first: there is no ratio where any of them differs from ours."""
     rows = [_row(own) for own in runs.values()]
@@ -194,7 +194,7 @@ def judged(
     )
 
 
-def _row(own: Sequence[_Run]) -> RaceRun:
+def _row(own: Sequence[Evaluated]) -> RaceRun:
     return RaceRun(
         tool=own[0].tool,
         version=own[0].version,

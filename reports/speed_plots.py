@@ -3,14 +3,12 @@
 matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.errors import BenchError
 from bench.speed_records import Growth, IndexPoint, Phases, SpeedReport, Spread, Throughput
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+TEXT = "#333333"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[str, Any] = {
     "axes.spines.top": False,
@@ -36,16 +35,6 @@ STYLE: dict[str, Any] = {
 PNG_DPI = 150
 
 
-def check_matplotlib() -> None:
-    """What draws is installed.
-
-    Raises:
-        BenchError: it is not.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
-
-
 def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> list[Path]:
     """Draw what was measured; returns the files.
 
@@ -53,7 +42,6 @@ def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> l
         earlier: reports of other times, oldest first, for the history; those of another machine,
             processor, device or number of threads are left out: their timings do not compare.
     """
-    check_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     same = [one for one in earlier if _where(one) == _where(report) and one.throughput]
     return [path for name, fill in _pictures(report, same) for path in _save(folder / name, fill)]

@@ -1,6 +1,7 @@
 """``speed``: what a model costs on this machine, alone and against other tools."""
 
 import argparse
+import importlib.util
 import os
 import sys
 from contextlib import ExitStack
@@ -40,9 +41,7 @@ def speed(options: argparse.Namespace, cache_dir: Path) -> int:
     plan = _plan(options)
     earlier = [read_report(path) for path in options.history]
     if options.plots:
-        from reports.speed_plots import check_matplotlib
-
-        check_matplotlib()
+        _check_matplotlib()
     races = [open_named(name, options, cache_dir) for name in expand(options.names)]
     with ExitStack() as stack:
         subject = _subject(options, cache_dir, plan, stack)
@@ -56,6 +55,12 @@ def speed(options: argparse.Namespace, cache_dir: Path) -> int:
             _say(f"drawn: {path}")
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
+
+
+def _check_matplotlib() -> None:
+    """Said before minutes of measuring, not after."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
 
 
 def _plan(options: argparse.Namespace) -> Plan:

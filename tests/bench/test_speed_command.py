@@ -1,6 +1,7 @@
 """``speed`` as a user meets it: what it prints, what it refuses, its exit code."""
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -157,6 +158,16 @@ def test_a_saved_output_is_read_again(cache, tmp_path, capsys):
     path = tmp_path / "saved.txt"
     path.write_text(capsys.readouterr().out)
     assert read_report(path).model == "hashing"
+
+
+def test_without_matplotlib_plots_are_refused_before_anything_is_measured(
+    cache, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "measure", None)
+    with pytest.raises(BenchError, match="needs matplotlib") as caught:
+        speed(options(plots=tmp_path), cache)
+    assert "pip install 'retrieval-bench[plots]'" in caught.value.hint
 
 
 @pytest.mark.parametrize("content", ["", "{}", "no JSON"])

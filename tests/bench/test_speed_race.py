@@ -9,7 +9,7 @@ from collections_for_tests import DOCUMENTS, QRELS, QUERIES, write_collection
 
 from bench.errors import BenchError
 from bench.speed_peers import Finished, last_line, run_process
-from bench.speed_race import TOLERANCE, Exported, _Run, export, judged
+from bench.speed_race import TOLERANCE, Evaluated, Exported, export, judged
 from datasets_cfg.dataset import open_dataset
 
 JUDGED = {query: text for query, text in QUERIES.items() if query in {q for q, _ in QRELS}}
@@ -89,7 +89,7 @@ def test_a_peer_without_a_result_is_an_error(stdout):
 
 def runs(tool, seconds, scores):
     return [
-        _Run(tool, "1", score, Finished(took, int(1e9 * took), ""))
+        Evaluated(tool, "1", score, Finished(took, int(1e9 * took), ""))
         for took, score in zip(seconds, scores, strict=True)
     ]
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from speed_report_for_tests import REPORT
 
-from bench.errors import BenchError
-from reports.speed_plots import COLOURS, check_matplotlib, draw
+from reports.speed_plots import COLOURS, draw
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra plots"
@@ -86,10 +85,3 @@ def test_the_same_report_gives_the_same_picture(tmp_path):
 
 def test_colours_are_distinct():
     assert len(set(COLOURS)) == len(COLOURS)
-
-
-def test_without_matplotlib_there_is_one_clear_error(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BenchError, match="needs matplotlib") as caught:
-        check_matplotlib()
-    assert "pip install 'retrieval-bench[plots]'" in caught.value.hint
