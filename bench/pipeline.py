@@ -254,7 +254,7 @@ def _search_vectors(
     )
     if options.index.is_exact:
         return exact, None
-    index = FaissIndex(options.index, vectors.dim, device)
+    index = FaissIndex(options.index, vectors.dim, faiss_device(options.device))
     if index.needs_training:
         index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
     for _, tile in vectors.tiles(plan.tile_rows):
@@ -296,10 +296,16 @@ def conditions_here(device: str) -> Conditions:
 
 
 def search_device(device: str) -> str:
-    """Where FAISS searches: on the GPU asked for, if this FAISS has one; else on the CPU.
+    """Where exact search finds its candidates; the ranking is the same everywhere.
 
-    The ranking of exact search is the same on both.
+    On the GPU of FAISS, if it has one. If not, PyTorch serves where a GPU is asked for by name: to
+    look for one would import torch, which a run on stored vectors does not need.
     """
+    return faiss_device(device) if device in ("auto", "cpu") else device
+
+
+def faiss_device(device: str) -> str:
+    """Where FAISS has an index: on the GPU asked for, if this FAISS has one; else on the CPU."""
     if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
         return "cpu"
     return "cuda" if device == "auto" else device

@@ -1,4 +1,4 @@
-"""``--max-memory`` from the command line: refused before the work, or kept with the same ranking."""
+"""``--max-memory`` from the command line: refused before the work, or kept to."""
 
 import gzip
 
