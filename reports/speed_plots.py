@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-TEXT = "#333333"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[str, Any] = {
     "axes.spines.top": False,
@@ -31,6 +30,12 @@ STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "speed",
+}
+LABEL: dict[str, Any] = {
+    "textcoords": "offset points",
+    "fontsize": 8,
+    "color": "#333333",
+    "va": "center",
 }
 PNG_DPI = 150
 
@@ -132,15 +137,9 @@ def speed_and_recall(figure: "Figure", points: Sequence[IndexPoint]) -> None:
         )
         for one in own:
             _, _, setting = one.index.partition("?")
-            # Below to the left: lines fall to the right, and the best points stand at its edge.
-            look: dict[str, Any] = {
-                "fontsize": 8,
-                "ha": "right",
-                "va": "center",
-                "color": COLOURS[place % 7],
-            }
             at = (one.recall, one.queries_per_s.median)
-            axes.annotate(setting, at, (-6, -10), textcoords="offset points", **look)
+            # Below to the left: lines fall to the right, and the best points stand at its edge.
+            axes.annotate(setting, at, (-6, -10), ha="right", **LABEL)
     _plain_logarithms(axes.yaxis)
     axes.margins(x=0.15, y=0.1)
     axes.set_xlabel(f"recall@{first.k} of the exact neighbours")
@@ -176,13 +175,7 @@ def phase_bars(figure: "Figure", phases: Phases) -> None:
         values, range(len(rows)), xerr=np.transpose(error), fmt="none", color="black", capsize=3
     )
     for place, (_, spent) in enumerate(rows):
-        axes.annotate(
-            f"{spent.median:.3g} s",
-            (spent.q3, place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        axes.annotate(f"{spent.median:.3g} s", (spent.q3, place), (6, 0), **LABEL)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
