@@ -11,10 +11,9 @@ CPU with the same threads. For each back end and collection:
   machine adds less to;
 - the largest difference of a text encoded alone from the same text in its batch.
 
-With ``--documents`` a collection is all its judged documents and others up to that number: scores
-are then higher than the published ones, and only their differences are of use. Where a back end
-costs more than .005 of nDCG@10, or a text's vector moves by more than 1e-6 with its batch, the
-exit code is 1.
+With ``--documents`` a collection is that many documents, judged ones first: its scores are not the
+published ones, and only their differences are of use. Where a back end costs more than .005 of
+nDCG@10, or a text's vector moves by more than 1e-6 with its batch, the exit code is 1.
 
     BENCH_DATA=... python -m tests.benchmarks.backend_accuracy [--documents 1500]
 
@@ -80,13 +79,13 @@ class Encoded(NamedTuple):
 
 
 def chosen_rows(dataset: Dataset, documents: int | None, seed: int = 0) -> Rows:
-    """Judged documents and a sample of the others, in random order, up to that number."""
+    """That many rows in random order, those of judged documents first; None is all rows."""
     shuffled = np.random.default_rng(seed).permutation(len(dataset.corpus))
     if documents is None:
         return shuffled
     found = dataset.corpus.rows_of(tuple(dict.fromkeys(dataset.qrels.doc_ids)))
     judged = np.isin(shuffled, found[found >= 0])
-    return np.concatenate([shuffled[judged], shuffled[~judged]])[: max(documents, judged.sum())]
+    return np.concatenate([shuffled[judged], shuffled[~judged]])[:documents]
 
 
 def encode(
@@ -204,6 +203,7 @@ def measure(encoders: Mapping[str, TransformerEncoder], documents: int | None) -
             encoded = encode(encoders, dataset, rows)
             scores = {key: mean_score(dataset, rows, one) for key, one in encoded.items()}
             figures[name] = compared(encoded, scores)
+            print(f"{name}: {json.dumps(figures[name])}", file=sys.stderr)
     return figures
 
 
