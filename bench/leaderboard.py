@@ -1,12 +1,15 @@
 """From stored results to the record of a leaderboard."""
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from bench.compare import suite_weights
 from bench.errors import BenchError
 from bench.leaderboard_groups import Standing, Standings, standings
+from bench.leaderboard_pairs import PairWork
 from bench.leaderboard_records import (
     MAIN,
     Board,
@@ -14,6 +17,7 @@ from bench.leaderboard_records import (
     Claim,
     Column,
     Mean,
+    Pair,
     Row,
     Score,
     SuiteColumn,
@@ -34,11 +38,15 @@ class Choice(msgspec.Struct, frozen=True):
         suite: only this one and its members; "" for all.
         measure: only this one; `MAIN` for the main one of each collection.
         every_measure: also intervals of the measures that are not main.
+        neighbours: also compare each row with the next one of the headline.
+        pairs: names of rows to compare besides.
     """
 
     suite: str = ""
     measure: str = MAIN
     every_measure: bool = False
+    neighbours: bool = False
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def assemble(
@@ -59,26 +67,71 @@ def assemble(
         DatasetError: there is no such suite.
     """
     placed = columns(_chosen(stored, choice))
-    by_row = rows(placed)
-    shown = tuple(_column(name, some) for name, some in placed.items())
-    _check_measure(choice.measure, shown)
-    suites = _suites(shown, choice.suite)
-    wanted = {column.name: _wanted(column, choice) for column in shown}
-    names = [suite.name for suite in suites]
-    stand = standings(by_row, wanted, names, resampling, advance)
-    official = {column.name for column in shown if column.official}
-    claims = tuple(_claims(cards.values(), official.union(names)))
-    made = [_row(name, cells, suites, stand, claims, cards) for name, cells in by_row.items()]
-    return Board(
-        measures=tuple(dict.fromkeys(name for column in shown for name in column.measures)),
-        columns=shown,
-        suites=tuple(suite for suite in suites if _has_mean(suite, made, choice.suite)),
-        rows=tuple(made),
-        claims=claims,
-        results=sum(map(len, placed.values())),
-        newest=max(one.result.conditions.time for some in placed.values() for one in some),
-        resamples=resampling.resamples,
-    )
+    layout = _Layout(placed, rows(placed), cards, choice.suite)
+    _check_measure(choice.measure, layout.columns)
+    suites = [suite.name for suite in layout.suites]
+    plain = layout.board({}, (), resampling)
+    work = PairWork(_pairs(plain, choice), {name: suite_weights(name) for name in suites})
+    wanted = {column.name: _wanted(column, choice) for column in layout.columns}
+    stand = standings(layout.by_row, wanted, suites, work, resampling, advance)
+    return layout.board(stand, work.pairs(), resampling)
+
+
+class _Layout:
+    """What stands where; standings are filled in when they are known."""
+
+    def __init__(
+        self,
+        placed: Mapping[str, Sequence[Stored]],
+        by_row: Mapping[str, Mapping[str, Stored]],
+        cards: Mapping[str, Card],
+        suite: str,
+    ) -> None:
+        self.by_row = by_row
+        self.columns = tuple(_column(name, some) for name, some in placed.items())
+        self.suites = _suites(self.columns, suite)
+        self._suite, self._cards = suite, cards
+        self._results = [one.result for some in placed.values() for one in some]
+        official = {column.name for column in self.columns if column.official}
+        places = official | {one.name for one in self.suites}
+        self._claims = tuple(_claims(cards.values(), places))
+
+    def board(self, stand: Standings, pairs: tuple[Pair, ...], resampling: Resampling) -> Board:
+        """The leaderboard with these standings."""
+        made = tuple(
+            _row(name, cells, self.suites, stand, self._claims, self._cards)
+            for name, cells in self.by_row.items()
+        )
+        measures = dict.fromkeys(name for column in self.columns for name in column.measures)
+        return Board(
+            measures=tuple(measures),
+            columns=self.columns,
+            suites=tuple(suite for suite in self.suites if _has_mean(suite, made, self._suite)),
+            rows=made,
+            claims=self._claims,
+            pairs=pairs,
+            results=len(self._results),
+            newest=max(result.conditions.time for result in self._results),
+            resamples=resampling.resamples,
+        )
+
+
+def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
+    """Names of the rows to compare, the better one of neighbours first."""
+    known = [row.name for row in board.rows]
+    for name in (name for pair in choice.pairs for name in pair):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            raise BenchError(
+                f"the leaderboard has no row {name!r}",
+                f"did you mean {' or '.join(close)}?" if close else f"rows: {', '.join(known)}",
+            )
+    place = board.headline(choice.measure)
+    shown = board.measure_of(place, choice.measure)
+    ranked = board.ranked(place, choice.measure)
+    scored = [row.name for row in ranked if row.score(place.name, shown)]
+    neighbours = pairwise(scored) if choice.neighbours else ()
+    return list(dict.fromkeys([*choice.pairs, *neighbours]))
 
 
 def _chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
@@ -95,7 +148,7 @@ def _chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
     return found
 
 
-def _wanted(column: Column, choice: Choice) -> Collection[str]:
+def _wanted(column: Column, choice: Choice) -> Sequence[str]:
     if choice.every_measure:
         return column.measures
     return [choice.measure or column.main_measure]

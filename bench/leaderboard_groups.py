@@ -14,6 +14,7 @@ import numpy as np
 
 from bench.compare import suite_weights
 from bench.errors import BenchError
+from bench.leaderboard_pairs import PairWork
 from bench.results import SCORES_FILE
 from bench.statistics import ALPHA, SAME_MEAN, Floats, Resampled, Resampling, holm, resample
 from bench.stored import Stored
@@ -28,6 +29,7 @@ class Standing:
     group: int
 
 
+Values = tuple[tuple[str, ...], Mapping[str, Floats]]  # ids of queries, values by measure
 Standings = dict[tuple[str, str], dict[str, Standing]]  # (column or suite, measure) -> row -> it
 
 
@@ -63,8 +65,9 @@ class _Means:
 
 def standings(
     by_row: Mapping[str, Mapping[str, Stored]],
-    wanted: Mapping[str, Collection[str]],
+    wanted: Mapping[str, Sequence[str]],
     suites: Collection[str],
+    pairs: PairWork,
     resampling: Resampling,
     advance: Callable[[int], None],
 ) -> Standings:
@@ -72,7 +75,8 @@ def standings(
 
     Args:
         by_row: result by name of column, by name of row.
-        wanted: measures that are resampled, by column.
+        wanted: measures that are resampled, by column; the first is its main one.
+        pairs: are compared on the way, by the main measures.
         advance: called with 1 after each column.
 
     Raises:
@@ -84,8 +88,12 @@ def standings(
     weights = {suite: some for suite, some in weights.items() if _is_filled(by_row, some)}
     for column in wanted:
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
-        for measure, means in _resampled(results, wanted[column], resampling, _stream(column)):
+        for measure, scores, means in _resampled(
+            results, wanted[column], resampling, _stream(column)
+        ):
             found[column, measure] = _stand(means)
+            if measure == wanted[column][0]:
+                pairs.add(column, measure, means.rows, scores, means.drawn)
             for suite, shares in weights.items():
                 if column in shares:
                     earlier = sums.get((suite, measure))
@@ -105,16 +113,24 @@ def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[s
 
 
 def _resampled(
-    by_row: Mapping[str, Stored], measures: Collection[str], resampling: Resampling, stream: int
-) -> Iterator[tuple[str, _Means]]:
-    """By measure, the rows that have values of queries, on the same resamples."""
+    by_row: Mapping[str, Stored], measures: Sequence[str], resampling: Resampling, stream: int
+) -> Iterator[tuple[str, Floats, _Means]]:
+    """Measure, scores by query and row, and means, of the rows that have values of queries.
+
+    All measures are resampled at once: drawing the queries takes longer than the products.
+    """
     loaded = {row: _load(one) for row, one in by_row.items()}
     known = {row: found for row, found in loaded.items() if found is not None}
-    for measure in measures:
-        names = tuple(row for row, (_, values) in known.items() if measure in values)
-        if names:
-            scores = _aligned([known[row] for row in names], measure, by_row[names[0]].folder)
-            yield measure, _Means(names, scores.mean(axis=0), resample(scores, resampling, stream))
+    cells = [(name, row) for name in measures for row in known if name in known[row][1]]
+    if not cells:
+        return
+    scores = _aligned([(known[row], name) for name, row in cells], by_row[cells[0][1]].folder)
+    drawn = resample(scores, resampling, stream)
+    for measure in dict.fromkeys(name for name, _ in cells):
+        own = [place for place, (name, _) in enumerate(cells) if name == measure]
+        some = Resampled(drawn.bootstrap[:, own], drawn.flipped[:, own])
+        names = tuple(cells[place][1] for place in own)
+        yield measure, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
 
 
 def _stream(column: str) -> int:
@@ -122,27 +138,35 @@ def _stream(column: str) -> int:
     return int.from_bytes(hashlib.sha256(column.encode()).digest()[:8], "big")
 
 
-def _load(one: Stored) -> tuple[tuple[str, ...], Mapping[str, Floats]] | None:
+def _load(one: Stored) -> Values | None:
     """Values by query; None for a result that came without them, such as a published one."""
     return one.scores() if (one.folder / SCORES_FILE).exists() else None
 
 
-def _aligned(
-    some: Sequence[tuple[tuple[str, ...], Mapping[str, Floats]]], measure: str, folder: Path
-) -> Floats:
-    """Scores float64 ``(queries, rows)``, the queries in the order of the first row."""
-    ids = some[0][0]
+def _aligned(cells: Sequence[tuple[Values, str]], folder: Path) -> Floats:
+    """Scores float64 ``(queries, cells)``, the queries sorted, so that no order changes a draw.
+
+    Args:
+        cells: values of a row, and a measure.
+        folder: of the first row.
+    """
+    ids = sorted(cells[0][0][0])
+    orders: dict[tuple[str, ...], list[int]] = {}
     columns = []
-    for own, values in some:
-        if sorted(own) != sorted(ids):
-            raise BenchError(
-                f"results beside {folder} are of other queries though their protocol is the same",
-                "a file of one of them was changed: evaluate again",
-            )
-        place = {name: number for number, name in enumerate(own)} if own != ids else {}
-        order = [place[name] for name in ids] if place else slice(None)
-        columns.append(values[measure][order])
-    return np.stack(columns, axis=1)
+    for (own, values), measure in cells:
+        if own not in orders:
+            orders[own] = sorted(range(len(own)), key=own.__getitem__)
+            if [own[place] for place in orders[own]] != ids:
+                raise BenchError(
+                    f"results beside {folder} are of other queries though their protocol is the "
+                    "same",
+                    "a file of one of them was changed: evaluate again",
+                )
+        columns.append(values[measure][orders[own]])
+    scores = np.stack(columns, axis=1)
+    if not np.isfinite(scores).all():
+        raise BenchError(f"a value of a query is not a number in {folder} or beside it")
+    return scores
 
 
 def _stand(means: _Means) -> dict[str, Standing]:

@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from bench.statistics import Paired
+
 MAIN = ""  # stands for the main measure of each collection
 
 
@@ -143,12 +145,35 @@ class Claim(msgspec.Struct, frozen=True):
     source: str
 
 
+class Versus(msgspec.Struct, frozen=True):
+    """Two rows on one collection or suite, by its main measure.
+
+    Attributes:
+        paired: first minus second.
+        p_holm: p, corrected for the number of collections of the pair; None for a suite.
+    """
+
+    place: str
+    measure: str
+    paired: Paired
+    p_holm: float | None = None
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two rows compared wherever both have results; suites first."""
+
+    a: str
+    b: str
+    versus: tuple[Versus, ...]
+
+
 class Board(msgspec.Struct, frozen=True, kw_only=True):
     """A leaderboard.
 
     Attributes:
         measures: of any column.
         claims: of any card, for the columns and suites shown; also of models without results.
+        pairs: those asked for, or each row with the next one of the headline.
         results: how many evaluations it was made from.
         newest: time of the newest one, ISO 8601.
         resamples: behind every interval and group.
@@ -159,6 +184,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     suites: tuple[SuiteColumn, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
+    pairs: tuple[Pair, ...]
     results: int
     newest: str
     resamples: int

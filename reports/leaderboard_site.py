@@ -9,17 +9,29 @@ import html
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from bench.leaderboard_records import Board, Cell, Column, Mean, Row, Score, SuiteColumn
+from bench.leaderboard_records import (
+    Board,
+    Cell,
+    Column,
+    Mean,
+    Pair,
+    Row,
+    Score,
+    SuiteColumn,
+    Versus,
+)
 
 SITE = files("reports") / "site"
-ASSETS = ("style.css", "theme.js", "page.js", "table.js", "index.js", "model.js", "collection.js")
+KINDS = ("index", "model", "collection", "pair")
+ASSETS = ("style.css", "theme.js", "page.js", "table.js", *(f"{kind}.js" for kind in KINDS))
 DATA = "data.js"
-PAGES = ("models", "collections")
+PAGES = ("models", "collections", "pairs")
 DIGITS = 6  # more than is ever shown
 
 Plot = tuple[str, str]  # file below the site, title
@@ -39,14 +51,28 @@ def write_site(board: Board, out: Path, measure: str = "", plots: Sequence[Plot]
         (out / name).write_text((SITE / name).read_text(encoding="utf-8"), encoding="utf-8")
     models = slugs("models", [row.name for row in board.rows])
     collections = slugs("collections", [column.name for column in board.columns])
-    _script(out / DATA, "LEADERBOARD", _data(board, measure, models, collections, plots))
+    pairs = slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs])
+    pages = _Pages(models, collections, pairs)
+    _script(out / DATA, "LEADERBOARD", _data(board, measure, pages, plots))
     first = len(board.suites)
     for number, (row, page) in enumerate(zip(board.rows, models, strict=True)):
         _script(out / f"{page}.js", "DETAILS", _details(board, row))
         _page(out / f"{page}.html", row.name, "model", number, [f"../{page}.js"])
     for number, (column, page) in enumerate(zip(board.columns, collections, strict=True), first):
         _page(out / f"{page}.html", column.name, "collection", number)
+    for number, (pair, page) in enumerate(zip(board.pairs, pairs, strict=True)):
+        _script(out / f"{page}.js", "PAIR", _pair(board, pair))
+        _page(out / f"{page}.html", f"{pair.a} − {pair.b}", "pair", number, [f"../{page}.js"])
     return _page(out / "index.html", "Leaderboard", "index", 0)
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Paths below the site, without extension, in the order of the board."""
+
+    models: Sequence[str]
+    collections: Sequence[str]
+    pairs: Sequence[str]
 
 
 def is_free(out: Path) -> bool:
@@ -98,20 +124,15 @@ def _page(path: Path, title: str, kind: str, number: int, data: Sequence[str] = 
     return path
 
 
-def _data(
-    board: Board,
-    measure: str,
-    models: Sequence[str],
-    collections: Sequence[str],
-    plots: Sequence[Plot],
-) -> dict[str, Any]:
+def _data(board: Board, measure: str, pages: _Pages, plots: Sequence[Plot]) -> dict[str, Any]:
     """All that is shown on more than one page; scores as lists, sources by number."""
     scores = [score for row in board.rows for score in _scores(row)]
     claimed = [*(score.source for score in scores), *(claim.source for claim in board.claims)]
     sources = {text: number for number, text in enumerate(dict.fromkeys(claimed))}
     places = [_suite(suite, board) for suite in board.suites]
     places += [
-        _collection(column, page) for column, page in zip(board.columns, collections, strict=True)
+        _collection(column, page)
+        for column, page in zip(board.columns, pages.collections, strict=True)
     ]
     for number, place in enumerate(places):
         place["id"] = number
@@ -124,7 +145,8 @@ def _data(
         "sources": list(sources),
         "places": places,
         "rows": [
-            _row(board, row, page, sources) for row, page in zip(board.rows, models, strict=True)
+            _row(board, row, page, sources)
+            for row, page in zip(board.rows, pages.models, strict=True)
         ],
         "claims": [
             {
@@ -135,6 +157,10 @@ def _data(
                 "source": sources[claim.source],
             }
             for claim in board.claims
+        ],
+        "pairs": [
+            {"rows": _rows_of(board, pair), "page": f"{page}.html"}
+            for pair, page in zip(board.pairs, pages.pairs, strict=True)
         ],
         "plots": [{"file": file, "title": title} for file, title in plots],
     }
@@ -245,6 +271,33 @@ def _details(board: Board, row: Row) -> dict[int, Any]:
         for number, column in enumerate(board.columns, len(board.suites))
         if (cell := row.cells.get(column.name))
     }
+
+
+def _rows_of(board: Board, pair: Pair) -> list[int]:
+    """Numbers of the two rows."""
+    names = [row.name for row in board.rows]
+    return [names.index(pair.a), names.index(pair.b)]
+
+
+def _pair(board: Board, pair: Pair) -> dict[str, Any]:
+    """Two rows, and a list for each place that they share."""
+    places = [*(suite.name for suite in board.suites), *(one.name for one in board.columns)]
+    return {
+        "rows": _rows_of(board, pair),
+        "versus": [
+            [places.index(one.place), one.measure, *_difference(one)]
+            for one in pair.versus
+            if one.place in places
+        ],
+    }
+
+
+def _difference(one: Versus) -> list[Any]:
+    found = one.paired
+    limits = [_rounded(found.low), _rounded(found.high)]
+    tests = [found.p, one.p_holm]
+    counts = [found.wins, found.ties, found.losses]
+    return [_rounded(found.difference), *limits, *tests, *counts, _rounded(found.detectable)]
 
 
 def _rounded(value: float | None) -> float | None:

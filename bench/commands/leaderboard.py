@@ -25,7 +25,7 @@ def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
     kind = "json" if options.json else options.format
     if kind == "html":
         _check_place(options.out)
-    board = _board(options, every_measure=kind == "html")
+    board = _board(options, kind)
     if kind == "html":
         _write(board, options)
     elif kind == "json":
@@ -41,11 +41,14 @@ def _check_place(out: Path) -> None:
         raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
 
 
-def _board(options: argparse.Namespace, every_measure: bool) -> Board:
+def _board(options: argparse.Namespace, kind: str) -> Board:
     stored = results_in(options.results)
-    choice = Choice(options.suite, options.measure, every_measure)
+    site = kind == "html"
+    pairs = tuple((a, b) for a, b in options.pair)
+    choice = Choice(options.suite, options.measure, site, site, pairs)
+    resampling = Resampling(options.resamples, options.seed)
     with tqdm(desc="resampling", total=len(columns(stored)), unit=" collections") as bar:
-        return assemble(stored, all_cards(), choice, Resampling(), bar.update)
+        return assemble(stored, all_cards(), choice, resampling, bar.update)
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:

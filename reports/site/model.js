@@ -38,7 +38,7 @@ function collectionTable() {
     { id: "speed", label: "tokens/s", numeric: true, value: (one) => cell(one).v, fill: (one, td) => td.append(grouped(cell(one).v)) },
     { id: "search", label: "search, ms/query", numeric: true, value: (one) => cell(one).m, fill: (one, td) => td.append(fixed(cell(one).m, 2)) },
   ];
-  return sortedTable({ columns, rows: all, by: "collection", caption: "Scores by collection" }).element;
+  return sortedTable({ columns, rows: all, caption: "Scores by collection" }).element;
 }
 
 function suiteTable() {
@@ -52,7 +52,7 @@ function suiteTable() {
     limits, group, claim, difference,
     { id: "missing", label: "missing", value: (one) => one.missing.length || null, fill: (one, td) => { if (one.missing.length) td.append(`${one.missing.length} of ${one.place.members.length}: ${one.missing.join(", ")}`); } },
   ];
-  return section("Means", sortedTable({ columns, rows: all, by: "suite", caption: "Means of suites" }).element);
+  return section("Means", sortedTable({ columns, rows: all, caption: "Means of suites" }).element);
 }
 
 function evaluations() {
@@ -70,6 +70,13 @@ function evaluations() {
     ]));
   });
   return section("Evaluations", ...made);
+}
+
+function neighbours() {
+  const own = BOARD.pairs.filter((one) => one.rows.some((number) => BOARD.rows[number] === row));
+  if (!own.length) return null;
+  const entry = (one) => el("li", {}, link(one.page, one.rows.map((number) => BOARD.rows[number].name).join(" − ")));
+  return section("Beside other models", el("ul", { class: "pages" }, ...own.map(entry)));
 }
 
 function sources() {
@@ -93,6 +100,7 @@ document.getElementById("content").replaceChildren(...[
   facts([...Object.entries(row.recipe), ["trained on", row.trainedOn.join(", ")], ["encodes", row.speed ? `${grouped(row.speed)} tokens/s on ${row.device}` : ""]]),
   el("form", { class: "controls" }, measureSelect(choices, shown, draw)),
   tables,
+  neighbours(),
   evaluations(),
 ].filter(Boolean));
 draw(shown);

@@ -2,7 +2,8 @@
 // A table that is sorted by the buttons in its header.
 //
 // A column is {id, label, value, fill, numeric, note, kind}: value(row) is a number, a text or
-// null and decides the order; fill(row, td) writes the cell, by default the value as text.
+// null and decides the order; fill(row, td) writes the cell, by default the value as text. Without
+// a column to sort by, rows stay as they are given.
 
 const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -13,8 +14,8 @@ function compared(a, b, falling) {
   return falling ? -order : order;
 }
 
-function sortedTable({ columns, rows, by, caption, sorted = () => {} }) {
-  const state = { by, falling: columns.find((one) => one.id === by).numeric };
+function sortedTable({ columns, rows, caption, by = null, sorted = () => {} }) {
+  const state = { by, falling: columns.find((one) => one.id === by)?.numeric };
   const heads = new Map();
   const body = el("tbody");
   const lines = rows.map((row) => {
@@ -25,7 +26,7 @@ function sortedTable({ columns, rows, by, caption, sorted = () => {} }) {
 
   function sort() {
     const column = columns.find((one) => one.id === state.by);
-    lines.sort((a, b) => compared(column.value(a.row), column.value(b.row), state.falling));
+    if (column) lines.sort((a, b) => compared(column.value(a.row), column.value(b.row), state.falling));
     body.append(...lines.map((one) => one.line));
     for (const [id, head] of heads) {
       if (id === state.by) head.setAttribute("aria-sort", state.falling ? "descending" : "ascending");

@@ -1,6 +1,7 @@
 """A leaderboard puts side by side what compares, and nothing else; gaps stay gaps."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -285,6 +286,14 @@ def test_values_of_other_queries_under_one_protocol_are_refused(tmp_path):
     store(tmp_path, "a", "set", [0.5, 0.5])
     store(tmp_path, "b", "set", [0.5, 0.5, 0.5])
     with pytest.raises(BenchError, match="of other queries"):
+        board_of(tmp_path)
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path):
+    folder = store(tmp_path, "a", "set", [0.5, 0.5])
+    values = {"query_id": ["q0", "q1"], MEASURE: [0.5, float("nan")]}
+    pq.write_table(pa.table(values), folder / SCORES_FILE)
+    with pytest.raises(BenchError, match="not a number"):
         board_of(tmp_path)
 
 

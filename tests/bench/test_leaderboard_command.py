@@ -29,6 +29,9 @@ def options(results: Path, **changes: Any) -> argparse.Namespace:
         "format": "markdown",
         "suite": "",
         "measure": "",
+        "pair": [],
+        "resamples": 199,
+        "seed": 0,
         "json": False,
         "quiet": True,
         **changes,
@@ -82,6 +85,14 @@ def test_html_is_a_site_with_intervals_of_every_measure_and_its_first_page_is_na
     data = script_data(index.parent / "data.js")
     scores = data["rows"][0]["cells"]["0"]["s"]
     assert [scores[name][1] is not None for name in (MEASURE, "R@100")] == [True, True]
+
+
+def test_the_site_compares_neighbours_and_the_pairs_that_are_asked_for(capsys, results):
+    store(results, "worst", "one", [0.0, 0.0])
+    choices = {"format": "html", "pair": [["better", "worst"]]}
+    index = Path(printed(capsys, results, **choices).strip())
+    pages = {path.stem for path in (index.parent / "pairs").glob("*.html")}
+    assert pages == {"better-worst", "better-worse", "worse-worst"}
 
 
 def test_the_site_is_written_again_over_an_earlier_one(capsys, results):

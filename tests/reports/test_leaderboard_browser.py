@@ -80,7 +80,7 @@ def index(tmp_path_factory) -> Path:
         store(results, name, f"{name}-set", [0.1 * number], recipe=None, index="")
     claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=HOSTILE[0])
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim,))}
-    choice = Choice(every_measure=True)
+    choice = Choice(every_measure=True, neighbours=True)
     board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
     return write_site(board, place / "site")
 
@@ -292,6 +292,18 @@ def test_the_page_of_a_collection_ranks_its_models_and_lists_claims_and_protocol
     assert [HOSTILE[0] in text for text in texts(browser, "section tbody tr")] == [True]
     opened(browser, index.parent / "collections" / "beir-scifact.html")
     assert texts(browser, "section li") == ["beir/scifact@depth=10"]
+
+
+def test_the_page_of_a_pair_shows_differences_with_what_can_be_said_of_them(browser, index):
+    opened(browser, index.parent / "models" / "alpha.html")
+    press(browser, "a[href*='pairs/']")
+    assert texts(browser, "h1") == ["alpha − beta"]
+    rows = texts(browser, "main > .scroll tbody tr")
+    assert [text.partition(MEASURE)[0] for text in rows] == ["beir/cqadupstack", *FORUMS]
+    assert "+0.0550" in rows[0]
+    assert "15, 0, 15" in rows[1]
+    assert "cannot tell" in rows[1]
+    assert browser.find_elements("css selector", "svg.forest[aria-label^='difference +0.0550']")
 
 
 def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index):

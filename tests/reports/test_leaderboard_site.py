@@ -43,6 +43,19 @@ def test_there_is_a_page_for_each_model_and_each_collection(site):
     }
 
 
+def test_a_pair_has_a_page_with_its_differences(tmp_path):
+    for model, scores in (("a", [0.5, 0.75]), ("b", [0.25, 0.25])):
+        store(tmp_path / "results", model, "set", scores)
+    choice = Choice(neighbours=True)
+    board = assemble(results_in(tmp_path / "results"), {}, choice, Resampling(resamples=99))
+    site = write_site(board, tmp_path / "site").parent
+    assert (site / "pairs" / "a-b.html").is_file()
+    (line,) = script_data(site / "pairs" / "a-b.js")["versus"]
+    place, measure, difference, _, _, p, corrected, wins, ties, losses, _ = line
+    assert (place, measure, difference) == (0, MEASURE, 0.375)
+    assert (p, corrected, wins, ties, losses) == (0.5, 0.5, 2, 0, 0)
+
+
 def test_every_file_that_a_page_names_is_there_and_is_named_relatively(site):
     for page in site.rglob("*.html"):
         named = re.findall(r'(?:src|href)="([^"#][^"]*)"', page.read_text())

@@ -1,0 +1,105 @@
+"""Pairs of rows compared while the resamples of a collection are at hand.
+
+Of a suite, each pair keeps weighted sums of its resampled differences, not those of every member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.leaderboard_records import Pair, Versus
+from bench.statistics import Differences, Floats, Paired, Resampled, holm, paired
+
+Names = tuple[str, str]
+
+
+@dataclass
+class _OnSuite:
+    """The differences of one pair on the members of a suite, so far.
+
+    Attributes:
+        drawn: sums of bootstrap and flipped differences, each member with its weight.
+    """
+
+    weights: list[float] = field(default_factory=list)
+    scores: list[Floats] = field(default_factory=list)
+    drawn: tuple[Floats, Floats] | None = None
+
+    def add(self, weight: float, part: Differences) -> None:
+        """One more member."""
+        self.weights.append(weight)
+        self.scores.append(part.scores)
+        more = (weight * part.bootstrap, weight * part.flipped)
+        self.drawn = (self.drawn[0] + more[0], self.drawn[1] + more[1]) if self.drawn else more
+
+    def paired(self) -> Paired:
+        """As of all members: `paired` adds their draws up, so the first can carry the sums."""
+        bootstrap, flipped = self.drawn or (np.zeros(1), np.zeros(1))
+        nothing, first = np.zeros_like(bootstrap), self.weights[0]
+        parts = [Differences(scores, nothing, nothing) for scores in self.scores]
+        parts[0] = Differences(self.scores[0], bootstrap / first, flipped / first)
+        return paired(parts, self.weights)
+
+
+class PairWork:
+    """Compares pairs, a collection at a time.
+
+    Args:
+        pairs: names of rows.
+        shares: weight of each collection, by suite; suites that are not whole come to nothing.
+    """
+
+    def __init__(
+        self, pairs: Sequence[Names], shares: Mapping[str, Mapping[str, float]] | None = None
+    ) -> None:
+        self._shares = shares or {}
+        self._found: dict[Names, dict[str, Versus]] = {pair: {} for pair in pairs}
+        self._sums: dict[tuple[Names, str], _OnSuite] = {}
+
+    def add(
+        self, column: str, measure: str, rows: Sequence[str], scores: Floats, drawn: Resampled
+    ) -> None:
+        """Compare on one collection.
+
+        Args:
+            scores: float64 ``(queries, rows)``.
+            drawn: resampled means, a column for each of the rows.
+        """
+        place = {row: number for number, row in enumerate(rows)}
+        for pair, found in self._found.items():
+            if pair[0] in place and pair[1] in place:
+                a, b = place[pair[0]], place[pair[1]]
+                tables = (scores, drawn.bootstrap, drawn.flipped)
+                part = Differences(*(table[:, a] - table[:, b] for table in tables))
+                found[column] = Versus(column, measure, paired([part]))
+                for suite in (name for name, share in self._shares.items() if column in share):
+                    total = self._sums.setdefault((pair, suite), _OnSuite())
+                    total.add(self._shares[suite][column], part)
+
+    def pairs(self) -> tuple[Pair, ...]:
+        """What was found, suites first, p of the collections corrected for their number."""
+        return tuple(
+            Pair(*pair, (*self._whole(pair), *_corrected(list(found.values()))))
+            for pair, found in self._found.items()
+        )
+
+    def _whole(self, pair: Names) -> list[Versus]:
+        made = []
+        for suite, share in self._shares.items():
+            total = self._sums.get((pair, suite))
+            measures = {found.measure for found in self._on(pair, share)}
+            if total and len(total.weights) == len(share) and len(measures) == 1:
+                made.append(Versus(suite, measures.pop(), total.paired()))
+        return made
+
+    def _on(self, pair: Names, columns: Mapping[str, float]) -> list[Versus]:
+        return [found for column, found in self._found[pair].items() if column in columns]
+
+
+def _corrected(found: Sequence[Versus]) -> list[Versus]:
+    adjusted = holm([one.paired.p for one in found])
+    return [
+        Versus(one.place, one.measure, one.paired, p)
+        for one, p in zip(found, adjusted, strict=True)
+    ]
