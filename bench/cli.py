@@ -14,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from bench.arguments.data import add_fetch, add_list, add_show, add_verify
+from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
 from bench.arguments.decisions import add_compare
 from bench.arguments.evaluation import add_estimate, add_run, add_score
 
@@ -27,6 +27,7 @@ COMMANDS = (
     add_show,
     add_fetch,
     add_verify,
+    add_cache,
 )
 
 EXAMPLES = """\

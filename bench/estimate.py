@@ -40,7 +40,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         documents: of the collection.
-        to_encode: documents whose vectors are not stored yet.
+        to_encode: distinct texts whose vectors are not stored yet.
         tokens: to encode, cut as the recipe says, special tokens included.
         upper_bound: True where the collection is not on this machine: published counts, and every
             document as long as the recipe allows.

@@ -205,13 +205,12 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
 def _encode(
     dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan, clock: Clock
 ) -> StoredVectors:
-    total = len(dataset.corpus)
+    if not plan.missing_rows:
+        return store.documents(encoder, dataset.corpus, plan)
     with tqdm(
         desc=f"{dataset.name}: {encoder.recipe.model} encodes",
-        total=total,
-        initial=total - plan.missing_rows,
-        unit=" documents",
-        disable=not plan.missing_rows,
+        total=plan.missing_rows,
+        unit=" texts",
     ) as bar:
         start, before = time.perf_counter(), clock.counts.get("tokens", 0)
 

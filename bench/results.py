@@ -70,6 +70,7 @@ class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Wall-clock seconds of each stage. Vectors found in the store are not encoded again.
 
     Attributes:
+        encoded_documents: distinct texts that were not stored.
         encoded_tokens: documents and queries, cut as the recipe says; 0 without a tokenizer.
         busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore);
             kinds that run beside each other overlap, so their sum may exceed the stages'.

@@ -197,6 +197,7 @@ def _documents_at(corpus: Corpus, rows: Ints) -> tuple[list[str], list[str]]:
         some = corpus.table.slice(start, int(batch_rows[-1]) + 1).take(batch_rows)
         titles += some.column("title").to_pylist()
         texts += some.column("text").to_pylist()
+    corpus.release_pages()
     return titles, texts
 
 

@@ -1,8 +1,9 @@
 """Options of the commands about what there is and where it lies."""
 
+from pathlib import Path
 from typing import Any
 
-from bench.arguments.shared import add_command, model_options, place_options
+from bench.arguments.shared import add_command, model_options, not_negative, place_options
 
 
 def add_list(commands: Any) -> None:
@@ -52,3 +53,39 @@ def add_verify(commands: Any) -> None:
     verify.add_argument("names", nargs="+", metavar="NAME", help="collections, suites or folders")
     verify.add_argument("--split", help="instead of the collection's")
     place_options(verify)
+
+
+def add_cache(commands: Any) -> None:
+    """What is stored, and its removal."""
+    cache = add_command(
+        commands,
+        "cache",
+        "size of stored vectors by model; check and remove them",
+        "examples:\n"
+        "  python -m bench cache --verify\n"
+        "  python -m bench cache --prune retromae --dry-run\n"
+        "  python -m bench cache --older-than 90\n",
+    )
+    cache.add_argument(
+        "--verify", action="store_true", help="read everything, name what is damaged (exit 2)"
+    )
+    cache.add_argument(
+        "--prune",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="remove vectors of these models (names, or first letters of fingerprints)",
+    )
+    cache.add_argument(
+        "--older-than",
+        type=not_negative,
+        metavar="DAYS",
+        help="remove what was not used for so long: of the models named, or of all",
+    )
+    cache.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    cache.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="whose vectors (default: $BENCH_CACHE, then the user's)",
+    )
