@@ -39,7 +39,6 @@ from retrievers.model import Model
 Floats = npt.NDArray[np.float32]
 Say = Callable[[str], None]
 
-PARTS = ("phases", "encode", "latency", "indexes", "growth")
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 GROWTH_REPEATS = 3
 SAMPLE = 500  # texts whose mean length decides how many are encoded
@@ -54,7 +53,7 @@ class Plan:
     """What to measure, and how long.
 
     Attributes:
-        parts: of `PARTS`.
+        parts: of phases, encode, latency, indexes and growth.
         repeats: samples of each timing.
         seconds: about how long one sample of encoding takes.
         rows: of the corpus that latency, indexes and the growth of search are measured over.
@@ -63,7 +62,7 @@ class Plan:
         against: other tools.
     """
 
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...]
     repeats: int = 5
     seconds: float = 3.0
     rows: int = 30_000

@@ -5,49 +5,27 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
 from collections_for_tests import ROOT, write_collection
 
+from bench.arguments.speed import TOOLS, add_speed
 from bench.commands import speed as command
 from bench.commands.speed import read_report, speed
 from bench.errors import BenchError, ExitCode
+from bench.speed_peers import MODULES
 from bench.speed_records import SpeedReport
 
+SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu", "--quiet")
+PARSER = argparse.ArgumentParser()
+add_speed(PARSER.add_subparsers())
 
-def options(**changes) -> argparse.Namespace:
+
+def options(*words: object, model=("hashing",), parts=()) -> argparse.Namespace:
     """What the command line gives, small enough for a test."""
-    fields = {
-        "names": [],
-        "model": ["hashing"],
-        "against": [],
-        "parts": [],
-        "repeats": 2,
-        "rounds": 1,
-        "seconds": 0.01,
-        "rows": 300,
-        "limit": None,
-        "plots": None,
-        "history": [],
-        "split": None,
-        "device": "cpu",
-        "json": False,
-        "quiet": True,
-        "like": None,
-        "adapter": None,
-        "dtype": None,
-        "store_dtype": None,
-        "backend": None,
-        "max_query_tokens": None,
-        "max_document_tokens": None,
-        "trust_code": False,
-        "data_dir": None,
-        "cache_dir": None,
-        "offline": True,
-    }
-    return argparse.Namespace(**{**fields, **changes})
+    every = ["speed", *SMALL, *words, "--parts", *parts, "--model", *model]
+    return PARSER.parse_args([str(word) for word in every])
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +63,7 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(cache, capsys):
 
 
 def test_json_is_all_that_is_printed_when_asked_for(cache, capsys):
-    assert speed(options(json=True), cache) == ExitCode.OK
+    assert speed(options("--json"), cache) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["model"] == "hashing"
 
@@ -100,7 +78,7 @@ def test_phases_add_up_over_whole_evaluations(cache, capsys):
 
 
 def test_growth_is_fitted_over_sizes_lengths_depths_and_whole_runs(cache, capsys):
-    speed(options(parts=["growth"], repeats=1), cache)
+    speed(options("--repeats", 1, parts=["growth"]), cache)
     found = printed(capsys).growth
     assert [(one.y, one.x) for one in found] == [
         ("encode, s", "documents"),
@@ -117,7 +95,7 @@ def test_growth_is_fitted_over_sizes_lengths_depths_and_whole_runs(cache, capsys
 
 def test_our_own_race_runs_without_other_tools(cache, tmp_path, capsys):
     folder = write_collection(tmp_path / "tiny")
-    assert speed(options(names=[str(folder)], rounds=2), cache) == ExitCode.OK
+    assert speed(options(folder, "--rounds", 2), cache) == ExitCode.OK
     (race,) = printed(capsys).races
     assert race.collection == "tiny"
     assert len(race.runs[0].wall_s.samples) == len(race.runs[0].scores) == 2
@@ -134,23 +112,38 @@ def test_where_scores_differ_the_exit_code_is_not_zero(cache, tmp_path, capsys, 
 
     monkeypatch.setattr(command, "measure", differing)
     folder = write_collection(tmp_path / "tiny")
-    assert speed(options(names=[str(folder)]), cache) == ExitCode.BAD_INPUT
+    assert speed(options(folder), cache) == ExitCode.BAD_INPUT
     assert "Scores differ" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("words", "model", "said"),
     [
-        ({"model": ["hashing", "minilm"]}, "2 models were named: speed measures one"),
-        ({"model": ["bm25"]}, "bm25 makes no vectors"),
-        ({"against": ["mteb", "beir"]}, "mteb and beir evaluate collections"),
-        ({"history": [Path("absent.json")]}, "cannot read absent.json"),
+        ((), ("hashing", "minilm"), "2 models were named: speed measures one"),
+        ((), ("bm25",), "bm25 makes no vectors"),
+        (("--against", "mteb", "beir"), ("hashing",), "mteb and beir evaluate collections"),
+        (("--history", "absent.json"), ("hashing",), "cannot read absent.json"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_measured(cache, changes, said, monkeypatch):
+def test_bad_input_is_refused_before_anything_is_measured(cache, words, model, said, monkeypatch):
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match=said):
-        speed(options(**changes), cache)
+        speed(options(*words, model=model), cache)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--against", "ranx"), ("--parts", "all"), ("--seconds", "0"), ("--seconds", "nan")],
+)
+def test_options_that_mean_nothing_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        PARSER.parse_args(["speed", "--model", "hashing", *words])
+    assert stop.value.code == ExitCode.BAD_INPUT
+    assert words[1] in capsys.readouterr().err
+
+
+def test_the_command_line_names_the_tools_that_there_are():
+    assert set(TOOLS) == set(MODULES)
 
 
 def test_a_saved_output_is_read_again(cache, tmp_path, capsys):
@@ -166,7 +159,7 @@ def test_without_matplotlib_plots_are_refused_before_anything_is_measured(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match="needs matplotlib") as caught:
-        speed(options(plots=tmp_path), cache)
+        speed(options("--plots", tmp_path), cache)
     assert "pip install 'retrieval-bench[plots]'" in caught.value.hint
 
 
@@ -180,7 +173,7 @@ def test_what_is_no_report_is_refused(tmp_path, content):
 
 def test_plots_lie_where_they_were_asked_for(cache, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    speed(options(parts=["encode"], plots=tmp_path / "plots"), cache)
+    speed(options("--plots", tmp_path / "plots", parts=["encode"]), cache)
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         "throughput.png",
         "throughput.svg",
