@@ -21,6 +21,7 @@ from retrievers.card import Card, Expected
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 DRIVER = shutil.which("chromedriver")
 if not CHROMIUM or not DRIVER:
@@ -86,8 +87,12 @@ def index(tmp_path_factory) -> Path:
 
 
 def opened(browser, page: Path) -> None:
+    """Open a page, and wait until its last script has run: a busy browser answers early."""
     browser.get_log("browser")
     browser.get(page.as_uri())
+    drawn = "return document.URL === arguments[0] && document.readyState === 'complete'"
+    wait = webdriver.support.wait.WebDriverWait(browser, 60)
+    wait.until(lambda driver: driver.execute_script(drawn, page.as_uri()))
 
 
 def texts(browser, selector: str) -> list[str]:
