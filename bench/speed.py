@@ -4,6 +4,7 @@ Every timing has one pass that is not counted, then repeats; GPUs are idle at bo
 clock. Tools that are compared take turns over the same texts and weights.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -133,6 +134,7 @@ def measure(subject: Subject, plan: Plan, races: Sequence[Dataset], say: Say) ->
         BenchError: a tool fails, or a collection cannot be raced on.
     """
     parts = plan.parts
+    load = os.getloadavg()[0]
     # First, since other tools may fail: then nothing else has been measured in vain.
     finished = tuple(_race(subject, plan, dataset, say) for dataset in races)
     return SpeedReport(
@@ -143,6 +145,7 @@ def measure(subject: Subject, plan: Plan, races: Sequence[Dataset], say: Say) ->
         processor=processor_name(),
         torch_threads=subject.job.threads,
         libraries={tool: version(tool) for tool in plan.against},
+        load=load,
         repeats=plan.repeats,
         phases=_phases(subject, plan, say) if "phases" in parts else None,
         throughput=_throughput(subject, plan, say) if "encode" in parts else (),

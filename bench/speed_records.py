@@ -194,6 +194,8 @@ class SpeedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         processor: its name.
         torch_threads: of the encoder, and given to every other tool.
         libraries: of tools that were raced, beside those of the conditions.
+        load: of the machine before anything ran: its 1-minute load average. Others' work makes
+            timings worthless.
         repeats: samples of each timing, after one that is not counted.
         peak_bytes: of this process: VmHWM, the most that was resident, mapped files included.
     """
@@ -206,6 +208,7 @@ class SpeedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     processor: str
     torch_threads: int
     libraries: dict[str, str]
+    load: float
     repeats: int
     phases: Phases | None = None
     throughput: tuple[Throughput, ...] = ()

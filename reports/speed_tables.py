@@ -45,6 +45,7 @@ def _heading(report: SpeedReport) -> str:
         f"{report.torch_threads} threads",
         report.recipe.dtype,
         f"commit {commit}" if commit else f"version {conditions.bench}",
+        f"load {report.load:.1f} before it began",
     ]
     return (
         f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted; "
@@ -148,9 +149,10 @@ def growth_table(rows: Sequence[Growth]) -> str:
 def race_table(race: Race) -> str:
     """Tools from process start to scores; no ratio where scores differ."""
     kept = "" if race.limit is None else ", the first ones only: no published score"
+    rounds = len(race.runs[0].scores)
     title = (
-        f"{race.collection} from end to end, fresh processes and caches: {race.documents:,} "
-        f"documents, {race.queries:,} queries{kept}"
+        f"{race.collection} from end to end, fresh processes and caches, {rounds} "
+        f"round{'s' * (rounds > 1)}: {race.documents:,} documents, {race.queries:,} queries{kept}"
     )
     headers = ["tool", race.measure, "wall, s", "peak memory (VmHWM)", "our time / theirs"]
     cells = [_racer(run, race) for run in race.runs]

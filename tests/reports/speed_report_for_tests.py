@@ -77,6 +77,7 @@ REPORT = SpeedReport(
     processor="Some Processor",
     torch_threads=2,
     libraries={},
+    load=0.25,
     repeats=3,
     phases=Phases(
         collection="stdlib-code",

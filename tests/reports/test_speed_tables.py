@@ -31,7 +31,15 @@ def parsed(text: str) -> list[dict[str, str]]:
 
 def test_the_heading_says_on_what_it_was_measured():
     heading = speed_tables(REPORT).splitlines()[0]
-    for said in ("minilm", "cpu", "Some Processor", "2 threads", "float32", "commit 0123456789ab"):
+    for said in (
+        "minilm",
+        "cpu",
+        "Some Processor",
+        "2 threads",
+        "float32",
+        "commit 0123456789ab",
+        "load 0.2",
+    ):
         assert said in heading
     assert "900.0 MB" in heading
     assert "VmHWM" in heading
@@ -98,6 +106,7 @@ def test_growth_shows_the_exponent_with_its_error_and_a_line():
 
 def test_a_race_shows_scores_before_it_gives_a_ratio():
     text = race_table(RACE)
+    assert "1 round: 3,633 documents, 323 queries:" in text
     ours, theirs = parsed(text)
     assert (ours["nDCG@10"], ours["our time / theirs"]) == ("0.31594", "")
     assert (theirs["nDCG@10"], theirs["our time / theirs"]) == ("0.31600", "0.500")
