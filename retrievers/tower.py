@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +61,7 @@ class Tower:
         self._reads = frozenset(inspect.signature(network.forward).parameters)
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
-        self._network = network.to(device)
-        if adapter is None and usable(self._network):
-            replace_linear(self._network)
+        self._network = _on_backend(recipe, network.to(device), adapter is not None)
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
         self._recipe = recipe
         self._device = device
@@ -203,6 +202,21 @@ class _Flight:
     rows: Rows
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
+
+
+def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
+    """The network as the recipe's back end runs it; same arguments, ``last_hidden_state``."""
+    if recipe.backend == "onnx":
+        from retrievers.onnx_network import OnnxNetwork
+
+        return OnnxNetwork(network)
+    if recipe.backend == "int8":
+        from retrievers.int8_network import Int8Network
+
+        return Int8Network(network)
+    if not adapted and usable(network):
+        replace_linear(network)
+    return network
 
 
 def pick_device(name: str) -> torch.device:

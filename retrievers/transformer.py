@@ -140,8 +140,10 @@ class _Towers:
     def device(self) -> "torch.device":
         from retrievers.tower import check_dtype, pick_device
 
-        device = pick_device(self.device_name)
-        check_dtype(self.model.recipe.dtype, device)
+        recipe = self.model.recipe
+        only_cpu = recipe.backend != "torch" and self.device_name == "auto"
+        device = pick_device("cpu" if only_cpu else self.device_name)
+        check_dtype(recipe.dtype, device)
         return device
 
     @cached_property

@@ -47,6 +47,12 @@ def model_options(command: argparse.ArgumentParser, required: bool) -> None:
     group.add_argument("--adapter", metavar="DIR", help="AdapterHub or PEFT adapter to attach")
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     group.add_argument(
+        "--backend",
+        choices=("torch", "onnx", "int8"),
+        help="what runs the model (default: torch; onnx and int8 are for the CPU, and int8 is "
+        "faster and moves vectors: another recipe)",
+    )
+    group.add_argument(
         "--store-dtype",
         choices=("float32", "float16"),
         help="of stored vectors (default: float32; float16 halves the disk, and is another recipe)",

