@@ -6,6 +6,7 @@ the pairs with the leader. That model leads the next group.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,10 @@ def standings(
         advance: called with 1 after each column.
 
     Raises:
-        BenchError: values of queries are damaged, or are of other queries.
+        BenchError: values of queries are damaged, or are of other queries; or too few resamples
+            for so many models.
     """
+    _check_resamples(by_row, wanted, resampling)
     found: Standings = {}
     sums: dict[tuple[str, str], _Means] = {}
     weights = {suite: suite_weights(suite) for suite in suites}
@@ -105,6 +108,19 @@ def standings(
         advance(1)
     whole = {key: one for key, one in sums.items() if one.columns == len(weights[key[0]])}
     return found | {key: _stand(one) for key, one in whole.items()}
+
+
+def _check_resamples(
+    by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str], resampling: Resampling
+) -> None:
+    """The smallest p that resamples can give must survive Holm, or all models are one group."""
+    most = max(sum(column in cells for cells in by_row.values()) for column in columns)
+    needed = math.ceil((most - 1) / ALPHA) - 1
+    if resampling.resamples < needed:
+        raise BenchError(
+            f"{resampling.resamples:,} resamples cannot tell {most} models apart",
+            f"--resamples {needed} or more",
+        )
 
 
 def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str]) -> bool:

@@ -19,6 +19,7 @@ RECIPE = (
     "store_dtype",
     "index",
 )
+PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
 CSV_FIELDS = (
     "model",
     "row",
@@ -57,11 +58,11 @@ def places(board: Board) -> list[Place]:
 
 
 def markdown(board: Board, measure: str) -> str:
-    """The ranking, then what stands behind it, then measured beside published scores."""
+    """The ranking, then recipes and protocols behind it, then published beside measured scores."""
     headline = board.headline(measure)
     ranked = board.ranked(headline, measure)
     parts = [_ranking(board, ranked, headline, measure), _notes(board, headline)]
-    parts.append(_recipes(ranked))
+    parts += [_recipes(ranked), _protocols(board)]
     claimed = _claimed(board, ranked, measure)
     if claimed:
         headers = ["model", "on", "measure", "measured", "published", "difference", "source"]
@@ -135,6 +136,21 @@ def _recipes(ranked: Sequence[Row]) -> str:
     ]
     headers = [name for name in facts[0] if any(one[name] for one in facts)]
     return _table(headers, [[one[name] for name in headers] for one in facts])
+
+
+def _protocols(board: Board) -> str:
+    """What each column was measured under; scores of different protocols do not compare."""
+    headers = ["collection", "queries", "documents", *PROTOCOL]
+    cells = [
+        [
+            column.name + ("" if column.official else " (not the published one)"),
+            f"{column.queries:,}",
+            "" if column.documents is None else f"{column.documents:,}",
+            *(column.protocol.get(name, "") for name in PROTOCOL),
+        ]
+        for column in board.columns
+    ]
+    return _table(headers, cells)
 
 
 def _extra(row: Row) -> dict[str, str]:

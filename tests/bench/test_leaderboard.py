@@ -306,6 +306,17 @@ def test_what_cannot_be_told_apart_shares_a_group_and_what_can_does_not():
     assert groups(scores.mean(axis=0), drawn.flipped) == [1, 1, 2, 3]
 
 
+def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
+    for model in range(6):
+        store(tmp_path, f"m{model}", "set", [model / 10] * 99)
+    stored = results_in(tmp_path)
+    with pytest.raises(BenchError, match="cannot tell 6 models apart") as caught:
+        assemble(stored, {}, Choice(), Resampling(resamples=98))
+    assert "--resamples 99" in caught.value.hint
+    board = assemble(stored, {}, Choice(), Resampling(resamples=99))
+    assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
+
+
 def test_equal_models_are_one_group():
     scores = np.tile(np.random.default_rng(0).random((50, 1)), (1, 5))
     assert groups(scores.mean(axis=0), resample(scores, QUICK).flipped) == [1] * 5

@@ -1,9 +1,10 @@
 """How long does a leaderboard of 100 models on 30 collections take, and how large is its site?
 
 Records are synthetic but valid: the collections are declared ones with their own numbers of
-queries (at most --queries), scores share the difficulty of a query, and two in five are zero. The
+queries (at most --queries), scores share the difficulty of a query, and one in five is zero. The
 time to read and resample everything (``assemble_s``), the time to write the pages (``site_s``) and
-their size are reported apart. Every measure is resampled, as for the site.
+their size are reported apart. As for the site, every measure is resampled, and every model is
+compared with the next one.
 
     python -m tests.benchmarks.leaderboard_speed [--models 100] [--collections 30] [--keep DIR]
 
@@ -68,7 +69,7 @@ def measure(place: Path, options: argparse.Namespace) -> dict[str, float]:
     write_results(place / "results", options.models, options.collections, options.queries)
     start = time.perf_counter()
     stored = results_in(place / "results")
-    board = assemble(stored, all_cards(), Choice(every_measure=True), Resampling())
+    board = assemble(stored, all_cards(), Choice(every_measure=True, neighbours=True), Resampling())
     assembled = time.perf_counter()
     write_site(board, place / "site")
     written = time.perf_counter()

@@ -88,11 +88,20 @@ def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
     }
 
 
+def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):
+    store(tmp_path, "a", "msmarco/dev", [0.5])
+    store(tmp_path, "a", "mine", [0.5], protocol=protocol_of("mine", official=False))
+    mine, msmarco = tables(markdown(board_of(tmp_path), ""))[2]
+    assert mine["collection"] == "mine (not the published one)"
+    assert (mine["queries"], mine["documents"], mine["depth"]) == ("1", "100", "1000")
+    assert (msmarco["title_track"], msmarco["exclude_self"]) == ("no-title", "False")
+
+
 def test_published_scores_are_called_claims_and_compared(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     card = Card(name="a", title="A", missing="x", expected=(CLAIM,))
     text = markdown(board_of(tmp_path, cards={"a": card}), "")
-    (row,) = tables(text)[2]
+    (row,) = tables(text)[3]
     assert "claims" in text
     assert (row["measured"], row["published"], row["difference"]) == ("0.5000", "0.6250", "-0.1250")
     assert row["source"] == "a paper"
