@@ -1,4 +1,4 @@
-"""Options of the commands that decide: ``compare``."""
+"""Options of the commands that read stored results: ``compare``, ``leaderboard``."""
 
 from pathlib import Path
 from typing import Any
