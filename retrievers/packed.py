@@ -2,14 +2,24 @@
 
 ``T`` is the number of tokens of a batch, ``n`` of its texts; text ``i`` is the tokens
 ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
+
+On CUDA in half precision ``Tower`` encodes this way, with PyTorch's variable-length attention
+(torch 2.10 or later, compute capability 8.0 or later) and a compiled network. Where PyTorch can
+keep the kernel from splitting a text's keys by the batch (``num_splits``), it is told to, so that
+attention to a text does not depend on what is beside it; matrix products still may, in the last
+bits of the dtype.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from subprocess import CalledProcessError
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +27,7 @@ from torch.nn import functional
 from retrievers.errors import RetrieverError
 from retrievers.recipe import Pooling
 
+Ints = npt.NDArray[np.int64]
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
@@ -24,28 +35,46 @@ BERT = frozenset({"BertModel"})
 ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
 ACTIVATIONS = frozenset({"gelu", "relu", "gelu_new", "gelu_pytorch_tanh"})
 
+KERNEL = "torch.nn.attention.varlen"
+FIRST_CAPABILITY = (8, 0)
+WIDEST_HEAD = 256  # and a multiple of 8: what the kernel takes
+# Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
+# longest length differ, since the compiler takes equal sizes for one size.
+EXAMPLE = (7, 11, 3)
+
 
 @dataclass(frozen=True)
 class PackedBatch:
     """The inputs of ``PackedNetwork``: ids, positions and types int64 ``(T,)``.
 
-    ``cu_seqlens`` is int32 ``(n + 1,)``, ``max_length`` the tokens of the longest text.
+    ``cu_seqlens`` is int32 ``(n + 1,)``. ``max_length`` is a power of two that no text is longer
+    than: the kernel skips the rest, and its launch does not follow every length.
     """
 
     input_ids: Tensor
     positions: Tensor
-    types: Tensor | None
+    types: Tensor
     cu_seqlens: Tensor
     max_length: int
 
 
-def varlen(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+def variable_length_kernel() -> Attention:
     """Attention within each text by PyTorch's variable-length kernel; CUDA, half precision."""
     from torch.nn.attention.varlen import varlen_attn
 
-    found = varlen_attn(query, key, value, ends, ends, longest, longest)
-    assert isinstance(found, Tensor)
-    return found
+    whole = _offered(varlen_attn, num_splits=1)
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+        found = varlen_attn(query, key, value, ends, ends, longest, longest, **whole)
+        return cast(Tensor, found)
+
+    return attention
+
+
+def _offered(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Those of the options that the function has in this version of PyTorch."""
+    known_names = inspect.signature(function).parameters
+    return {name: value for name, value in options.items() if name in known_names}
 
 
 def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
@@ -58,13 +87,18 @@ def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest:
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether ``PackedNetwork`` with ``varlen`` computes what this network computes."""
+    """Whether ``CompiledNetwork`` computes what this network computes, here and in this dtype."""
     half = dtype in (torch.float16, torch.bfloat16)
-    return device.type == "cuda" and half and known(network)
+    if device.type != "cuda" or not half or not known(network) or find_spec(KERNEL) is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
 
 
 def known(network: nn.Module) -> bool:
-    """A plain BERT or RoBERTa encoder: no adapter, absolute positions, a known activation."""
+    """A plain BERT or RoBERTa encoder: no adapter, absolute positions, a known activation.
+
+    Its heads are of a width that the variable-length kernel takes.
+    """
     if type(network).__name__ not in BERT | ROBERTA:
         return False
     if not type(network).__module__.startswith("transformers."):
@@ -73,8 +107,11 @@ def known(network: nn.Module) -> bool:
     plain = all(
         type(part) is nn.Linear for name, part in network.named_modules() if _is_linear(name)
     )
+    head = config.hidden_size // config.num_attention_heads
     return (
         plain
+        and head % 8 == 0
+        and head <= WIDEST_HEAD
         and getattr(config, "position_embedding_type", None) in (None, "absolute")
         and not config.is_decoder
         and config.hidden_act in ACTIVATIONS
@@ -90,7 +127,10 @@ class PackedNetwork(nn.Module):
 
     Args:
         network: an encoder that is ``known``, in eval mode.
-        attention: ``varlen`` on CUDA, ``one_by_one`` anywhere.
+        attention: ``variable_length_kernel`` on CUDA, ``one_by_one`` anywhere.
+
+    Attributes:
+        padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.
     """
 
     def __init__(self, network: nn.Module, attention: Attention) -> None:
@@ -102,19 +142,18 @@ class PackedNetwork(nn.Module):
             for layer in parts.encoder.layer
         )
         roberta = type(network).__name__ in ROBERTA
-        self.first_position = parts.config.pad_token_id + 1 if roberta else 0
+        self.padding_idx: int | None = self.embeddings.padding_idx if roberta else None
 
     def forward(
         self,
         input_ids: Tensor,
         positions: Tensor,
-        types: Tensor | None,
+        types: Tensor,
         cu_seqlens: Tensor,
         max_length: int,
     ) -> Tensor:
         """Last hidden states ``(T, width)`` of a ``PackedBatch``."""
         table = self.embeddings
-        types = torch.zeros_like(input_ids) if types is None else types
         hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
         hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
         for layer in self.layers:
@@ -140,24 +179,103 @@ class _Layer(nn.Module):
         return narrow
 
 
+class CompiledNetwork:
+    """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
+
+    Compiling happens here and takes from seconds to minutes; PyTorch keeps what it compiled on
+    disk for the next process.
+
+    Args:
+        network: an encoder for which ``can_pack`` holds, on its device.
+
+    Raises:
+        RetrieverError: it cannot be compiled.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = PackedNetwork(network, variable_length_kernel()).eval()
+        # Each network counts its own recompilations, so that many can be open in one process.
+        alone = _offered(torch.compile, isolate_recompiles=True)
+        self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
+        self._device = next(network.parameters()).device
+        self(self.pack([[0] * length for length in EXAMPLE], None))
+
+    def pack(
+        self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None
+    ) -> PackedBatch:
+        """A batch of texts on the network's device; see ``pack``."""
+        positions = self._network.embeddings.position_embeddings.num_embeddings
+        return moved(pack(ids, types, self._network.padding_idx, positions), self._device)
+
+    def __call__(self, batch: PackedBatch) -> Tensor:
+        """Last hidden states ``(T, width)``."""
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            with torch.inference_mode():
+                return cast(Tensor, self._compiled(**vars(batch)))
+        except (TorchDynamoException, CalledProcessError) as error:
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise RetrieverError(
+                f"torch.compile cannot compile this network for {self._device.type}: {first}",
+                "install a C compiler and the Triton of this build of torch, or use "
+                "--dtype float32, which is not compiled",
+            ) from error
+
+    def pooled(self, mode: Pooling, batch: PackedBatch) -> Tensor:
+        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``."""
+        return pool_packed(mode, self(batch), batch.cu_seqlens, self._network.pooler)
+
+
 def pack(
-    ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, first_position: int
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None,
+    padding_idx: int | None,
+    positions: int,
 ) -> PackedBatch:
-    """A batch of texts on the CPU; each text has at least one token."""
+    """A batch of texts on the CPU.
+
+    Args:
+        types: token types; None is 0 for all.
+        padding_idx: as ``PackedNetwork`` has it.
+        positions: how many the model has.
+
+    Raises:
+        RetrieverError: a text has no token, or more than there are positions.
+    """
     lengths = np.array([len(text) for text in ids])
+    most = positions - (0 if padding_idx is None else padding_idx + 1)
+    longest = int(lengths.max())
+    if longest > most:
+        # On CUDA such a read would end the process's use of the device.
+        raise RetrieverError(
+            f"a text of {longest} tokens, and the model has positions for {most}",
+            f"set max_query_tokens and max_document_tokens to at most {most}",
+        )
+    if not lengths.all():
+        raise RetrieverError("a text without tokens cannot be encoded")
+    joined = _joined(ids)
     ends = np.concatenate([[0], lengths.cumsum()])
-    within = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return PackedBatch(
-        _joined(ids),
-        torch.from_numpy(within + first_position),
-        None if types is None else _joined(types),
+        torch.from_numpy(joined),
+        torch.from_numpy(_positions(joined, ends, padding_idx)),
+        torch.from_numpy(np.zeros_like(joined) if types is None else _joined(types)),
         torch.from_numpy(ends.astype(np.int32)),
-        int(lengths.max()),
+        1 << max(4, (longest - 1).bit_length()),
     )
 
 
-def _joined(values: Sequence[Sequence[int]]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.asarray(v, dtype=np.int64) for v in values]))
+def _joined(values: Sequence[Sequence[int]]) -> Ints:
+    joined: Ints = np.concatenate([np.asarray(one, dtype=np.int64) for one in values])
+    return joined
+
+
+def _positions(ids: Ints, ends: Ints, padding_idx: int | None) -> Ints:
+    """From 0 in each text; RoBERTa's begin after the padding token's id and pass over it."""
+    counted = np.ones_like(ids) if padding_idx is None else (ids != padding_idx).astype(np.int64)
+    running = np.concatenate([[0], counted.cumsum()])
+    within: Ints = running[1:] - np.repeat(running[ends[:-1]], np.diff(ends))
+    return within - 1 if padding_idx is None else within * counted + padding_idx
 
 
 def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
@@ -168,9 +286,13 @@ def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
     def move(tensor: Tensor) -> Tensor:
         return tensor.pin_memory().to(device, non_blocking=True)
 
-    types = None if batch.types is None else move(batch.types)
-    ids, positions, ends = map(move, (batch.input_ids, batch.positions, batch.cu_seqlens))
-    return PackedBatch(ids, positions, types, ends, batch.max_length)
+    return PackedBatch(
+        move(batch.input_ids),
+        move(batch.positions),
+        move(batch.types),
+        move(batch.cu_seqlens),
+        batch.max_length,
+    )
 
 
 def pool_packed(mode: Pooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any = None) -> Tensor:

@@ -36,7 +36,8 @@ class TransformerEncoder:
     Args:
         model: a resolved transformer model.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens, padding included, of one batch; None picks by device.
+        tokens_per_batch: most tokens of one batch, padding included where there is some; None
+            picks by device.
 
     Attributes:
         clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
@@ -114,7 +115,8 @@ class TransformerEncoder:
         def encode(advance: Advance | None = None) -> Vectors:
             vectors = np.empty((len(segments), self.dim), dtype=np.float32)
             budget = self._budget or self._towers.default_budget
-            batches = list(plan_batches(_lengths(tokens), budget))
+            plan = plan_packed if tower.packs else plan_batches
+            batches = list(plan(_lengths(tokens), budget))
             for rows, found in tower.vectors(tokens, batches):
                 vectors[distinct[rows]] = found
                 if advance:
@@ -198,6 +200,23 @@ def plan_batches(
         rows = max(1, tokens_per_batch // max(1, int(lengths[order[start]])))
         yield order[start : start + rows]
         start += rows
+
+
+def plan_packed(
+    lengths: npt.NDArray[np.int64], tokens_per_batch: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows of each batch, longest texts first, at most ``tokens_per_batch`` without padding.
+
+    A text longer than that is a batch of its own.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = lengths[order].cumsum()
+    start, before = 0, 0
+    while start < len(order):
+        stop = int(np.searchsorted(ends, before + tokens_per_batch, side="right"))
+        stop = max(start + 1, stop)
+        yield order[start:stop]
+        start, before = stop, int(ends[stop - 1])
 
 
 def _lengths(tokens: "Tokens") -> npt.NDArray[np.int64]:

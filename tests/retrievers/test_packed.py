@@ -1,20 +1,42 @@
 """The packed forward pass against the Hugging Face model, text by text."""
 
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
 import transformers
+import variable_length_on_cpu
+from torch._dynamo.testing import CompileCounter
 
 from retrievers.errors import RetrieverError
-from retrievers.packed import PackedNetwork, can_pack, known, one_by_one, pack, pool_packed, varlen
+from retrievers.packed import (
+    KERNEL,
+    CompiledNetwork,
+    PackedBatch,
+    PackedNetwork,
+    can_pack,
+    known,
+    one_by_one,
+    pack,
+    pool_packed,
+    variable_length_kernel,
+)
 from retrievers.pooling import pool
 from retrievers.recipe import Pooling
 from tests.retrievers.tiny_checkpoints import SIZES, bert_config, seeded
 
 LENGTHS = [1, 7, 30, 2, 1, 19]
-CPU = torch.device("cpu")
+POSITIONS = 64
+PAD = 1  # of RoBERTa
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POOLINGS = [mode for mode in get_args(Pooling) if mode != "none"]
+needs_kernel = pytest.mark.skipif(
+    find_spec(KERNEL) is None,
+    reason="this PyTorch has no variable-length attention",
+)
 
 
 def bert(**changes: Any) -> Any:
@@ -23,7 +45,8 @@ def bert(**changes: Any) -> Any:
 
 def roberta(name: str = "Roberta") -> Any:
     config = getattr(transformers, f"{name}Config")
-    sizes = {**SIZES, "vocab_size": 70, "max_position_embeddings": 64, "type_vocab_size": 2}
+    sizes = {**SIZES, "vocab_size": 70, "type_vocab_size": 2, "pad_token_id": PAD}
+    sizes["max_position_embeddings"] = POSITIONS
     return seeded(lambda: getattr(transformers, f"{name}Model")(config(**sizes)))
 
 
@@ -31,7 +54,13 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
     made = torch.Generator().manual_seed(1)
     ids = [torch.randint(5, 60, (n,), generator=made).tolist() for n in LENGTHS]
     types = [torch.randint(0, 2, (n,), generator=made).tolist() for n in LENGTHS]
+    ids[2][4] = ids[2][5] = PAD  # as "<pad>" in a text gives
     return ids, types
+
+
+def packed_texts(network: PackedNetwork, typed: bool = False) -> PackedBatch:
+    ids, types = texts()
+    return pack(ids, types if typed else None, network.padding_idx, POSITIONS)
 
 
 @pytest.mark.parametrize("typed", [False, True])
@@ -43,11 +72,11 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
     network = bert() if name == "Bert" else roberta(name)
     packed = PackedNetwork(network, one_by_one)
     ids, types = texts()
-    batch = pack(ids, types if typed else None, packed.first_position)
+    batch = packed_texts(packed, typed)
     hidden = packed(**vars(batch))
     for i, (text, kinds) in enumerate(zip(ids, types, strict=True)):
-        extra = {"token_type_ids": torch.tensor([kinds])} if typed else {}
-        output = network(torch.tensor([text]), **extra)
+        kinds = kinds if typed else [0] * len(kinds)
+        output = network(torch.tensor([text]), token_type_ids=torch.tensor([kinds]))
         start, end = batch.cu_seqlens[i : i + 2].tolist()
         torch.testing.assert_close(
             hidden[start:end], output.last_hidden_state[0], atol=1e-5, rtol=0
@@ -64,19 +93,99 @@ def test_pooler_without_a_pooler_is_refused() -> None:
         pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))
 
 
-def test_only_plain_encoders_in_half_precision_on_cuda_are_packed() -> None:
-    cuda = torch.device("cuda")
-    assert can_pack(bert(), torch.float16, cuda)
-    assert not can_pack(bert(), torch.float32, cuda)
-    assert not can_pack(bert(), torch.bfloat16, CPU)
+@pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
+def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
+    assert pack([[5] * most], None, padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    with pytest.raises(RetrieverError, match=f"a text of {most + 1} tokens, .* for {most}"):
+        pack([[5], [5] * (most + 1)], None, padding_idx, POSITIONS)
+
+
+def test_a_text_without_tokens_is_refused() -> None:
+    with pytest.raises(RetrieverError, match="without tokens"):
+        pack([[5], []], None, None, POSITIONS)
+
+
+@pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
+def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
+    longest: int, bound: int
+) -> None:
+    assert pack([[5], [5] * longest], None, None, POSITIONS).max_length == bound
+
+
+def test_networks_that_are_no_plain_encoders_or_have_odd_heads_are_not_packed() -> None:
+    assert known(bert())
+    assert known(roberta())
     assert not known(bert(is_decoder=True))
+    assert not known(bert(hidden_size=24))
     assert not known(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@needs_kernel
+def test_only_half_precision_on_a_new_enough_cuda_device_is_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert can_pack(bert(), torch.float16, CUDA)
+    assert can_pack(bert(), torch.bfloat16, CUDA)
+    assert not can_pack(bert(), torch.float32, CUDA)
+    assert not can_pack(bert(), torch.bfloat16, CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not can_pack(bert(), torch.float16, CUDA)
+
+
+def batches(made: CompiledNetwork) -> list[PackedBatch]:
+    """Of many sizes, among them one text, and as many tokens as the longest text is long."""
+    sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
+    return [made.pack([[5 + n] * n for n in lengths], None) for lengths in sizes]
+
+
+@needs_kernel
+def test_a_network_is_compiled_once_for_batches_of_all_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variable_length_on_cpu.register()
+    counter, compile_with = CompileCounter(), torch.compile
+
+    def counted(network: Any, **options: Any) -> Any:
+        return compile_with(network, **options, backend=counter)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    made = CompiledNetwork(bert())
+    for batch in batches(made):
+        made(batch)
+    assert counter.frame_count == 1
+
+
+@needs_kernel
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
+@pytest.mark.parametrize("make", [bert, roberta])
 @torch.inference_mode()
-def test_variable_length_kernel_agrees_with_attention_text_by_text() -> None:
+def test_the_compiled_network_gives_the_hidden_states_of_the_network(make: Any) -> None:
+    variable_length_on_cpu.register()
+    network = make()
+    made, plain = CompiledNetwork(network), PackedNetwork(network, one_by_one)
+    for batch in batches(made)[:3]:
+        torch.testing.assert_close(made(batch), plain(**vars(batch)), atol=1e-4, rtol=0)
+
+
+@needs_kernel
+def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable_length_on_cpu.register()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "no-compiler")))
+    with pytest.raises(RetrieverError, match="cannot compile this network for cpu") as caught:
+        CompiledNetwork(bert(num_hidden_layers=1))
+    assert "--dtype float32" in caught.value.hint
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_the_cuda_kernel_agrees_with_attention_text_by_text(dtype: torch.dtype) -> None:
     ends = torch.tensor([0, 1, 8, 38], dtype=torch.int32, device="cuda")
-    q, k, v = torch.randn(3, 38, 2, 64, device="cuda", dtype=torch.bfloat16)
-    expected = one_by_one(q, k, v, ends, 30)
-    torch.testing.assert_close(varlen(q, k, v, ends, 30), expected, atol=2e-2, rtol=0)
+    q, k, v = torch.randn(3, 38, 2, 64, device="cuda", dtype=dtype)
+    expected = one_by_one(q, k, v, ends, 32)
+    found = variable_length_kernel()(q, k, v, ends, 32)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)
