@@ -13,30 +13,64 @@ const view = {
   by: null,
 };
 
-const RECIPE = ["pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype", "index", "adapter.kind", "dim"];
+const RECIPE = [
+  "pooling",
+  "max_query_tokens",
+  "max_document_tokens",
+  "dtype",
+  "store_dtype",
+  "index",
+  "adapter.kind",
+  "dim",
+];
 
 function shownPlaces() {
   const suite = BOARD.places.find((place) => place.kind === "suite" && place.name === view.only);
   const words = view.places.toLowerCase();
   return BOARD.places.filter((place) => {
     if (view.only === "suites" && place.kind !== "suite") return false;
-    if (suite && place !== suite && !suite.collections.includes(place.name) && !suite.members.includes(place.name)) return false;
-    return place.name.toLowerCase().includes(words) && BOARD.rows.some((row) => row.cells[place.id]?.s[measureOf(place, view.measure)] || missingOf(row, place, view.measure).length);
+    if (
+      suite &&
+      place !== suite &&
+      !suite.collections.includes(place.name) &&
+      !suite.members.includes(place.name)
+    )
+      return false;
+    return (
+      place.name.toLowerCase().includes(words) &&
+      BOARD.rows.some(
+        (row) =>
+          row.cells[place.id]?.s[measureOf(place, view.measure)] ||
+          missingOf(row, place, view.measure).length,
+      )
+    );
   });
 }
 
 function scoreColumn(place) {
   const visible = (row) => {
     const score = scoreOf(row, place, view.measure);
-    return score && !(view.unseen && place.kind === "collection" && inDomain(row, place, view.measure)) ? score : null;
+    return score &&
+      !(view.unseen && place.kind === "collection" && inDomain(row, place, view.measure))
+      ? score
+      : null;
   };
   const scale = scaleOf(BOARD.rows.map(visible).filter(Boolean));
-  const notes = [place.title, place.kind === "suite" ? `mean of ${place.members.length}` : `${grouped(place.queries)} queries`, place.track && `${place.track} track`, place.official ? "" : "not the published collection"];
+  const notes = [
+    place.title,
+    place.kind === "suite"
+      ? `mean of ${place.members.length}`
+      : `${grouped(place.queries)} queries`,
+    place.track && `${place.track} track`,
+    place.official ? "" : "not the published collection",
+  ];
   return {
     id: `place-${place.id}`,
     place,
     label: place.name,
-    sub: [measureOf(place, view.measure), place.track, place.main_protocol ? "" : "other protocol"].filter(Boolean).join(" · "),
+    sub: [measureOf(place, view.measure), place.track, place.main_protocol ? "" : "other protocol"]
+      .filter(Boolean)
+      .join(" · "),
     note: notes.filter(Boolean).join(", "),
     numeric: true,
     kind: place.kind,
@@ -48,21 +82,41 @@ function scoreColumn(place) {
 function fillScore(row, place, score, scale, cell) {
   if (!score) {
     const missing = missingOf(row, place, view.measure);
-    if (missing.length) cell.append(el("span", { class: "gap", title: `missing: ${missing.join(", ")}` }, `${missing.length} of ${place.members.length} missing`));
+    if (missing.length)
+      cell.append(
+        el(
+          "span",
+          { class: "gap", title: `missing: ${missing.join(", ")}` },
+          `${missing.length} of ${place.members.length} missing`,
+        ),
+      );
     return;
   }
   cell.classList.add("heat");
-  cell.style.setProperty("--heat", ((score.value - scale.low) / (scale.high - scale.low || 1)).toFixed(3));
+  cell.style.setProperty(
+    "--heat",
+    ((score.value - scale.low) / (scale.high - scale.low || 1)).toFixed(3),
+  );
   cell.append(el("span", { class: score.group === 1 ? "best" : null }, fixed(score.value)));
-  if (inDomain(row, place, view.measure)) cell.append(el("abbr", { class: "seen", title: "the model was trained on it" }, "*"));
+  if (inDomain(row, place, view.measure))
+    cell.append(el("abbr", { class: "seen", title: "the model was trained on it" }, "*"));
   if (view.intervals) cell.append(el("small", {}, interval(score)));
   if (view.claims && score.published !== null) {
-    cell.append(el("small", { class: "claim", title: `claim: ${score.source}` }, `claim ${fixed(score.published)}`));
+    cell.append(
+      el(
+        "small",
+        { class: "claim", title: `claim: ${score.source}` },
+        `claim ${fixed(score.published)}`,
+      ),
+    );
   }
 }
 
 function zeroShotColumn(place) {
-  const value = (row) => (scoreOf(row, place, view.measure) ? zeroShotOf(row, place, view.measure)?.value ?? null : null);
+  const value = (row) =>
+    scoreOf(row, place, view.measure)
+      ? (zeroShotOf(row, place, view.measure)?.value ?? null)
+      : null;
   return {
     id: `zero-${place.id}`,
     label: "zero-shot",
@@ -88,15 +142,42 @@ function columns() {
     value: (row) => row.name,
     fill: (row, cell) => cell.append(link(row.page, row.name)),
   };
-  const group = { id: "group", label: "Group", kind: "group", note: "models of one group cannot be told apart from its best at the 5 % level", numeric: false, value: (row) => groupOf(row) };
-  const scores = shownPlaces().flatMap((place) => (place.kind === "suite" ? [scoreColumn(place), zeroShotColumn(place)] : [scoreColumn(place)]));
+  const group = {
+    id: "group",
+    label: "Group",
+    kind: "group",
+    note: "models of one group cannot be told apart from its best at the 5 % level",
+    numeric: false,
+    value: (row) => groupOf(row),
+  };
+  const scores = shownPlaces().flatMap((place) =>
+    place.kind === "suite" ? [scoreColumn(place), zeroShotColumn(place)] : [scoreColumn(place)],
+  );
   return [group, model, ...scores, ...(view.recipes ? recipeColumns() : speedColumns())];
 }
 
 function speedColumns() {
   return [
-    { id: "speed", label: "tokens/s", note: "encoding, on the machine that is named", numeric: true, value: (row) => row.speed, fill: (row, cell) => { cell.append(grouped(row.speed)); if (row.device) cell.title = row.device; } },
-    { id: "judged", label: "judged@10", sub: "lowest", note: "share of the first ten documents that have a judgement, on the collection where it is lowest", numeric: true, value: (row) => row.judged, fill: (row, cell) => cell.append(fixed(row.judged, 2)) },
+    {
+      id: "speed",
+      label: "tokens/s",
+      note: "encoding, on the machine that is named",
+      numeric: true,
+      value: (row) => row.speed,
+      fill: (row, cell) => {
+        cell.append(grouped(row.speed));
+        if (row.device) cell.title = row.device;
+      },
+    },
+    {
+      id: "judged",
+      label: "judged@10",
+      sub: "lowest",
+      note: "share of the first ten documents that have a judgement, on the collection where it is lowest",
+      numeric: true,
+      value: (row) => row.judged,
+      fill: (row, cell) => cell.append(fixed(row.judged, 2)),
+    },
   ];
 }
 
@@ -106,7 +187,13 @@ function recipeColumns() {
     ...speedColumns(),
     ...used.map((name) => {
       const counts = name.endsWith("tokens") || name === "dim";
-      return { id: `recipe-${name}`, label: name, numeric: counts, value: (row) => (counts && row.recipe[name] ? Number(row.recipe[name]) : row.recipe[name] || null) };
+      return {
+        id: `recipe-${name}`,
+        label: name,
+        numeric: counts,
+        value: (row) =>
+          counts && row.recipe[name] ? Number(row.recipe[name]) : row.recipe[name] || null,
+      };
     }),
   ];
 }
@@ -130,7 +217,13 @@ function draw() {
   const holder = document.getElementById("table");
   const was = holder.firstChild ? holder.firstChild.scrollLeft : 0;
   view.by = by;
-  table = sortedTable({ columns: all, rows: BOARD.rows, by, caption: "Scores of all models", sorted: afterSort });
+  table = sortedTable({
+    columns: all,
+    rows: BOARD.rows,
+    by,
+    caption: "Scores of all models",
+    sorted: afterSort,
+  });
   holder.replaceChildren(table.element);
   table.element.scrollLeft = was;
   filter();
@@ -139,7 +232,8 @@ function draw() {
 function afterSort(column, lines, falling) {
   if (column.place) view.by = column.id;
   const place = groupPlace();
-  document.getElementById("groups").textContent = `Groups by ${place.name}, ${measureOf(place, view.measure)}.`;
+  document.getElementById("groups").textContent =
+    `Groups by ${place.name}, ${measureOf(place, view.measure)}.`;
   let before = null;
   for (const { row, line } of lines) {
     const group = groupOf(row);
@@ -178,7 +272,12 @@ function tick(label, name) {
 function suiteSelect() {
   const suites = BOARD.places.filter((place) => place.kind === "suite");
   if (!suites.length) return null;
-  const select = el("select", { id: "only" }, el("option", { value: "all" }, "everything"), el("option", { value: "suites" }, "means only"));
+  const select = el(
+    "select",
+    { id: "only" },
+    el("option", { value: "all" }, "everything"),
+    el("option", { value: "suites" }, "means only"),
+  );
   for (const place of suites) select.append(el("option", { value: place.name }, place.name));
   select.addEventListener("change", () => {
     view.only = select.value;
@@ -193,37 +292,78 @@ function start() {
     draw();
   };
   const measures = [["", "main of each collection"], ...BOARD.measures.map((name) => [name, name])];
-  const controls = el("form", { class: "controls", role: "search" },
-    field("Find models", "find", (text) => { view.models = text; filter(); }),
-    field("Find collections", "find-places", (text) => { view.places = text; draw(); }),
+  const controls = el(
+    "form",
+    { class: "controls", role: "search" },
+    field("Find models", "find", (text) => {
+      view.models = text;
+      filter();
+    }),
+    field("Find collections", "find-places", (text) => {
+      view.places = text;
+      draw();
+    }),
     suiteSelect(),
     measureSelect(measures, view.measure, choose),
-    el("fieldset", {}, el("legend", {}, "Show"), tick("95 % intervals", "intervals"), tick("published scores", "claims"), tick("recipes", "recipes"), tick("zero-shot only", "unseen")),
+    el(
+      "fieldset",
+      {},
+      el("legend", {}, "Show"),
+      tick("95 % intervals", "intervals"),
+      tick("published scores", "claims"),
+      tick("recipes", "recipes"),
+      tick("zero-shot only", "unseen"),
+    ),
   );
   controls.addEventListener("submit", (event) => event.preventDefault());
-  document.getElementById("content").replaceChildren(
-    el("h1", {}, "Leaderboard"),
-    el("p", { class: "lead" }, `${count(BOARD.rows.length, "model")} on ${count(BOARD.places.filter((place) => place.kind === "collection").length, "collection")}. `,
-      "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
-      "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap."),
-    controls,
-    el("p", { class: "status" }, el("span", { id: "count", "aria-live": "polite" }), " · ", el("span", { id: "groups" })),
-    el("div", { id: "table" }),
-    collectionList(),
-    ...pictures(),
-  );
+  document
+    .getElementById("content")
+    .replaceChildren(
+      el("h1", {}, "Leaderboard"),
+      el(
+        "p",
+        { class: "lead" },
+        `${count(BOARD.rows.length, "model")} on ${count(BOARD.places.filter((place) => place.kind === "collection").length, "collection")}. `,
+        "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
+        "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap.",
+      ),
+      controls,
+      el(
+        "p",
+        { class: "status" },
+        el("span", { id: "count", "aria-live": "polite" }),
+        " · ",
+        el("span", { id: "groups" }),
+      ),
+      el("div", { id: "table" }),
+      collectionList(),
+      ...pictures(),
+    );
   draw();
 }
 
 function collectionList() {
   const list = el("ul", { class: "pages" });
-  for (const place of BOARD.places.filter((one) => one.kind === "collection")) list.append(el("li", {}, link(place.page, place.name)));
+  for (const place of BOARD.places.filter((one) => one.kind === "collection"))
+    list.append(el("li", {}, link(place.page, place.name)));
   return section("Collections", list);
 }
 
 function pictures() {
-  return BOARD.plots.map((plot) => section(plot.title, el("figure", {},
-    el("a", { href: `${ROOT}/${plot.file}` }, el("img", { src: `${ROOT}/${plot.file}`, alt: plot.title, loading: "lazy" })))));
+  return BOARD.plots.map((plot) =>
+    section(
+      plot.title,
+      el(
+        "figure",
+        {},
+        el(
+          "a",
+          { href: `${ROOT}/${plot.file}` },
+          el("img", { src: `${ROOT}/${plot.file}`, alt: plot.title, loading: "lazy" }),
+        ),
+      ),
+    ),
+  );
 }
 
 start();

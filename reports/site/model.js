@@ -13,30 +13,124 @@ let shown = BOARD.measure;
 
 function lines(kind) {
   return placesOf(kind).flatMap((place) =>
-    place.measures.filter((name) => shown === EVERY || name === measureOf(place, shown)).map((measure) => ({ place, measure, score: scoreOf(row, place, measure), missing: missingOf(row, place, measure) })).filter((one) => one.score || one.missing.length));
+    place.measures
+      .filter((name) => shown === EVERY || name === measureOf(place, shown))
+      .map((measure) => ({
+        place,
+        measure,
+        score: scoreOf(row, place, measure),
+        missing: missingOf(row, place, measure),
+      }))
+      .filter((one) => one.score || one.missing.length),
+  );
 }
 
-const group = { id: "group", label: "group", numeric: false, note: "1 is the best; models of one group cannot be told apart from its best", value: (one) => one.score?.group ?? null };
-const score = { id: "score", label: "score", numeric: true, value: (one) => one.score?.value ?? null, fill: (one, cell) => cell.append(one.score ? fixed(one.score.value) : "", one.score && inDomain(row, one.place, one.measure) ? el("abbr", { class: "seen", title: "the model was trained on it" }, "*") : "") };
+const group = {
+  id: "group",
+  label: "group",
+  numeric: false,
+  note: "1 is the best; models of one group cannot be told apart from its best",
+  value: (one) => one.score?.group ?? null,
+};
+const score = {
+  id: "score",
+  label: "score",
+  numeric: true,
+  value: (one) => one.score?.value ?? null,
+  fill: (one, cell) =>
+    cell.append(
+      one.score ? fixed(one.score.value) : "",
+      one.score && inDomain(row, one.place, one.measure)
+        ? el("abbr", { class: "seen", title: "the model was trained on it" }, "*")
+        : "",
+    ),
+};
 const measure = { id: "measure", label: "measure", value: (one) => one.measure };
-const limits = { id: "interval", label: "95 % interval", value: (one) => one.score?.low ?? null, numeric: true, fill: (one, cell) => cell.append(interval(one.score)) };
-const claim = { id: "claim", label: "published", note: "a claim; its source is below", numeric: true, value: (one) => one.score?.published ?? null, fill: (one, cell) => { cell.append(fixed(one.score?.published)); if (one.score?.source) cell.title = one.score.source; } };
-const difference = { id: "difference", label: "difference", note: "measured minus published", numeric: true, value: (one) => (one.score && one.score.published !== null ? one.score.value - one.score.published : null), fill: (one, cell) => { const found = difference.value(one); if (found !== null) cell.append((found < 0 ? "−" : "+") + fixed(Math.abs(found))); } };
+const limits = {
+  id: "interval",
+  label: "95 % interval",
+  value: (one) => one.score?.low ?? null,
+  numeric: true,
+  fill: (one, cell) => cell.append(interval(one.score)),
+};
+const claim = {
+  id: "claim",
+  label: "published",
+  note: "a claim; its source is below",
+  numeric: true,
+  value: (one) => one.score?.published ?? null,
+  fill: (one, cell) => {
+    cell.append(fixed(one.score?.published));
+    if (one.score?.source) cell.title = one.score.source;
+  },
+};
+const difference = {
+  id: "difference",
+  label: "difference",
+  note: "measured minus published",
+  numeric: true,
+  value: (one) =>
+    one.score && one.score.published !== null ? one.score.value - one.score.published : null,
+  fill: (one, cell) => {
+    const found = difference.value(one);
+    if (found !== null) cell.append((found < 0 ? "−" : "+") + fixed(Math.abs(found)));
+  },
+};
 
 function picture(all) {
   const scale = scaleOf(all.filter((one) => one.score).map((one) => one.score));
-  return { id: "picture", label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`, note: "dot: measured, line: 95 % interval, ring: published", numeric: true, value: score.value, fill: (one, cell) => { if (one.score) cell.append(whisker(one.score, scale)); } };
+  return {
+    id: "picture",
+    label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`,
+    note: "dot: measured, line: 95 % interval, ring: published",
+    numeric: true,
+    value: score.value,
+    fill: (one, cell) => {
+      if (one.score) cell.append(whisker(one.score, scale));
+    },
+  };
 }
 
 function collectionTable() {
   const all = lines("collection");
   const cell = (one) => row.cells[one.place.id];
   const columns = [
-    { id: "collection", label: "Collection", heading: true, kind: "model", value: (one) => one.place.name, fill: (one, td) => td.append(link(one.place.page, one.place.name)) },
-    measure, score, picture(all), limits, group, claim, difference,
-    { id: "judged", label: "judged@10", numeric: true, value: (one) => cell(one).j, fill: (one, td) => td.append(fixed(cell(one).j, 2)) },
-    { id: "speed", label: "tokens/s", numeric: true, value: (one) => cell(one).v, fill: (one, td) => td.append(grouped(cell(one).v)) },
-    { id: "search", label: "search, ms/query", numeric: true, value: (one) => cell(one).m, fill: (one, td) => td.append(fixed(cell(one).m, 2)) },
+    {
+      id: "collection",
+      label: "Collection",
+      heading: true,
+      kind: "model",
+      value: (one) => one.place.name,
+      fill: (one, td) => td.append(link(one.place.page, one.place.name)),
+    },
+    measure,
+    score,
+    picture(all),
+    limits,
+    group,
+    claim,
+    difference,
+    {
+      id: "judged",
+      label: "judged@10",
+      numeric: true,
+      value: (one) => cell(one).j,
+      fill: (one, td) => td.append(fixed(cell(one).j, 2)),
+    },
+    {
+      id: "speed",
+      label: "tokens/s",
+      numeric: true,
+      value: (one) => cell(one).v,
+      fill: (one, td) => td.append(grouped(cell(one).v)),
+    },
+    {
+      id: "search",
+      label: "search, ms/query",
+      numeric: true,
+      value: (one) => cell(one).m,
+      fill: (one, td) => td.append(fixed(cell(one).m, 2)),
+    },
   ];
   return sortedTable({ columns, rows: all, caption: "Scores by collection" }).element;
 }
@@ -46,11 +140,45 @@ function suiteTable() {
   if (!all.length) return null;
   const zero = (one) => (one.score ? zeroShotOf(row, one.place, one.measure) : null);
   const columns = [
-    { id: "suite", label: "Suite", heading: true, kind: "model", value: (one) => one.place.name, fill: (one, td) => td.append(one.place.name, el("small", {}, one.place.title)) },
-    measure, score,
-    { id: "zero", label: "zero-shot mean", numeric: true, value: (one) => zero(one)?.value ?? null, fill: (one, td) => { const found = zero(one); if (found && found.value !== null) td.append(fixed(found.value), el("small", {}, `${found.members} of ${one.place.members.length}`)); } },
-    limits, group, claim, difference,
-    { id: "missing", label: "missing", value: (one) => one.missing.length || null, fill: (one, td) => { if (one.missing.length) td.append(`${one.missing.length} of ${one.place.members.length}: ${one.missing.join(", ")}`); } },
+    {
+      id: "suite",
+      label: "Suite",
+      heading: true,
+      kind: "model",
+      value: (one) => one.place.name,
+      fill: (one, td) => td.append(one.place.name, el("small", {}, one.place.title)),
+    },
+    measure,
+    score,
+    {
+      id: "zero",
+      label: "zero-shot mean",
+      numeric: true,
+      value: (one) => zero(one)?.value ?? null,
+      fill: (one, td) => {
+        const found = zero(one);
+        if (found && found.value !== null)
+          td.append(
+            fixed(found.value),
+            el("small", {}, `${found.members} of ${one.place.members.length}`),
+          );
+      },
+    },
+    limits,
+    group,
+    claim,
+    difference,
+    {
+      id: "missing",
+      label: "missing",
+      value: (one) => one.missing.length || null,
+      fill: (one, td) => {
+        if (one.missing.length)
+          td.append(
+            `${one.missing.length} of ${one.place.members.length}: ${one.missing.join(", ")}`,
+          );
+      },
+    },
   ];
   return section("Means", sortedTable({ columns, rows: all, caption: "Means of suites" }).element);
 }
@@ -60,14 +188,21 @@ function evaluations() {
     const known = details[place.id];
     const cell = row.cells[place.id];
     const ties = cell.t[0] === null ? "" : `${fixed(cell.t[0])}–${fixed(cell.t[1])}`;
-    const recall = Object.entries(cell.r).map(([name, value]) => `${name} ${fixed(value, 3)}`).join(", ");
-    return el("details", {}, el("summary", {}, place.name), facts([
-      ...Object.entries(known.facts),
-      ["range over orders of ties", ties],
-      ["recall of the index", recall],
-      ["queries without an answer", cell.u ? grouped(cell.u) : ""],
-      ["warnings", known.warnings.join("; ")],
-    ]));
+    const recall = Object.entries(cell.r)
+      .map(([name, value]) => `${name} ${fixed(value, 3)}`)
+      .join(", ");
+    return el(
+      "details",
+      {},
+      el("summary", {}, place.name),
+      facts([
+        ...Object.entries(known.facts),
+        ["range over orders of ties", ties],
+        ["recall of the index", recall],
+        ["queries without an answer", cell.u ? grouped(cell.u) : ""],
+        ["warnings", known.warnings.join("; ")],
+      ]),
+    );
   });
   return section("Evaluations", ...made);
 }
@@ -75,32 +210,55 @@ function evaluations() {
 function neighbours() {
   const own = BOARD.pairs.filter((one) => one.rows.some((number) => BOARD.rows[number] === row));
   if (!own.length) return null;
-  const entry = (one) => el("li", {}, link(one.page, one.rows.map((number) => BOARD.rows[number].name).join(" − ")));
+  const entry = (one) =>
+    el("li", {}, link(one.page, one.rows.map((number) => BOARD.rows[number].name).join(" − ")));
   return section("Beside other models", el("ul", { class: "pages" }, ...own.map(entry)));
 }
 
 function sources() {
-  const found = new Set(lines("collection").concat(lines("suite")).map((one) => one.score?.source).filter(Boolean));
+  const found = new Set(
+    lines("collection")
+      .concat(lines("suite"))
+      .map((one) => one.score?.source)
+      .filter(Boolean),
+  );
   if (!found.size) return null;
-  return section("Where published scores come from", el("ul", {}, ...[...found].map((text) => el("li", {}, text))));
+  return section(
+    "Where published scores come from",
+    el("ul", {}, ...[...found].map((text) => el("li", {}, text))),
+  );
 }
 
 const tables = el("div");
 
 function draw(measure) {
   shown = measure;
-  tables.replaceChildren(...[suiteTable(), section("Collections", collectionTable()), sources()].filter(Boolean));
+  tables.replaceChildren(
+    ...[suiteTable(), section("Collections", collectionTable()), sources()].filter(Boolean),
+  );
 }
 
-const choices = [["", "main of each collection"], [EVERY, EVERY], ...BOARD.measures.map((name) => [name, name])];
+const choices = [
+  ["", "main of each collection"],
+  [EVERY, EVERY],
+  ...BOARD.measures.map((name) => [name, name]),
+];
 
-document.getElementById("content").replaceChildren(...[
-  el("h1", {}, row.name),
-  row.title ? el("p", { class: "lead" }, row.title) : null,
-  facts([...Object.entries(row.recipe), ["trained on", row.trainedOn.join(", ")], ["encodes", row.speed ? `${grouped(row.speed)} tokens/s on ${row.device}` : ""]]),
-  el("form", { class: "controls" }, measureSelect(choices, shown, draw)),
-  tables,
-  neighbours(),
-  evaluations(),
-].filter(Boolean));
+document
+  .getElementById("content")
+  .replaceChildren(
+    ...[
+      el("h1", {}, row.name),
+      row.title ? el("p", { class: "lead" }, row.title) : null,
+      facts([
+        ...Object.entries(row.recipe),
+        ["trained on", row.trainedOn.join(", ")],
+        ["encodes", row.speed ? `${grouped(row.speed)} tokens/s on ${row.device}` : ""],
+      ]),
+      el("form", { class: "controls" }, measureSelect(choices, shown, draw)),
+      tables,
+      neighbours(),
+      evaluations(),
+    ].filter(Boolean),
+  );
 draw(shown);

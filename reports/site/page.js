@@ -85,7 +85,9 @@ function facts(pairs) {
   for (const [name, value] of pairs) {
     if (value === null || value === undefined || value === "") continue;
     const long = typeof value === "string" && value.length > 80;
-    list.append(el("div", { class: long ? "long" : null }, el("dt", {}, name), el("dd", {}, value)));
+    list.append(
+      el("div", { class: long ? "long" : null }, el("dt", {}, name), el("dd", {}, value)),
+    );
   }
   return list;
 }
@@ -103,12 +105,20 @@ function section(title, ...children) {
 
 // The score as a dot on its interval, the claim as a ring; all on one scale.
 function whisker(score, scale) {
-  const place = (value) => (6 + (108 * (value - scale.low)) / (scale.high - scale.low || 1)).toFixed(1);
+  const place = (value) =>
+    (6 + (108 * (value - scale.low)) / (scale.high - scale.low || 1)).toFixed(1);
   const spoken = `${fixed(score.value)}${interval(score) ? `, 95 % interval ${interval(score)}` : ""}`;
-  const picture = drawn("svg", { class: "whisker", viewBox: "0 0 120 16", role: "img", "aria-label": spoken });
+  const picture = drawn("svg", {
+    class: "whisker",
+    viewBox: "0 0 120 16",
+    role: "img",
+    "aria-label": spoken,
+  });
   picture.append(drawn("line", { class: "axis", x1: 6, x2: 114, y1: 8, y2: 8 }));
   if (score.low !== null) {
-    picture.append(drawn("line", { class: "range", x1: place(score.low), x2: place(score.high), y1: 8, y2: 8 }));
+    picture.append(
+      drawn("line", { class: "range", x1: place(score.low), x2: place(score.high), y1: 8, y2: 8 }),
+    );
   }
   if (score.published !== null) {
     picture.append(drawn("circle", { class: "claim", cx: place(score.published), cy: 8, r: 4.5 }));
@@ -151,7 +161,10 @@ function count(number, one, many = `${one}s`) {
 }
 
 function frame() {
-  const home = document.body.dataset.page === "index" ? el("strong", {}, "Leaderboard") : link("index.html", "Leaderboard");
+  const home =
+    document.body.dataset.page === "index"
+      ? el("strong", {}, "Leaderboard")
+      : link("index.html", "Leaderboard");
   document.getElementById("top").append(el("nav", { "aria-label": "Site" }, home), themeButton());
   const said = [
     count(BOARD.results, "result"),

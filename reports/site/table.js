@@ -26,10 +26,12 @@ function sortedTable({ columns, rows, caption, by = null, sorted = () => {} }) {
 
   function sort() {
     const column = columns.find((one) => one.id === state.by);
-    if (column) lines.sort((a, b) => compared(column.value(a.row), column.value(b.row), state.falling));
+    if (column)
+      lines.sort((a, b) => compared(column.value(a.row), column.value(b.row), state.falling));
     body.append(...lines.map((one) => one.line));
     for (const [id, head] of heads) {
-      if (id === state.by) head.setAttribute("aria-sort", state.falling ? "descending" : "ascending");
+      if (id === state.by)
+        head.setAttribute("aria-sort", state.falling ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     }
     sorted(column, lines, state.falling);
@@ -37,9 +39,18 @@ function sortedTable({ columns, rows, caption, by = null, sorted = () => {} }) {
 
   const header = el("tr");
   for (const column of columns) {
-    const head = el("th", { scope: "col", class: column.kind, title: column.note, "data-column": column.id });
+    const head = el("th", {
+      scope: "col",
+      class: column.kind,
+      title: column.note,
+      "data-column": column.id,
+    });
     if (column.numeric) head.classList.add("number");
-    const button = el("button", { type: "button" }, el("span", {}, ...(column.place ? named(column.label) : [column.label])));
+    const button = el(
+      "button",
+      { type: "button" },
+      el("span", {}, ...(column.place ? named(column.label) : [column.label])),
+    );
     button.addEventListener("click", () => {
       state.falling = state.by === column.id ? !state.falling : Boolean(column.numeric);
       state.by = column.id;
@@ -52,11 +63,22 @@ function sortedTable({ columns, rows, caption, by = null, sorted = () => {} }) {
   }
   const table = el("table", {}, el("caption", {}, caption), el("thead", {}, header), body);
   sort();
-  return { lines, state, element: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table) };
+  return {
+    lines,
+    state,
+    element: el(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      table,
+    ),
+  };
 }
 
 function filledCell(column, row) {
-  const cell = el(column.heading ? "th" : "td", { class: column.kind, scope: column.heading ? "row" : null });
+  const cell = el(column.heading ? "th" : "td", {
+    class: column.kind,
+    scope: column.heading ? "row" : null,
+  });
   if (column.numeric) cell.classList.add("number");
   if (column.fill) column.fill(row, cell);
   else cell.append(column.value(row) ?? "");

@@ -1,6 +1,6 @@
 """The site in a real browser, opened from disk: sorting, filtering, links, names that are attacks.
 
-Needs Chromium and selenium (the extra ``browser``); skipped with a reason without either.
+Needs Chromium and selenium (the extra ``test``); skipped with a reason without either.
 """
 
 import json
