@@ -47,13 +47,13 @@ def write_site(board: Board, out: Path, measure: str = "", plots: Sequence[Plot]
         plots: to be shown below the table.
     """
     _make_room(out)
-    for name in ASSETS:
-        (out / name).write_text((SITE / name).read_text(encoding="utf-8"), encoding="utf-8")
     models = slugs("models", [row.name for row in board.rows])
     collections = slugs("collections", [column.name for column in board.columns])
     pairs = slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs])
     pages = _Pages(models, collections, pairs)
     _script(out / DATA, "LEADERBOARD", _data(board, measure, pages, plots))
+    for name in ASSETS:  # after the data, by which a site is known that was not finished
+        (out / name).write_text((SITE / name).read_text(encoding="utf-8"), encoding="utf-8")
     first = len(board.suites)
     for number, (row, page) in enumerate(zip(board.rows, models, strict=True)):
         _script(out / f"{page}.js", "DETAILS", _details(board, row))

@@ -52,11 +52,12 @@ def _board(options: argparse.Namespace, kind: str) -> Board:
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:
-    plots = draw(board, options.measure, options.out) if can_plot() else []
-    index = write_site(board, options.out, options.measure, plots)
-    print(index)
-    if not plots:
+    index = write_site(board, options.out, options.measure)
+    if can_plot():
+        write_site(board, options.out, options.measure, draw(board, options.measure, options.out))
+    else:
         print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    print(index)
     print(
         f"{len(board.rows)} models on {len(board.columns)} collections: open it in a browser",
         file=sys.stderr,
