@@ -73,7 +73,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     end_to_end = [tool for tool in against if tool in PROGRAMS]
     if end_to_end and not options.names:
         raise BenchError(
-            f"{' and '.join(end_to_end)} evaluate collections, and none was named",
+            f"no collection was named for {' and '.join(end_to_end)} to evaluate",
             "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
         )
     check_installed(against)

@@ -121,7 +121,11 @@ def test_where_scores_differ_the_exit_code_is_not_zero(cache, tmp_path, capsys, 
     [
         ((), ("hashing", "minilm"), "2 models were named: speed measures one"),
         ((), ("bm25",), "bm25 makes no vectors"),
-        (("--against", "mteb", "beir"), ("hashing",), "mteb and beir evaluate collections"),
+        (
+            ("--against", "mteb", "beir"),
+            ("hashing",),
+            "no collection was named for mteb and beir to evaluate",
+        ),
         (("--history", "absent.json"), ("hashing",), "cannot read absent.json"),
     ],
 )
