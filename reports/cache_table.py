@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from bench.cache import Stored
+from bench.store.usage import Stored
 from reports.tables import size
 
 DAY_S = 86_400

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from bench.leaderboard_records import (
+from bench.leaderboard.records import (
     Board,
     Cell,
     Column,

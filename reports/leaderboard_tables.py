@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
-from bench.leaderboard_records import Board, Column, Mean, Row, Score, SuiteColumn
+from bench.leaderboard.records import Board, Column, Mean, Row, Score, SuiteColumn
 
 Place = Column | SuiteColumn
 

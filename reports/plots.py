@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.leaderboard_records import Board, Column, Row, Score, SuiteColumn
+from bench.leaderboard.records import Board, Column, Row, Score, SuiteColumn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

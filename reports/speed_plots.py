@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.speed_records import Growth, IndexPoint, Phases, SpeedReport, Spread, Throughput
+from bench.speed.records import Growth, IndexPoint, Phases, SpeedReport, Spread, Throughput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

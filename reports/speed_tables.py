@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.speed_records import (
+from bench.speed.records import (
     Growth,
     IndexPoint,
     Latency,

@@ -65,3 +65,53 @@ def add_compare(commands: Any) -> None:
         help="go on though counts differ from the published ones; marked",
     )
     place_options(compare)
+
+
+def add_leaderboard(commands: Any) -> None:
+    """Stored results as tables or pages."""
+    board = add_command(
+        commands,
+        "leaderboard",
+        "stored results side by side, as a table or as a site",
+        "examples:\n"
+        "  python -m bench leaderboard --format html\n"
+        "  python -m bench leaderboard --suite beir --format latex\n",
+    )
+    board.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where results are, also in folders below (default: results)",
+    )
+    board.add_argument(
+        "--format",
+        choices=("markdown", "csv", "latex", "json", "html"),
+        default="markdown",
+        help="on stdout; html is a folder of pages (default: markdown)",
+    )
+    board.add_argument(
+        "--out",
+        type=Path,
+        default=Path("leaderboard"),
+        metavar="DIR",
+        help="folder of the pages (default: leaderboard)",
+    )
+    board.add_argument(
+        "--suite", default="", metavar="NAME", help="only its collections, its mean even as a gap"
+    )
+    board.add_argument(
+        "--measure", default="", metavar="NAME", help="instead of the main one of each collection"
+    )
+    board.add_argument(
+        "--pair",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar="ROW",
+        help="compare these two rows as well as neighbours; repeatable",
+    )
+    board.add_argument(
+        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
+    )
+    board.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cache import Damage, Stored, damaged, remove, selected, usage
 from bench.commands.common import print_json
 from bench.errors import ExitCode
+from bench.store.usage import Damage, Stored, damaged, remove, selected, usage
 from reports.cache_table import cache_table
 from reports.tables import size
 

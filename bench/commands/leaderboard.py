@@ -8,9 +8,9 @@ from tqdm import tqdm
 
 from bench.commands.common import check_out, print_json
 from bench.errors import BenchError, ExitCode
-from bench.leaderboard import Choice, assemble
-from bench.leaderboard_records import Board
-from bench.leaderboard_rows import columns, results_in
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.records import Board
+from bench.leaderboard.rows import columns, results_in
 from bench.statistics import Resampling
 from reports.leaderboard_site import is_free, write_site
 from reports.leaderboard_tables import comma_separated, latex, markdown

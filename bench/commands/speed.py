@@ -11,12 +11,12 @@ import msgspec
 
 from bench.commands.common import open_contender, open_named
 from bench.errors import BenchError, ExitCode
-from bench.peers.job import Job
-from bench.speed import Plan, Subject, measure
-from bench.speed_peers import check_installed, job_for
-from bench.speed_race import PROGRAMS
-from bench.speed_records import SpeedReport
-from bench.speed_weights import as_sentence_transformers
+from bench.speed.measure import Plan, Subject, measure
+from bench.speed.peers.job import Job
+from bench.speed.race import PROGRAMS
+from bench.speed.records import SpeedReport
+from bench.speed.tools import check_installed, job_for
+from bench.speed.weights import as_sentence_transformers
 from datasets_cfg.catalogue import expand
 from reports.speed_tables import speed_tables
 from retrievers.model import Model

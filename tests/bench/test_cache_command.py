@@ -159,7 +159,7 @@ def test_a_run_makes_vectors_used_today(folder, tmp_path):
 
 def test_vectors_in_use_by_another_process_stay(folder, capsys):
     program = (
-        "import sys; from pathlib import Path; from bench.claims import FolderInUse\n"
+        "import sys; from pathlib import Path; from bench.store.claims import FolderInUse\n"
         "used = FolderInUse.reading(Path(sys.argv[1])); print('reading', flush=True); input()"
     )
     command = [sys.executable, "-c", program, folder / FINGERPRINT]

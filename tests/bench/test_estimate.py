@@ -62,6 +62,7 @@ class TimedEncoder:
 def corpus_of(count: int, folder) -> Corpus:
     return Corpus.build([Document(str(n), "", f"text {n}") for n in range(count)], folder / "c")
 
+
 LIMITS = Limits(depth=None, memory=1 << 40)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench.compare import compare
 from bench.errors import BenchError
-from bench.leaderboard import Choice, assemble
-from bench.leaderboard_rows import results_in
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.rows import results_in
 from bench.panels import Choices, Entrant, Entry
 from bench.statistics import Resampling
 from bench.stored import find_results

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores_for_tests import RECIPE
 
-from bench.claims import Claim, FolderInUse
 from bench.errors import BenchError
-from bench.keys import document_keys, find, first_rows, name_of, query_keys
-from bench.shards import Manifest, read_shard, write_shard
-from bench.vectors import GAP_BYTES, StoredVectors, widen
+from bench.store.claims import Claim, FolderInUse
+from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
+from bench.store.shards import Manifest, read_shard, write_shard
+from bench.store.vectors import GAP_BYTES, StoredVectors, widen
 
 ROOT = Path(__file__).resolve().parents[2]
 HALVES = msgspec.structs.replace(RECIPE, store_dtype="float16")
@@ -137,7 +137,7 @@ def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch)
         sizes.append(len(buffers[0]))
         return read(handle, buffers, offset)
 
-    monkeypatch.setattr("bench.vectors.os.preadv", counting)
+    monkeypatch.setattr("bench.store.vectors.os.preadv", counting)
     places = np.array([0, *range(1, 301), 303, 600])
     stored = StoredVectors(shards["float32"], places, array.shape[1])
     assert np.array_equal(stored.rows(np.arange(len(places))), array[places])
@@ -169,7 +169,7 @@ def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
 
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from bench.claims import Claim\n"
+        "import os, signal, sys; from pathlib import Path; from bench.store.claims import Claim\n"
         "claim = Claim.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "name.lock"

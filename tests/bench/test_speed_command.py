@@ -14,8 +14,8 @@ from bench.arguments.speed import TOOLS, add_speed
 from bench.commands import speed as command
 from bench.commands.speed import read_report, speed
 from bench.errors import BenchError, ExitCode
-from bench.speed_peers import MODULES
-from bench.speed_records import SpeedReport
+from bench.speed.records import SpeedReport
+from bench.speed.tools import MODULES
 
 SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu", "--quiet")
 PARSER = argparse.ArgumentParser()
@@ -35,7 +35,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short_probe(monkeypatch):
-    monkeypatch.setattr("bench.speed.PROBE_S", 0.05)
+    monkeypatch.setattr("bench.speed.measure.PROBE_S", 0.05)
 
 
 def printed(capsys) -> SpeedReport:

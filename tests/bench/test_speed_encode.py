@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from bench.speed_encode import Ours, Pass, in_turn, race_encoders
-from bench.speed_texts import natural
+from bench.speed.encode import Ours, Pass, in_turn, race_encoders
+from bench.speed.texts import natural
 from retrievers.model import open_encoder, resolve_model
 
 ENCODER = open_encoder(resolve_model("hashing"))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import growth
 from bench.errors import BenchError
-from bench.speed_records import Growth, Spread
+from bench.speed import fit as growth
+from bench.speed.records import Growth, Spread
 
 
 def fitted(sizes, medians) -> Growth:

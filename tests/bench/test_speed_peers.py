@@ -9,10 +9,10 @@ import pytest
 from collections_for_tests import DOCUMENTS, QRELS, QUERIES, write_collection
 
 from bench.errors import BenchError
-from bench.speed_encode import Ours, race_encoders
-from bench.speed_peers import check_installed, job_for, sentence_transformers
-from bench.speed_race import race
-from bench.speed_texts import natural
+from bench.speed.encode import Ours, race_encoders
+from bench.speed.race import race
+from bench.speed.texts import natural
+from bench.speed.tools import check_installed, job_for, sentence_transformers
 from datasets_cfg.dataset import open_dataset
 from retrievers.model import open_encoder, resolve_model
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.speed_search import (
+from bench.speed.search import (
     compare_indexes,
     latencies,
     search_growth,

@@ -27,12 +27,11 @@ from stores_for_tests import (
     numbered,
 )
 
-from bench import planning
-from bench.claims import Claim
 from bench.errors import BenchError
-from bench.keys import name_of
-from bench.shards import Shard
-from bench.store import VectorStore
+from bench.store import VectorStore, planning
+from bench.store.claims import Claim
+from bench.store.keys import name_of
+from bench.store.shards import Shard
 from datasets_cfg.corpus import Corpus
 from retrievers.clock import Clock
 from retrievers.errors import RetrieverError
@@ -443,7 +442,7 @@ WORK = """
     from pathlib import Path
     sys.path.insert(0, sys.argv[4])
     from stores_for_tests import CountingEncoder, encode
-    from bench import planning
+    from bench.store import planning
     from bench.store import VectorStore
     from datasets_cfg.corpus import Corpus
 

@@ -23,7 +23,7 @@ all-MiniLM-L6-v2; its speed is that of a trained one. Any checkpoint is used lik
 mean of the tokens, unit vectors, 256 tokens. Passages are synthetic: whole words of the vocabulary,
 as many as a lognormal distribution says (median 74, sigma .4, cut to 10 to 250). It was fitted to
 the lengths of 6,998 passages of MS MARCO in WordPieces, which are 83 on average with a median of
-72; these are 82 and 76. Words that are in the vocabulary give the tokenizer less to do than real
+72; these are 82 and 75. Words that are in the vocabulary give the tokenizer less to do than real
 text.
 
     python -m tests.benchmarks.gpu_encode [--checkpoint DIR] [--documents 100000]

@@ -1,7 +1,7 @@
 """A whole report of speed, small and made up."""
 
 from bench.results import Conditions
-from bench.speed_records import (
+from bench.speed.records import (
     Growth,
     IndexPoint,
     Latency,

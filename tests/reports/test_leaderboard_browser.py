@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.leaderboard import Choice, assemble
-from bench.leaderboard_rows import results_in
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.rows import results_in
 from bench.results import Timings
 from bench.statistics import Resampling
 from datasets_cfg.catalogue import expand

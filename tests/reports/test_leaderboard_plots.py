@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.leaderboard import Choice, assemble
-from bench.leaderboard_rows import results_in
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.rows import results_in
 from bench.results import Timings
 from bench.statistics import Resampling
 from reports.plots import draw, heat_map, pareto, quality_and_speed, speed_points

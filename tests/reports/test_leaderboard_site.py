@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.leaderboard import Choice, assemble
-from bench.leaderboard_rows import results_in
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.rows import results_in
 from bench.statistics import Resampling
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import SITE, is_free, script_json, slugs, write_site

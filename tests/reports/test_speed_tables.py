@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from speed_report_for_tests import REPORT, racer
 
-from bench.speed_records import Spread
+from bench.speed.records import Spread
 from reports.speed_tables import (
     growth_table,
     indexes_table,

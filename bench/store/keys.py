@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.atomic import replacing
-from bench.claims import Claim
-from bench.disk_full import explained
+from bench.store.claims import Claim
+from bench.store.disk_full import explained
 from datasets_cfg.corpus import Corpus
 
 Role = Literal["document", "query"]

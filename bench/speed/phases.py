@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.pipeline import Evaluation, Options, evaluate
-from bench.speed_encode import spreads
-from bench.speed_machine import timed
-from bench.speed_race import export
-from bench.speed_records import Phases, Spread
+from bench.speed.encode import spreads
+from bench.speed.machine import timed
+from bench.speed.race import export
+from bench.speed.records import Phases, Spread
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
 from retrievers.index import IndexSpec

@@ -1,9 +1,10 @@
 """Vectors on disk: every text encoded once, and found by its content.
 
 Below the store's folder there is one folder a recipe, named after its fingerprint, with
-``recipe.json`` for people and shards of up to 2,048 texts (``bench.shards``). What is missing is
-cut into shards in the order of the corpus. So a stopped run goes on where it was and ends with
-the same files, and another split, subset or collection encodes only texts that it does not share.
+``recipe.json`` for people and shards of up to 2,048 texts (``bench.store.shards``). What is
+missing is cut into shards in the order of the corpus. So a stopped run goes on where it was and
+ends with the same files, and another split, subset or collection encodes only texts that it does
+not share.
 """
 
 import hashlib
@@ -19,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.atomic import replacing
-from bench.claims import Claim, FolderInUse
-from bench.disk_full import explained
-from bench.encoding import Advance, Batch, Encode, Work
 from bench.errors import BenchError
-from bench.keys import Ints, Keys, Role, corpus_keys, query_keys
-from bench.planning import Plan, Planner
-from bench.shards import discard, sweep, write_shard
-from bench.vectors import StoredVectors
+from bench.store.claims import Claim, FolderInUse
+from bench.store.disk_full import explained
+from bench.store.encoding import Advance, Batch, Encode, Work
+from bench.store.keys import Ints, Keys, Role, corpus_keys, query_keys
+from bench.store.planning import Plan, Planner
+from bench.store.shards import discard, sweep, write_shard
+from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from retrievers.clock import Clock
 from retrievers.encoder import Encoder
@@ -36,8 +37,6 @@ Floats = npt.NDArray[np.float32]
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
-
-__all__ = ["Plan", "StoredVectors", "VectorStore"]
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from typing import IO, Any
 import numpy as np
 
 from bench.errors import BenchError
-from bench.peers.job import Job
-from bench.speed_encode import Pass
-from bench.speed_machine import peak_bytes
-from bench.speed_texts import Texts
+from bench.speed.encode import Pass
+from bench.speed.machine import peak_bytes
+from bench.speed.peers.job import Job
+from bench.speed.texts import Texts
 from retrievers.recipe import Recipe
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
 LOG = "stderr"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
@@ -186,7 +186,7 @@ def sentence_transformers(job: Job, batch_size: int) -> Iterator[SentenceTransfo
     Raises:
         BenchError: it does not start.
     """
-    command = [sys.executable, "-m", "bench.peers.sbert"]
+    command = [sys.executable, "-m", "bench.speed.peers.sbert"]
     command.append(replace(job, batch_size=batch_size).to_json())
     default = ", its default" if batch_size == DEFAULT_BATCH[SENTENCE_TRANSFORMERS] else ""
     tool = f"{SENTENCE_TRANSFORMERS} (batch {batch_size}{default})"

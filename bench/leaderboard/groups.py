@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.compare import suite_weights
 from bench.errors import BenchError
-from bench.leaderboard_pairs import PairWork
+from bench.leaderboard.pairs import PairWork
 from bench.results import SCORES_FILE
 from bench.statistics import ALPHA, SAME_MEAN, Floats, Resampled, Resampling, holm, resample
 from bench.stored import Stored

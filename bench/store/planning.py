@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.encoding import Batch
-from bench.keys import Ints, Keys, find, first_rows
-from bench.shards import MANIFEST_NAME, DamagedError, Shard, read_shard
-from bench.vectors import StoredVectors
+from bench.store.encoding import Batch
+from bench.store.keys import Ints, Keys, find, first_rows
+from bench.store.shards import MANIFEST_NAME, DamagedError, Shard, read_shard
+from bench.store.vectors import StoredVectors
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
 

@@ -1,11 +1,11 @@
 """beir end to end: its loader, its exact search, its evaluation.
 
-``python -m bench.peers.beir_run JOB``: the last line of stdout is one JSON document.
+``python -m bench.speed.peers.beir_run JOB``: the last line of stdout is one JSON document.
 """
 
 import importlib.metadata
 
-from bench.peers.job import Job, answer, job_of_this_process
+from bench.speed.peers.job import Job, answer, job_of_this_process
 
 
 def evaluate(job: Job) -> float:

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.speed_machine import timed
-from bench.speed_records import Spread, Throughput
-from bench.speed_texts import Texts
+from bench.speed.machine import timed
+from bench.speed.records import Spread, Throughput
+from bench.speed.texts import Texts
 from retrievers.clock import Clock
 from retrievers.encoder import Encoder
 

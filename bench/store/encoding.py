@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.claims import Claim
-from bench.disk_full import explained
-from bench.keys import Ints, Keys, name_of
+from bench.store.claims import Claim
+from bench.store.disk_full import explained
+from bench.store.keys import Ints, Keys, name_of
 
 Floats = npt.NDArray[np.float32]
 Advance = Callable[[int], None]

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import growth
-from bench.peers.job import Job
-from bench.speed_encode import OURS
-from bench.speed_peers import Finished, run_process
-from bench.speed_race import run_command, write_folder
-from bench.speed_records import Growth, Spread
-from bench.speed_texts import Texts, of_length
+from bench.speed import fit as growth
+from bench.speed.encode import OURS
+from bench.speed.peers.job import Job
+from bench.speed.race import run_command, write_folder
+from bench.speed.records import Growth, Spread
+from bench.speed.texts import Texts, of_length
+from bench.speed.tools import Finished, run_process
 from retrievers.encoder import Encoder
 
 LENGTHS = (16, 32, 64, 128, 256)

@@ -12,16 +12,16 @@ import msgspec
 
 from bench import __version__
 from bench.errors import BenchError
-from bench.peers.job import Job
-from bench.speed_encode import OURS, in_turn
-from bench.speed_peers import DEFAULT_BATCH, Finished, last_line, run_process
-from bench.speed_records import Race, RaceRun, Spread
+from bench.speed.encode import OURS, in_turn
+from bench.speed.peers.job import Job
+from bench.speed.records import Race, RaceRun, Spread
+from bench.speed.tools import DEFAULT_BATCH, Finished, last_line, run_process
 from datasets_cfg.dataset import FACTS_FILE, Dataset
 
 MEASURE = "nDCG@10"
 TOLERANCE = 0.0005
 PROGRAMS: Mapping[str, str] = MappingProxyType(
-    {"beir": "bench.peers.beir_run", "mteb": "bench.peers.mteb_run"}
+    {"beir": "bench.speed.peers.beir_run", "mteb": "bench.speed.peers.mteb_run"}
 )
 
 

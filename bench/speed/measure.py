@@ -17,22 +17,22 @@ import numpy.typing as npt
 
 from bench import __version__
 from bench.estimate import measure_speed
-from bench.peers.job import Job
 from bench.pipeline import conditions_here, sample_documents, search_device
-from bench.speed_encode import Contestant, Ours, race_encoders
-from bench.speed_growth import encode_growth, run_growth
-from bench.speed_machine import peak_bytes, processor_name
-from bench.speed_peers import (
+from bench.speed.encode import Contestant, Ours, race_encoders
+from bench.speed.growth import encode_growth, run_growth
+from bench.speed.machine import peak_bytes, processor_name
+from bench.speed.peers.job import Job
+from bench.speed.phases import measure_phases
+from bench.speed.race import PROGRAMS, race
+from bench.speed.records import Growth, IndexPoint, Latency, Phases, Race, SpeedReport, Throughput
+from bench.speed.search import compare_indexes, latencies, search_growth, stand_ins
+from bench.speed.texts import CONSTANT_TOKENS, Texts, natural, of_length
+from bench.speed.tools import (
     DEFAULT_BATCH,
     OTHER_BATCHES,
     SENTENCE_TRANSFORMERS,
     sentence_transformers,
 )
-from bench.speed_phases import measure_phases
-from bench.speed_race import PROGRAMS, race
-from bench.speed_records import Growth, IndexPoint, Latency, Phases, Race, SpeedReport, Throughput
-from bench.speed_search import compare_indexes, latencies, search_growth, stand_ins
-from bench.speed_texts import CONSTANT_TOKENS, Texts, natural, of_length
 from datasets_cfg.dataset import Dataset
 from retrievers.encoder import Encoder
 from retrievers.model import Model

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.errors import BenchError
-from bench.speed_machine import timed
-from bench.speed_records import Growth, Spread
+from bench.speed.machine import timed
+from bench.speed.records import Growth, Spread
 
 Doubles = npt.NDArray[np.float64]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench import growth, search
+from bench import search
 from bench.exact import TILE_ROWS, ArrayVectors, exact_search
-from bench.speed_machine import timed
-from bench.speed_records import Growth, IndexPoint, Latency, Spread
+from bench.speed import fit as growth
+from bench.speed.machine import timed
+from bench.speed.records import Growth, IndexPoint, Latency, Spread
 from retrievers.encoder import Encoder
 from retrievers.index import FaissIndex, Hits, IndexSpec
 

@@ -1,7 +1,7 @@
 """mteb end to end: a retrieval task of its own over local files, and its evaluation.
 
 mteb's tasks for public collections download them; this one reads the same documents from a
-folder. ``python -m bench.peers.mteb_run JOB``: the last line of stdout is one JSON document.
+folder. ``python -m bench.speed.peers.mteb_run JOB``: the last line of stdout is one JSON document.
 """
 
 import importlib.metadata
@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.peers.job import Job, answer, job_of_this_process
-from bench.peers.sbert import open_model
+from bench.speed.peers.job import Job, answer, job_of_this_process
+from bench.speed.peers.sbert import open_model
 
 SPLIT = "test"
 

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from bench.speed_records import Lengths
+from bench.speed.records import Lengths
 from retrievers.encoder import Encoder
 
 Ints = npt.NDArray[np.int64]

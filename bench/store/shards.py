@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.atomic import replacing
-from bench.claims import Claim
-from bench.disk_full import explained
 from bench.errors import BenchError
-from bench.keys import KEY_BYTES, Keys, Role, keys_from_bytes, name_of
+from bench.store.claims import Claim
+from bench.store.disk_full import explained
+from bench.store.keys import KEY_BYTES, Keys, Role, keys_from_bytes, name_of
 from retrievers.recipe import Recipe, StoreDtype
 
 Floats = npt.NDArray[np.float32]

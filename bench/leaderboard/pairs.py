@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.leaderboard_records import Pair, Versus
+from bench.leaderboard.records import Pair, Versus
 from bench.statistics import Differences, Floats, Paired, Resampled, holm, paired
 
 Names = tuple[str, str]

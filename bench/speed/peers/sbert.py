@@ -1,7 +1,7 @@
 """sentence-transformers' own ``encode``, over and over, for a race of encoders.
 
-``python -m bench.peers.sbert JOB``: answers one line when the weights are loaded; then, for each
-line on stdin that names a JSON file of texts and a file for their vectors, encodes and answers
+``python -m bench.speed.peers.sbert JOB``: answers one line when the weights are loaded; then, for
+each line on stdin that names a JSON file of texts and a file for their vectors, encodes and answers
 with the seconds.
 """
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.peers.job import Job, answer, job_of_this_process
+from bench.speed.peers.job import Job, answer, job_of_this_process
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -39,7 +39,7 @@ def encode(model: Any, job: Job, texts: list[str], vectors: Path) -> float:
     """Seconds of one pass; the GPU is idle at both ends. Vectors are written unless written."""
     import numpy as np
 
-    from bench.speed_machine import synchronise
+    from bench.speed.machine import synchronise
 
     synchronise()
     start = time.perf_counter()

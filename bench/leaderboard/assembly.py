@@ -8,9 +8,9 @@ import msgspec
 
 from bench.compare import suite_weights
 from bench.errors import BenchError
-from bench.leaderboard_groups import Standing, Standings, standings
-from bench.leaderboard_pairs import PairWork
-from bench.leaderboard_records import (
+from bench.leaderboard.groups import Standing, Standings, standings
+from bench.leaderboard.pairs import PairWork
+from bench.leaderboard.records import (
     MAIN,
     Board,
     Cell,
@@ -22,7 +22,7 @@ from bench.leaderboard_records import (
     Score,
     SuiteColumn,
 )
-from bench.leaderboard_rows import columns, row_facts, rows
+from bench.leaderboard.rows import columns, row_facts, rows
 from bench.results import Result, Timings
 from bench.statistics import Resampling
 from bench.stored import Stored, protocol_facts

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import BenchError
-from bench.leaderboard_records import natural
+from bench.leaderboard.records import natural
 from bench.results import Protocol, Result
 from bench.stored import CHOICE, Stored, differing, find_results, protocol_facts, recipe_facts
 from datasets_cfg.catalogue import dataset_names, facts_for

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.errors import BenchError
-from bench.shards import Shard
+from bench.store.shards import Shard
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]

@@ -1,0 +1,1 @@
+"""Stored results side by side: columns, rows, intervals, groups."""

@@ -1,0 +1,1 @@
+"""How fast a model is here, alone and beside other tools."""
