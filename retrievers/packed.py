@@ -4,10 +4,10 @@
 ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
 
 On CUDA in half precision ``Tower`` encodes this way, with PyTorch's variable-length attention
-(torch 2.10 or later, compute capability 8.0 or later) and a compiled network. Where PyTorch can
-keep the kernel from splitting a text's keys by the batch (``num_splits``), it is told to, so that
-attention to a text does not depend on what is beside it; matrix products still may, in the last
-bits of the dtype.
+(torch 2.10 or later, compute capability 8.0 or later) and a compiled network. From torch 2.13 on
+the kernel is told not to split a text's keys, so that attention to a text does not depend on what
+is beside it; earlier versions cannot be told. Matrix products still may depend on the batch, in
+the last bits of the dtype. The kernel and the compiled network have not been run on a GPU yet.
 """
 
 import inspect
@@ -62,19 +62,14 @@ def variable_length_kernel() -> Attention:
     """Attention within each text by PyTorch's variable-length kernel; CUDA, half precision."""
     from torch.nn.attention.varlen import varlen_attn
 
-    whole = _offered(varlen_attn, num_splits=1)
+    # 2.12 has the option, but not for the kernel that it comes with.
+    whole: dict[str, Any] = {"num_splits": 1} if torch.__version__ >= "2.13" else {}
 
     def attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
         found = varlen_attn(query, key, value, ends, ends, longest, longest, **whole)
         return cast(Tensor, found)
 
     return attention
-
-
-def _offered(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Those of the options that the function has in this version of PyTorch."""
-    known_names = inspect.signature(function).parameters
-    return {name: value for name, value in options.items() if name in known_names}
 
 
 def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
@@ -195,7 +190,8 @@ class CompiledNetwork:
     def __init__(self, network: nn.Module) -> None:
         self._network = PackedNetwork(network, variable_length_kernel()).eval()
         # Each network counts its own recompilations, so that many can be open in one process.
-        alone = _offered(torch.compile, isolate_recompiles=True)
+        can_isolate = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+        alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate else {}
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
         self._device = next(network.parameters()).device
         self(self.pack([[0] * length for length in EXAMPLE], None))
@@ -209,12 +205,12 @@ class CompiledNetwork:
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
-        from torch._dynamo.exc import TorchDynamoException
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:
             with torch.inference_mode():
                 return cast(Tensor, self._compiled(**vars(batch)))
-        except (TorchDynamoException, CalledProcessError) as error:
+        except (TorchDynamoException, FailOnRecompileLimitHit, CalledProcessError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise RetrieverError(
                 f"torch.compile cannot compile this network for {self._device.type}: {first}",
@@ -311,4 +307,5 @@ def pool_packed(mode: Pooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any =
         return hidden[ends[:-1]].float()
     if mode == "last":
         return hidden[ends[1:] - 1].float()
-    return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0)
+    # Without its checks, which wait for the device: the ends are ours.
+    return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)

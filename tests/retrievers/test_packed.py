@@ -1,5 +1,6 @@
 """The packed forward pass against the Hugging Face model, text by text."""
 
+import functools
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_only_half_precision_on_a_new_enough_cuda_device_is_packed(
     assert not can_pack(bert(), torch.float16, CUDA)
 
 
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> CompileCounter:
+    """Counts what PyTorch compiles; the compiler's last stage, code for a device, is left out."""
+    variable_length_on_cpu.register()
+    torch.compiler.reset()
+    counter, compile_with = CompileCounter(), torch.compile
+
+    @functools.wraps(compile_with)
+    def counted(network: Any, **options: Any) -> Any:
+        return compile_with(network, **options, backend=counter)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    return counter
+
+
 def batches(made: CompiledNetwork) -> list[PackedBatch]:
     """Of many sizes, among them one text, and as many tokens as the longest text is long."""
     sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
@@ -140,20 +156,19 @@ def batches(made: CompiledNetwork) -> list[PackedBatch]:
 
 
 @needs_kernel
-def test_a_network_is_compiled_once_for_batches_of_all_sizes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    variable_length_on_cpu.register()
-    counter, compile_with = CompileCounter(), torch.compile
-
-    def counted(network: Any, **options: Any) -> Any:
-        return compile_with(network, **options, backend=counter)
-
-    monkeypatch.setattr(torch, "compile", counted)
+def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) -> None:
     made = CompiledNetwork(bert())
     for batch in batches(made):
         made(batch)
-    assert counter.frame_count == 1
+    assert compilations.frame_count == 1
+
+
+@needs_kernel
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="earlier versions count them together")
+def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
+    more = torch._dynamo.config.recompile_limit + 2
+    made = [CompiledNetwork(bert(num_hidden_layers=1 + n)) for n in range(more)]
+    assert compilations.frame_count == len(made)
 
 
 @needs_kernel
