@@ -18,10 +18,10 @@ import torch
 from retrievers.adapters import attach
 from retrievers.checkpoint import Checkpoint
 from retrievers.clock import Clock
+from retrievers.compiled import CompiledNetwork, can_pack
 from retrievers.errors import RetrieverError
 from retrievers.loading import load_network, load_stage, load_tokenizer
 from retrievers.onednn import replace_linear, usable
-from retrievers.packed import CompiledNetwork, can_pack
 from retrievers.pooling import finish, pool
 from retrievers.recipe import Dtype, Recipe
 from retrievers.workers import side_by_side

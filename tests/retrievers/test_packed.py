@@ -12,19 +12,9 @@ import transformers
 import variable_length_on_cpu
 from torch._dynamo.testing import CompileCounter
 
+from retrievers.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
 from retrievers.errors import RetrieverError
-from retrievers.packed import (
-    KERNEL,
-    CompiledNetwork,
-    PackedBatch,
-    PackedNetwork,
-    can_pack,
-    known,
-    one_by_one,
-    pack,
-    pool_packed,
-    variable_length_kernel,
-)
+from retrievers.packed import PackedBatch, PackedNetwork, known, one_by_one, pack, pool_packed
 from retrievers.pooling import pool
 from retrievers.recipe import Pooling
 from tests.retrievers.tiny_checkpoints import SIZES, bert_config, seeded

@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrievers.tower
+from retrievers.compiled import FIRST_CAPABILITY, KERNEL
 from retrievers.model import open_encoder, resolve_model
-from retrievers.packed import FIRST_CAPABILITY, KERNEL, known
+from retrievers.packed import known
 from retrievers.transformer import plan_packed
 
 TEXTS = [*tiny.SENTENCES * 3, "", "alpha", "the river of stone and the cloud of alpha " * 9]
