@@ -147,7 +147,8 @@ def open_encoder(
     Args:
         model: from ``resolve_model``.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens, padding included, of one batch; None picks by device.
+        tokens_per_batch: most tokens of one batch, padding included where there is some; None
+            picks by device.
 
     Raises:
         RetrieverError: the model has no vectors (BM25), or a third party's class is missing.
