@@ -1,0 +1,161 @@
+"""From figures to one outcome and its exit code. A pure function, with its truth table.
+
+The first row that applies decides:
+
+====================================================================  ============  ====
+what is found                                                         outcome       exit
+====================================================================  ============  ====
+an evaluation failed or there is no result                            MISSING       4
+the checkpoint claims to be a known one, and a score differs          DRIFT         5
+the same, and no score differs beyond the tolerance                   OK            0
+a collection lost more than the floor                                 REGRESSION    1
+every ranking is the same                                             OK            0
+rule loss: a collection lost (p of Holm <= 0.05), or the mean (p)     REGRESSION    1
+fewer than 10 queries changed                                         INCONCLUSIVE  3
+rule loss: none of this                                               OK            0
+rule margin: losses beyond the margin are ruled out                   OK            0
+rule margin: the loss observed is beyond the margin, or the mean's    REGRESSION    1
+loss is significant
+rule margin: none of this                                             INCONCLUSIVE  3
+====================================================================  ============  ====
+
+Bad input exits with 2, an internal error with 70. With an anchor, the worse of both outcomes
+decides: REGRESSION, then DRIFT, MISSING, INCONCLUSIVE, OK.
+
+p is two-sided, and only losses count: without any difference between the models, a collection or
+the mean is a false alarm in at most about 2.5 % of checks each, and 5 % together. The floor is for
+the difference that was observed: chance alone passes a narrow floor on a small collection.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+from bench.statistics import ALPHA, FEW
+
+Rule = Literal["loss", "margin"]
+Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
+WORST: tuple[Word, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
+
+
+class Verdict(IntEnum):
+    """Exit codes of a decision."""
+
+    OK = 0
+    REGRESSION = 1
+    INCONCLUSIVE = 3
+    MISSING = 4
+    DRIFT = 5
+
+
+class Loss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A difference of a collection or the mean: candidate minus baseline, and its p."""
+
+    name: str
+    difference: float
+    p: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether it is a loss that chance does not explain."""
+        return self.difference < 0 and self.p <= ALPHA
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All that decides.
+
+    Attributes:
+        collections: p is corrected for their number (Holm).
+        mean: over the collections; None where one is missing.
+        changed: queries on which the scores differ.
+        same_rankings: every ranking is the same.
+        largest_loss: of the mean, that is not ruled out; None where nothing is.
+        margin: loss of the mean that is allowed (rule margin).
+        floor: largest loss of a collection that is allowed.
+        missing: what is missing, and why.
+        drifted: scores that differ beyond the tolerance; None unless it claims to be the same.
+    """
+
+    rule: Rule
+    collections: tuple[Loss, ...]
+    mean: Loss | None
+    changed: int
+    same_rankings: bool
+    largest_loss: float | None
+    margin: float
+    floor: float
+    missing: tuple[str, ...] = ()
+    drifted: tuple[str, ...] | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An outcome, and the reasons for people."""
+
+    outcome: Word
+    reasons: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """What the command returns."""
+        return int(Verdict[self.outcome])
+
+
+def decide(found: Evidence) -> Decision:
+    """The truth table of this module."""
+    if found.missing:
+        return Decision("MISSING", found.missing)
+    if found.drifted is not None:
+        return _same_claim(found.drifted)
+    beyond = tuple(
+        f"{one.name} lost {-one.difference:.4f}, more than the floor of {found.floor:.4f}"
+        for one in found.collections
+        if -one.difference > found.floor
+    )
+    if beyond:
+        return Decision("REGRESSION", beyond)
+    if found.same_rankings:
+        return Decision("OK", ("every ranking is the same",))
+    lost = tuple(_significant(found))
+    if found.rule == "loss" and lost:
+        return Decision("REGRESSION", lost)
+    if found.changed < FEW:
+        return Decision("INCONCLUSIVE", (_few(found.changed),))
+    if found.rule == "loss":
+        return Decision("OK", ("no significant loss",))
+    return _by_margin(found)
+
+
+def worse(decisions: Iterable[Decision]) -> Decision:
+    """The worst of several decisions; the first of equals."""
+    return max(decisions, key=lambda one: WORST.index(one.outcome))
+
+
+def _same_claim(drifted: tuple[str, ...]) -> Decision:
+    if drifted:
+        return Decision("DRIFT", drifted)
+    return Decision("OK", ("every score is within the tolerance",))
+
+
+def _significant(found: Evidence) -> Iterable[str]:
+    for one in (*found.collections, *([found.mean] if found.mean else [])):
+        if one.significant:
+            yield f"{one.name} lost {-one.difference:.4f} (p {one.p:.4f})"
+
+
+def _few(changed: int) -> str:
+    queries = "query" if changed == 1 else "queries"
+    return f"{changed} {queries} changed: too few to say anything (from {FEW} on)"
+
+
+def _by_margin(found: Evidence) -> Decision:
+    limit, margin = found.largest_loss, found.margin
+    if limit is not None and limit <= margin:
+        return Decision("OK", (f"a loss of the mean beyond {margin:.4f} is ruled out",))
+    words = "no loss" if limit is None else f"only a loss beyond {limit:.4f}"
+    reason = f"{words} of the mean is ruled out, not one beyond {margin:.4f}"
+    mean = found.mean
+    if mean and (-mean.difference > margin or mean.significant):
+        return Decision("REGRESSION", (f"{reason}; observed {mean.difference:+.4f}",))
+    return Decision("INCONCLUSIVE", (reason,))
