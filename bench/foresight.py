@@ -1,0 +1,105 @@
+"""What a check could see, before anything is encoded: the minimum detectable effect.
+
+It needs the standard deviation of the differences, which nobody knows yet. Pairs of stored results
+of the same kind are the best source: sibling checkpoints differ far less than different models.
+Without any, a pessimistic constant stands in, and is named.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import NormalDist
+
+import msgspec
+import numpy as np
+
+from bench.panels import protocol_differences
+from bench.results import Result
+from bench.statistics import ALPHA, POWER
+from bench.stored import Stored
+
+# Most that was seen of nDCG@10 and RR@10 on public collections, rounded up: variants of one
+# model (lengths, precision) reach 0.15, dense against lexical models 0.45.
+PESSIMISTIC = {"siblings": 0.2, "different models": 0.5}
+MOST_PAIRS = 20
+_BOTH = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
+
+
+class Foreseen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a check of one collection, or of the mean, could see.
+
+    Attributes:
+        deviation: standard deviation of the differences; None for the mean.
+        source: where it comes from.
+        detectable: difference that is found, at 5 % two-sided, 80 times in 100.
+    """
+
+    name: str
+    queries: int
+    deviation: float | None
+    source: str
+    detectable: float
+
+
+def kind_of(a: Result, b: Result) -> str:
+    """Siblings make vectors of one form with one architecture; others are different models."""
+    recipes = (a.recipe, b.recipe)
+    forms = [(r.kind, r.dim, r.pooling, r.similarity) if r else None for r in recipes]
+    return "siblings" if forms[0] and forms[0] == forms[1] else "different models"
+
+
+def foresee(
+    kind: str,
+    baselines: Mapping[str, Stored],
+    known: Sequence[Stored],
+    weights: Mapping[str, float],
+) -> tuple[Foreseen, ...]:
+    """For each collection and then for the mean.
+
+    Args:
+        kind: of candidate and baseline, see `kind_of`.
+        baselines: stored results by collection.
+        known: stored results of any model, from which pairs are taken.
+        weights: of the collections in the mean.
+    """
+    rows = [_on(kind, baselines[name], known) for name in weights if name in baselines]
+    error = math.sqrt(sum((weights[row.name] * row.detectable) ** 2 for row in rows))
+    mean = Foreseen("mean", sum(row.queries for row in rows), None, "its collections", error)
+    return (*rows, mean) if len(rows) > 1 else tuple(rows)
+
+
+def _on(kind: str, baseline: Stored, known: Sequence[Stored]) -> Foreseen:
+    queries = baseline.result.queries
+    found = _deviations(kind, baseline, known)
+    if found:
+        deviation, source = max(found), f"{len(found)} stored pairs ({kind}), the largest"
+    else:
+        deviation, source = PESSIMISTIC[kind], f"a pessimistic constant ({kind})"
+    effect = _BOTH * deviation / math.sqrt(queries)
+    return Foreseen(baseline.collection, queries, deviation, source, effect)
+
+
+def _deviations(kind: str, baseline: Stored, known: Sequence[Stored]) -> list[float]:
+    """Of the differences of stored pairs of a kind, under the baseline's protocol."""
+    measure, protocol = baseline.result.main_measure, baseline.result.protocol
+    usable = [
+        one
+        for one in known
+        if one.collection == baseline.collection
+        and measure in one.result.measures
+        and not protocol_differences(one.result.protocol, protocol)
+    ]
+    pairs = [pair for pair in combinations(usable, 2) if _is_pair(kind, *pair)]
+    return [_deviation(a, b, measure) for a, b in pairs[:MOST_PAIRS]]
+
+
+def _is_pair(kind: str, a: Stored, b: Stored) -> bool:
+    return a.result.key != b.result.key and kind_of(a.result, b.result) == kind
+
+
+def _deviation(a: Stored, b: Stored, measure: str) -> float:
+    values = [
+        dict(zip(ids, by[measure].tolist(), strict=True)) for ids, by in (a.scores(), b.scores())
+    ]
+    common = sorted(set(values[0]) & set(values[1]))
+    return float(np.std([values[0][query] - values[1][query] for query in common]))
