@@ -14,7 +14,15 @@ import msgspec
 from bench.errors import BenchError
 from bench.leaderboard.records import natural
 from bench.results import Protocol, Result
-from bench.stored import CHOICE, Stored, differing, find_results, protocol_facts, recipe_facts
+from bench.stored import (
+    CHOICE,
+    Stored,
+    differing,
+    find_results,
+    protocol_facts,
+    recipe_facts,
+    run_file_facts,
+)
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.recipe import Prompts
 
@@ -169,13 +177,32 @@ def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
     Those that differ in nothing else are told apart by the time of their newest result.
     """
     facts = [_variant_facts(list(variant.values())) for variant in variants]
-    names = differing(facts)
-    labels = [CHOICE.join(f"{name}={fact.get(name, '')}" for name in names) for fact in facts]
+    names = _telling(facts)
+    labels = [
+        CHOICE.join(f"{name}={fact[name]}" for name in names if fact.get(name)) for fact in facts
+    ]
     if len(set(labels)) == len(labels):
         return labels
     times = [max(one.result.conditions.time for one in some.values()) for some in variants]
     numbered = enumerate(zip(labels, times, strict=True), start=1)
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
+
+
+def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """Few facts that tell all apart whom any facts tell apart.
+
+    Those that all have come first; without any, a run file is told from a model by its hash.
+    """
+    told = sorted(differing(facts), key=lambda name: name not in run_file_facts(""))
+    left = sorted(told, key=lambda name: not all(fact.get(name) for fact in facts))
+    chosen: list[str] = []
+
+    def kinds(names: Sequence[str]) -> int:
+        return len({tuple(fact.get(name, "") for name in names) for fact in facts})
+
+    while kinds(chosen) < kinds(left):
+        chosen.append(max(left, key=lambda name: kinds([*chosen, name])))
+    return chosen
 
 
 def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:

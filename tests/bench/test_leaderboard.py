@@ -158,6 +158,20 @@ def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
     assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
 
 
+def test_a_name_holds_no_more_facts_than_tell_the_rows_apart(tmp_path):
+    kinds = (("cls", "float32"), ("mean", "bfloat16"), ("last", "float16"))
+    for number, (pooling, dtype) in enumerate(kinds):
+        recipe = recipe_of("a", pooling=pooling, dtype=dtype)
+        store(tmp_path, "a", "set", [number / 4], recipe=recipe)
+    assert set(names(board_of(tmp_path))) == {"a@pooling=cls", "a@pooling=mean", "a@pooling=last"}
+
+
+def test_a_run_file_is_told_from_a_model_of_its_name_by_its_hash(tmp_path):
+    store(tmp_path, "bm25", "set", [0.5], recipe=None, fingerprint="0123456789abcdef")
+    store(tmp_path, "bm25", "set", [0.25], recipe=recipe_of("bm25", kind="bm25"))
+    assert set(names(board_of(tmp_path))) == {"bm25", "bm25@run file=0123456789ab"}
+
+
 def test_an_approximate_index_has_a_row_of_its_own(tmp_path):
     store(tmp_path, "a", "set", [0.5])
     store(tmp_path, "a", "set", [0.25], index="IVF64,Flat", index_recall={"recall@10": 0.5})
