@@ -79,7 +79,11 @@ class Against(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole decision; the worse of its comparisons is its outcome."""
+    """The whole decision; the worse of its comparisons is its outcome.
+
+    Attributes:
+        tolerance: of a checkpoint that claims to be a known one; else None.
+    """
 
     candidate: str
     outcome: Word
@@ -88,6 +92,7 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     rule: Rule
     margin: float
     floor: float
+    tolerance: float | None
     against: tuple[Against, ...]
     foreseen: tuple[Foreseen, ...]
     warnings: tuple[str, ...]
@@ -229,6 +234,7 @@ def conclude(
         rule=terms.rule,
         margin=terms.margin,
         floor=terms.floor,
+        tolerance=terms.tolerance if terms.expect_same else None,
         against=tuple(against),
         foreseen=tuple(foreseen),
         warnings=tuple(_warnings(against, terms)),
@@ -246,8 +252,8 @@ def blind(foreseen: Sequence[Foreseen], margin: float) -> str:
 
 
 def _warnings(against: Sequence[Against], terms: Terms) -> list[str]:
-    told = []
-    for one in against:
+    told: list[str] = []
+    for one in () if terms.expect_same else against:
         last = one.mean or (one.rows[-1] if one.rows else None)
         seen = last.paired.detectable if last and last.paired else None
         if seen is not None and seen > terms.margin:

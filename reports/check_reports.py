@@ -153,6 +153,8 @@ def _ruled_out(one: Against, margin: float) -> str:
 
 
 def _terms(check: Check) -> str:
+    if check.tolerance is not None:
+        return f"Rule: the same scores as a known checkpoint's. Exit {check.exit_code}."
     rule = {
         "loss": "no significant loss on a collection (Holm) or of the mean",
         "margin": f"a loss of the mean beyond {check.margin:.4f} is ruled out",

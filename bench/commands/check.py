@@ -56,7 +56,8 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     if not weights:
         raise BenchError("nothing to check on", "name collections or suites with --on")
     foreseen = _foresee(contender, others, weights, options, terms)
-    found = _evaluate_all(contender, list(weights), options, cache_dir)
+    wanted = [one for one in weights if _comparable(one, others)]
+    found = _evaluate_all(contender, wanted, options, cache_dir)
     against = [_against(one, contender, found, weights, terms) for one in others]
     done = conclude(contender.model.card.name, against, foreseen, terms)
     _write(done, options)
@@ -93,6 +94,11 @@ def _others(options: argparse.Namespace) -> list[Other]:
         for role, name in named
         if name
     ]
+
+
+def _comparable(collection: str, others: Sequence[Other]) -> bool:
+    """Whether somebody has a result to compare with; else it is MISSING whatever is encoded."""
+    return any(name == PUBLISHED or collection in stored for _, name, stored in others)
 
 
 def _claimed(contender: Contender) -> list[str]:
