@@ -17,7 +17,7 @@ from bench.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_diff
 from bench.runs import Run
 from bench.statistics import Differences, Paired, Resampling, holm, paired
 from bench.verdicts import Decision, Evidence, Loss, Rule, Word, decide, worse
-from datasets_cfg.catalogue import expand, suite_for, suite_names
+from datasets_cfg.catalogue import suite_for, suite_names
 from retrievers.card import Expected
 
 CANDIDATE, BASELINE = "candidate", "baseline"
@@ -106,7 +106,7 @@ def mean_weights(typed: Sequence[str]) -> dict[str, float]:
             count = len(suite_for(name).members)
             inner = {one: count * w for one, w in suite_weights(name).items()}
         else:
-            inner = dict.fromkeys(expand([name]), 1.0)
+            inner = {name: 1.0}
         weights |= {one: w for one, w in inner.items() if one not in weights}
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 

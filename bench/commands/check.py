@@ -37,6 +37,7 @@ from bench.results import Result, save
 from bench.statistics import Resampling
 from bench.store import VectorStore
 from bench.stored import Stored, find_results, results_of
+from datasets_cfg.catalogue import dataset_names, expand
 from datasets_cfg.dataset import Dataset, count_mismatches
 from datasets_cfg.errors import DatasetError
 from reports.check_reports import foreseen_table, junit, markdown
@@ -52,12 +53,13 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     check_out(options.results)
     contender = open_contender(options.checkpoint, options)
     others = _others(options)
-    weights = mean_weights(options.on or list(others[0][2]) or _claimed(contender))
+    folders = _folders(options, cache_dir)
+    weights = _weights(options.on or list(others[0][2]) or _claimed(contender), folders)
     if not weights:
         raise BenchError("nothing to check on", "name collections or suites with --on")
     foreseen = _foresee(contender, others, weights, options, terms)
     wanted = [one for one in weights if _comparable(one, others)]
-    found = _evaluate_all(contender, wanted, options, cache_dir)
+    found = _evaluate_all(contender, wanted, folders, options, cache_dir)
     against = [_against(one, contender, found, weights, terms) for one in others]
     done = conclude(contender.model.card.name, against, foreseen, terms)
     _write(done, options)
@@ -94,6 +96,17 @@ def _others(options: argparse.Namespace) -> list[Other]:
         for role, name in named
         if name
     ]
+
+
+def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
+    """What was typed for each collection of a user's own, by the name in its results."""
+    own = [name for name in expand(options.on) if name not in dataset_names()]
+    return {open_named(name, options, cache_dir).name: name for name in own}
+
+
+def _weights(typed: Sequence[str], folders: Mapping[str, str]) -> dict[str, float]:
+    names = {folder: name for name, folder in folders.items()}
+    return {names.get(one, one): weight for one, weight in mean_weights(typed).items()}
 
 
 def _comparable(collection: str, others: Sequence[Other]) -> bool:
@@ -138,7 +151,11 @@ class _Found:
 
 
 def _evaluate_all(
-    contender: Contender, names: Sequence[str], options: argparse.Namespace, cache_dir: Path
+    contender: Contender,
+    names: Sequence[str],
+    folders: Mapping[str, str],
+    options: argparse.Namespace,
+    cache_dir: Path,
 ) -> _Found:
     """A collection that fails is missing; the others are still evaluated."""
     found = _Found()
@@ -146,7 +163,7 @@ def _evaluate_all(
     known = find_results(options.results, contender.model.card.name)
     for name in names:
         try:
-            dataset = open_named(name, options, cache_dir)
+            dataset = open_named(folders.get(name, name), options, cache_dir)
             found.stored[name] = _evaluated(dataset, contender.on(name), known, store, options)
         except (BenchError, DatasetError, RetrieverError, OSError) as error:
             found.failed[name] = f"not evaluated: {error}"

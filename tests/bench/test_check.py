@@ -74,7 +74,7 @@ def test_equal_scores_of_other_rankings_are_too_few_changes_to_say_anything():
 
 def test_a_loss_within_the_margin_passes_the_margin_rule_alone():
     candidate = {"one": entry(shifted(40, -0.01))}
-    margin = terms_with(rule="margin", margin=0.01)
+    margin = terms_with(rule="margin", margin=0.05)
     assert check(candidate).outcome == "REGRESSION"
     assert check(candidate, terms=margin).outcome == "OK"
 
