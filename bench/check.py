@@ -151,12 +151,13 @@ def check_against(
     ]
     mean = None if gaps else _mean(rows, parts, weights)
     bound = None if mean is None else _bound(parts, weights, terms)
+    shown = mean if len(weights) > 1 else None
     evidence = Evidence(
         rule=terms.rule,
         collections=tuple(
             Loss(row.name, *_loss(row.paired, row.p_holm)) for row in rows if row.paired
         ),
-        mean=Loss("the mean", *_loss(mean.paired, None)) if mean and mean.paired else None,
+        mean=Loss("the mean", *_loss(shown.paired, None)) if shown and shown.paired else None,
         changed=sum(one.changed for one in found.values()),
         same_rankings=not gaps and _same_rankings(found, candidate, baseline),
         largest_loss=bound,
@@ -167,7 +168,6 @@ def check_against(
     )
     decision = decide(evidence)
     marked = tuple(_marked(row, decision) for row in rows)
-    shown = mean if mean and len(weights) > 1 else None
     return Against(
         role=role,
         name=name,
