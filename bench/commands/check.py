@@ -31,6 +31,7 @@ from bench.commands.common import (
 from bench.errors import BenchError
 from bench.foresight import Foreseen, foresee, kind_of
 from bench.judging import protocol_of
+from bench.measures import parse_measure
 from bench.panels import Entry
 from bench.pipeline import Options, check_memory, evaluate
 from bench.results import Result, save
@@ -80,7 +81,7 @@ def _terms(options: argparse.Namespace) -> Terms:
         floor=options.floor,
         expect_same=options.expect_same,
         tolerance=options.tolerance,
-        measure=options.measure,
+        measure=None if options.measure is None else parse_measure(options.measure).name,
         resampling=Resampling(options.resamples, options.seed),
     )
 

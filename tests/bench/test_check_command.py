@@ -120,3 +120,8 @@ def test_an_anchor_is_a_second_comparison(place):
 def test_bad_input_is_an_error_before_anything_is_encoded(place, checkpoint, baseline):
     with pytest.raises(BenchError):
         place.check(checkpoint, baseline)
+
+
+def test_an_unknown_measure_is_bad_input_and_no_missing_evaluation(place):
+    with pytest.raises(BenchError, match="nDCG@x"):
+        place.check("bm25", "bm25", measure="nDCG@x")
