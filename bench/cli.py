@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 
 from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
-from bench.arguments.decisions import add_compare, add_leaderboard
+from bench.arguments.decisions import add_check, add_compare, add_leaderboard
 from bench.arguments.evaluation import add_estimate, add_run, add_score
 from bench.arguments.speed import add_speed
 
@@ -24,6 +24,7 @@ COMMANDS = (
     add_score,
     add_estimate,
     add_compare,
+    add_check,
     add_leaderboard,
     add_speed,
     add_list,

@@ -30,26 +30,16 @@ the difference that was observed: chance alone passes a narrow floor on a small 
 """
 
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Literal
 
 import msgspec
 
+from bench.errors import ExitCode
 from bench.statistics import ALPHA, FEW
 
 Rule = Literal["loss", "margin"]
 Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 WORST: tuple[Word, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
-
-
-class Verdict(IntEnum):
-    """Exit codes of a decision."""
-
-    OK = 0
-    REGRESSION = 1
-    INCONCLUSIVE = 3
-    MISSING = 4
-    DRIFT = 5
 
 
 class Loss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +91,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def exit_code(self) -> int:
         """What the command returns."""
-        return int(Verdict[self.outcome])
+        return int(ExitCode[self.outcome])
 
 
 def decide(found: Evidence) -> Decision:

@@ -1,9 +1,28 @@
-"""Options of the commands that read stored results: ``compare``, ``leaderboard``."""
+"""Options of the commands that read stored results: ``compare``, ``check``, ``leaderboard``."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
-from bench.arguments.shared import add_command, not_negative, place_options, positive
+from bench.arguments.shared import (
+    add_command,
+    device_option,
+    memory_option,
+    not_negative,
+    place_options,
+    positive,
+    recipe_options,
+    share,
+)
+
+CHECK_EXAMPLES = """\
+examples:
+  python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
+  python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
+  python -m bench check minilm --baseline published --expect-same
+
+`bench/verdicts.py` has the table from what is found to the exit code.
+"""
 
 COMPARE_EXAMPLES = """\
 examples:
@@ -65,6 +84,96 @@ def add_compare(commands: Any) -> None:
         help="go on though counts differ from the published ones; marked",
     )
     place_options(compare)
+
+
+def add_check(commands: Any) -> None:
+    """The gate of a release."""
+    check = add_command(
+        commands,
+        "check",
+        "may this checkpoint ship? exit 0 yes, 1 regression, 3 inconclusive, 4 missing, 5 drift",
+        CHECK_EXAMPLES,
+    )
+    check.add_argument("checkpoint", metavar="CHECKPOINT", help="name, card file, folder or Hub id")
+    check.add_argument(
+        "--baseline",
+        required=True,
+        metavar="NAME",
+        help="model with stored results, MODEL@FIELD=VALUE, folder of results, or `published`",
+    )
+    check.add_argument(
+        "--anchor", metavar="NAME", help="a fixed older release too; the worse outcome decides"
+    )
+    check.add_argument(
+        "--on",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="collections, suites or folders (default: the baseline's)",
+    )
+    _terms(check)
+    check.add_argument("--markdown", type=Path, metavar="FILE", help="for a pull request")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML")
+    check.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where results are, and go (default: results)",
+    )
+    check.add_argument("--measure", metavar="NAME", help="instead of the main measure")
+    check.add_argument("--depth", type=positive, metavar="N", help="documents per query")
+    check.add_argument("--split", help="instead of the collection's")
+    check.add_argument(
+        "--allow-mismatch",
+        action="store_true",
+        help="go on though counts differ from the published ones; marked",
+    )
+    device_option(check)
+    memory_option(check)
+    recipe_options(check)
+    place_options(check)
+
+
+def _terms(check: argparse.ArgumentParser) -> None:
+    """How it is decided."""
+    group = check.add_argument_group("terms")
+    group.add_argument(
+        "--rule",
+        choices=("loss", "margin"),
+        default="loss",
+        help="fail on a significant loss, or unless a loss beyond the margin is ruled out",
+    )
+    group.add_argument(
+        "--margin",
+        type=share,
+        default=0.01,
+        metavar="M",
+        help="loss of the mean that is allowed (default: 0.01)",
+    )
+    group.add_argument(
+        "--floor",
+        type=share,
+        default=0.1,
+        metavar="F",
+        help="largest loss of any collection that is allowed (default: 0.1)",
+    )
+    group.add_argument(
+        "--expect-same",
+        action="store_true",
+        help="the checkpoint claims to be the baseline: a difference either way is drift",
+    )
+    group.add_argument(
+        "--tolerance",
+        type=share,
+        default=0.0005,
+        metavar="T",
+        help="of --expect-same; published scores have their own (default: 0.0005)",
+    )
+    group.add_argument(
+        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
+    )
+    group.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
 
 
 def add_leaderboard(commands: Any) -> None:

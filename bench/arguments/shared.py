@@ -30,8 +30,7 @@ def add_command(
 
 def model_options(command: argparse.ArgumentParser, required: bool) -> None:
     """Which models, and how they are used."""
-    group = command.add_argument_group("models")
-    group.add_argument(
+    command.add_argument_group("models").add_argument(
         "--model",
         nargs="+",
         required=required,
@@ -39,6 +38,12 @@ def model_options(command: argparse.ArgumentParser, required: bool) -> None:
         metavar="MODEL",
         help="names of `list models`, card files, folders or Hub ids",
     )
+    recipe_options(command)
+
+
+def recipe_options(command: argparse.ArgumentParser) -> None:
+    """How a model is used."""
+    group = command.add_argument_group("how a model is used")
     group.add_argument(
         "--like",
         metavar="CARD",
@@ -138,6 +143,17 @@ def not_negative(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 1")
+    return found
 
 
 def device(text: str) -> str:
