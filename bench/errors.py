@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     """Part of the interface: scripts branch on these."""
 
     OK = 0
-    REGRESSION = 1  # this and 3 to 5 are decisions of `check`, see bench/verdicts.py
+    REGRESSION = 1  # this and 3 to 5 are decisions of `check`, see bench/decisions/verdicts.py
     BAD_INPUT = 2
     INCONCLUSIVE = 3
     MISSING = 4

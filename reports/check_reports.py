@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 from tabulate import tabulate
 
-from bench.check import Against, Check, Row
-from bench.foresight import Foreseen
-from bench.statistics import Paired
+from bench.decisions.check import Against, Check, Row
+from bench.decisions.foresight import Foreseen
+from bench.decisions.statistics import Paired
 
 HEADERS = (
     "collection",

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
-from bench.changed import ChangedQuery, Changes, RankedDocument
-from bench.compare import Comparison, OnCollection, OnSuite
-from bench.statistics import Paired, Resampling
+from bench.decisions.changed import ChangedQuery, Changes, RankedDocument
+from bench.decisions.compare import Comparison, OnCollection, OnSuite
+from bench.decisions.statistics import Paired, Resampling
 
 TEXT_WIDTH = 80
 NAMED = 3  # members of a suite that are named when they are missing

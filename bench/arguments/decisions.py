@@ -21,7 +21,7 @@ examples:
   python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
   python -m bench check minilm --baseline published --expect-same
 
-`bench/verdicts.py` has the table from what is found to the exit code.
+`bench/decisions/verdicts.py` has the table from what is found to the exit code.
 """
 
 COMPARE_EXAMPLES = """\

@@ -10,7 +10,15 @@ import msgspec
 
 from bench.atomic import replacing
 from bench.budget import parse_size
-from bench.check import (
+from bench.commands.common import (
+    Contender,
+    check_out,
+    is_official,
+    open_contender,
+    open_named,
+    print_json,
+)
+from bench.decisions.check import (
     Against,
     Check,
     Terms,
@@ -20,24 +28,16 @@ from bench.check import (
     conclude,
     mean_weights,
 )
-from bench.commands.common import (
-    Contender,
-    check_out,
-    is_official,
-    open_contender,
-    open_named,
-    print_json,
-)
+from bench.decisions.foresight import Foreseen, foresee, kind_of
+from bench.decisions.panels import Entry
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import Stored, find_results, results_of
 from bench.errors import BenchError
-from bench.foresight import Foreseen, foresee, kind_of
 from bench.judging import protocol_of
 from bench.measures import parse_measure
-from bench.panels import Entry
 from bench.pipeline import Options, check_memory, evaluate
 from bench.results import Result, save
-from bench.statistics import Resampling
 from bench.store import VectorStore
-from bench.stored import Stored, find_results, results_of
 from datasets_cfg.catalogue import dataset_names, expand
 from datasets_cfg.dataset import Dataset, count_mismatches
 from datasets_cfg.errors import DatasetError
@@ -49,7 +49,7 @@ PUBLISHED = "published"
 
 
 def check(options: argparse.Namespace, cache_dir: Path) -> int:
-    """``check``: exits with the outcome, see `bench.verdicts`."""
+    """``check``: exits with the outcome, see `bench.decisions.verdicts`."""
     terms = _terms(options)
     check_out(options.results)
     contender = open_contender(options.checkpoint, options)

@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.changed import Changes, most_changed
 from bench.commands.common import is_official, open_named, print_json
-from bench.compare import Comparison
-from bench.compare import compare as compare_entrants
+from bench.decisions.changed import Changes, most_changed
+from bench.decisions.compare import Comparison
+from bench.decisions.compare import compare as compare_entrants
+from bench.decisions.panels import Choices, Entrant, Entry
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import results_of, run_file_facts
 from bench.errors import BenchError, ExitCode
 from bench.judging import as_retrieved, measure_names, protocol_of, score_run
-from bench.panels import Choices, Entrant, Entry
 from bench.results import RESULT_FILE, Protocol
 from bench.runs import read_run
-from bench.statistics import Resampling
-from bench.stored import results_of, run_file_facts
 from bench.suites import with_inner
 from datasets_cfg.catalogue import dataset_names, expand, suite_names, unknown
 from datasets_cfg.dataset import Dataset, judgement_mismatches

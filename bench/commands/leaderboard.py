@@ -7,11 +7,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bench.commands.common import check_out, print_json
+from bench.decisions.statistics import Resampling
 from bench.errors import BenchError, ExitCode
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.records import Board
 from bench.leaderboard.rows import columns, results_in
-from bench.statistics import Resampling
 from reports.leaderboard_site import is_free, write_site
 from reports.leaderboard_tables import comma_separated, latex, markdown
 from reports.plots import can_plot, draw

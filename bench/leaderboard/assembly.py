@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from bench.compare import suite_weights
+from bench.decisions.compare import suite_weights
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import Stored, protocol_facts
 from bench.errors import BenchError
 from bench.leaderboard.groups import Standing, Standings, standings
 from bench.leaderboard.pairs import PairWork
@@ -24,8 +26,6 @@ from bench.leaderboard.records import (
 )
 from bench.leaderboard.rows import columns, row_facts, rows
 from bench.results import Result, Timings
-from bench.statistics import Resampling
-from bench.stored import Stored, protocol_facts
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
 from retrievers.card import Card

@@ -13,12 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.compare import suite_weights
+from bench.decisions.compare import suite_weights
+from bench.decisions.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    Floats,
+    Resampled,
+    Resampling,
+    holm,
+    resample,
+)
+from bench.decisions.stored import Stored
 from bench.errors import BenchError
 from bench.leaderboard.pairs import PairWork
 from bench.results import SCORES_FILE
-from bench.statistics import ALPHA, SAME_MEAN, Floats, Resampled, Resampling, holm, resample
-from bench.stored import Stored
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.decisions.statistics import Differences, Floats, Paired, Resampled, holm, paired
 from bench.leaderboard.records import Pair, Versus
-from bench.statistics import Differences, Floats, Paired, Resampled, holm, paired
 
 Names = tuple[str, str]
 

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from bench.statistics import Paired
+from bench.decisions.statistics import Paired
 
 MAIN = ""  # stands for the main measure of each collection
 

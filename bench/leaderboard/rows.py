@@ -11,10 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.errors import BenchError
-from bench.leaderboard.records import natural
-from bench.results import Protocol, Result
-from bench.stored import (
+from bench.decisions.stored import (
     CHOICE,
     Stored,
     differing,
@@ -23,6 +20,9 @@ from bench.stored import (
     recipe_facts,
     run_file_facts,
 )
+from bench.errors import BenchError
+from bench.leaderboard.records import natural
+from bench.results import Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.recipe import Prompts
 

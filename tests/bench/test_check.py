@@ -4,14 +4,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.check import Terms, blind, check_against, check_published, conclude, mean_weights
-from bench.compare import suite_weights
+from bench.decisions.check import (
+    Terms,
+    blind,
+    check_against,
+    check_published,
+    conclude,
+    mean_weights,
+)
+from bench.decisions.compare import suite_weights
+from bench.decisions.foresight import Foreseen
+from bench.decisions.panels import Entry
+from bench.decisions.statistics import Resampling
 from bench.errors import BenchError
-from bench.foresight import Foreseen
-from bench.panels import Entry
 from bench.results import Protocol
 from bench.runs import Run
-from bench.statistics import Resampling
 from retrievers.card import Expected
 
 PROTOCOL = Protocol(

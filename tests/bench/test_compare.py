@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.compare import Comparison, OnCollection, compare, suite_weights
+from bench.decisions.compare import Comparison, OnCollection, compare, suite_weights
+from bench.decisions.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import find_results, results_of
 from bench.errors import BenchError
-from bench.panels import Choices, Entrant, Entry, panel_of, protocol_differences
 from bench.results import RESULT_FILE, Conditions, Protocol, Result, Timings, save
 from bench.runs import Run
 from bench.scoring import Scores
-from bench.statistics import Resampling
-from bench.stored import find_results, results_of
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import expand, suite_names
 from retrievers.recipe import Prompts, Recipe

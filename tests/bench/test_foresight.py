@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.foresight import PESSIMISTIC, foresee, kind_of
-from bench.stored import find_results
+from bench.decisions.foresight import PESSIMISTIC, foresee, kind_of
+from bench.decisions.stored import find_results
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.statistics import Resampling
+from bench.decisions.statistics import Resampling
 from tests.benchmarks import gate_simulation as gate
 
 PAIRS = 200

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.decisions.statistics import Differences, Resampled, Resampling, holm, paired, resample
 from bench.errors import BenchError
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.groups import groups
 from bench.leaderboard.records import Board, natural
 from bench.leaderboard.rows import results_in
 from bench.results import SCORES_FILE, Timings
-from bench.statistics import Differences, Resampled, Resampling, holm, paired, resample
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.errors import DatasetError
 from retrievers.card import Card, Expected

@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.compare import compare
+from bench.decisions.compare import compare
+from bench.decisions.panels import Choices, Entrant, Entry
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import find_results
 from bench.errors import BenchError
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.panels import Choices, Entrant, Entry
-from bench.statistics import Resampling
-from bench.stored import find_results
 from datasets_cfg.catalogue import expand
 from tests.bench.leaderboard_for_tests import MEASURE, store
 

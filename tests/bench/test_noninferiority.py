@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.noninferiority import largest_loss
-from bench.statistics import Resampling
+from bench.decisions.noninferiority import largest_loss
+from bench.decisions.statistics import Resampling
 
 MANY = Resampling(4_999, 0)
 

@@ -28,11 +28,11 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.noninferiority import largest_loss
+from bench.decisions.noninferiority import largest_loss
+from bench.decisions.statistics import Differences, Resampling, paired, resample
+from bench.decisions.verdicts import Evidence, Loss, decide
 from bench.pipeline import Options, evaluate
-from bench.statistics import Differences, Resampling, paired, resample
 from bench.store import VectorStore
-from bench.verdicts import Evidence, Loss, decide
 from datasets_cfg.dataset import open_dataset
 from retrievers.index import IndexSpec
 from retrievers.model import resolve_model

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.decisions.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
-from bench.statistics import Resampling
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from reports.leaderboard_site import write_site
 from retrievers.card import all_cards, card_names

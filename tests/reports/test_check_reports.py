@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bench.check import Against, Check, Row
-from bench.foresight import Foreseen
-from bench.statistics import Differences, Resampling, paired, resample
+from bench.decisions.check import Against, Check, Row
+from bench.decisions.foresight import Foreseen
+from bench.decisions.statistics import Differences, Resampling, paired, resample
 from reports.check_reports import junit, markdown, plain
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.decisions.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
-from bench.statistics import Resampling
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import write_site
 from retrievers.card import Card, Expected

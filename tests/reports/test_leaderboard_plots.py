@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.decisions.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
-from bench.statistics import Resampling
 from reports.plots import draw, heat_map, pareto, quality_and_speed, speed_points
 from tests.bench.leaderboard_for_tests import store
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.decisions.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.statistics import Resampling
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import SITE, is_free, script_json, slugs, write_site
 from tests.bench.leaderboard_for_tests import MEASURE, script_data, store

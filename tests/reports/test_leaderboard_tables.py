@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.decisions.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
-from bench.statistics import Resampling
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_tables import CSV_FIELDS, _cell, _tex, comma_separated, latex, markdown
 from retrievers.card import Card, Expected

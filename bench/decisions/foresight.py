@@ -13,10 +13,10 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from bench.panels import protocol_differences
+from bench.decisions.panels import protocol_differences
+from bench.decisions.statistics import ALPHA, POWER
+from bench.decisions.stored import Stored
 from bench.results import Result
-from bench.statistics import ALPHA, POWER
-from bench.stored import Stored
 
 # Measured, RR@10 of the embedded collection: minilm with 31 and with 32 tokens 0.10; bm25 and
 # hashing 0.36; minilm and bm25 0.50. Twice the first, and a little more than the last.

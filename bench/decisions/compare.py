@@ -10,10 +10,17 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from bench.decisions.panels import (
+    Choices,
+    Difference,
+    Entrant,
+    Panel,
+    panel_of,
+    protocol_differences,
+)
+from bench.decisions.statistics import ALPHA, Differences, Paired, holm, paired
+from bench.decisions.stored import RUN_FILE_FACT, differing
 from bench.errors import BenchError
-from bench.panels import Choices, Difference, Entrant, Panel, panel_of, protocol_differences
-from bench.statistics import ALPHA, Differences, Paired, holm, paired
-from bench.stored import RUN_FILE_FACT, differing
 from datasets_cfg.catalogue import suite_for, suite_names
 
 Verdict = Literal["a", "b", "neither"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from bench.decisions.statistics import Differences, Floats, Resampled, Resampling, resample
+from bench.decisions.stored import Stored, differing, protocol_facts, recipe_facts
 from bench.errors import BenchError
 from bench.measures import parse_measure
 from bench.results import Protocol
 from bench.runs import Run
-from bench.statistics import Differences, Floats, Resampled, Resampling, resample
-from bench.stored import Stored, differing, protocol_facts, recipe_facts
 
 
 @dataclass(frozen=True)

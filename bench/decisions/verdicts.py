@@ -34,8 +34,8 @@ from typing import Literal
 
 import msgspec
 
+from bench.decisions.statistics import ALPHA, FEW
 from bench.errors import ExitCode
-from bench.statistics import ALPHA, FEW
 
 Rule = Literal["loss", "margin"]
 Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from bench.decisions.statistics import Floats
 from bench.errors import BenchError
 from bench.results import RESULT_FILE, RUN_FILE, Protocol, Result, load, load_scores
 from bench.runs import Run, read_run
-from bench.statistics import Floats
 
 CHOICE = "@"
 SHOWN = 6  # results that an error lists

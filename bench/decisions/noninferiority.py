@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bench.statistics import FEW, SAME_MEAN, SAME_SCORE, Floats, Resampling
+from bench.decisions.statistics import FEW, SAME_MEAN, SAME_SCORE, Floats, Resampling
 
 LEVEL = 0.95  # one-sided
 UNSEEN = 1.0  # queries of a collection that lose all

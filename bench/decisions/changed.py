@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench.panels import Entry
+from bench.decisions.panels import Entry
+from bench.decisions.statistics import SAME_SCORE
 from bench.runs import Run
-from bench.statistics import SAME_SCORE
 from datasets_cfg.dataset import Dataset
 
 TOP = 5  # documents of each ranking

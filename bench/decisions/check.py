@@ -1,6 +1,6 @@
 """May this checkpoint ship? Its scores beside a baseline's, and the outcome.
 
-`bench.verdicts` holds the truth table; here is where its evidence comes from.
+`bench.decisions.verdicts` holds the truth table; here is where its evidence comes from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from bench.compare import suite_weights
+from bench.decisions.compare import suite_weights
+from bench.decisions.foresight import Foreseen
+from bench.decisions.noninferiority import largest_loss
+from bench.decisions.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
+from bench.decisions.statistics import Differences, Paired, Resampling, holm, paired
+from bench.decisions.verdicts import Decision, Evidence, Loss, Rule, Word, decide, worse
 from bench.errors import BenchError
-from bench.foresight import Foreseen
-from bench.noninferiority import largest_loss
-from bench.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
 from bench.runs import Run
-from bench.statistics import Differences, Paired, Resampling, holm, paired
-from bench.verdicts import Decision, Evidence, Loss, Rule, Word, decide, worse
 from datasets_cfg.catalogue import suite_for, suite_names
 from retrievers.card import Expected
 

@@ -1,0 +1,1 @@
+"""From scores to a decision: paired statistics, comparisons, the release gate."""
