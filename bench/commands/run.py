@@ -167,6 +167,6 @@ def _say_done(result: Result, folder: Path) -> None:
         f"{result.protocol.collection}, {result.model}: "
         f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s{rate}; "
         f"searched in {spent.search_s:.1f} s; kept in {folder}\n"
-        f"  where the time went: {time_line(spent)}",
+        f"  where the time went, added up over threads: {time_line(spent)}",
         file=sys.stderr,
     )
