@@ -166,7 +166,8 @@ def _say_done(result: Result, folder: Path) -> None:
     print(
         f"{result.protocol.collection}, {result.model}: "
         f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s{rate}; "
-        f"searched in {spent.search_s:.1f} s; kept in {folder}\n"
-        f"  where the time went, added up over threads: {time_line(spent)}",
+        f"searched in {spent.search_s:.1f} s; kept in {folder}",
         file=sys.stderr,
     )
+    if busy := time_line(spent):
+        print(f"  where the time went, added up over threads: {busy}", file=sys.stderr)

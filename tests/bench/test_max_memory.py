@@ -46,10 +46,10 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_encoded(bench,
 
 def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
     budget = show_size(resident_bytes() + (150 << 20))
-    index = "HNSW4000"  # 32 kB of links a document
+    index = "HNSW40000"  # 320 kB of links a document
     done = bench("run", folder, "--model", "hashing", "--index", index, "--max-memory", budget)
     assert done.code == 2
-    assert "the index HNSW4000" in done.stderr
+    assert "the index HNSW40000" in done.stderr
     assert "needs about" in done.stderr
 
 
