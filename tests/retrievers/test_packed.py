@@ -76,7 +76,8 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
             mask = torch.ones(1, len(text), dtype=torch.int64)
             expected = pool(mode, output.last_hidden_state, mask, output.pooler_output)[0]
             found = pool_packed(mode, hidden, batch.cu_seqlens, packed.pooler)[i]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+            # The random pooler makes the rounding of the hidden states several times larger.
+            torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
 
 
 def test_pooler_without_a_pooler_is_refused() -> None:
