@@ -11,10 +11,13 @@ yet, or too many rows reach it, an engine proposes the nearest of the tile.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from bench.engines import Knn, engine
 from bench.errors import BenchError
@@ -36,7 +39,7 @@ CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
 SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
 MERGE_PLACES = 1 << 16  # merged at a time and thread
-PRODUCT_ROWS = 1 << 14  # more rows in one matrix product bring no more speed
+PRODUCT_ROWS = 1 << 11  # scores of a thousand queries stay in a third-level cache
 
 FLOAT32_ROUNDOFF = 2.0**-24
 FLOAT64_ROUNDOFF = 2.0**-53
@@ -122,7 +125,15 @@ def exact_search(
     norms = _norms(queries, "query")
     best = _Best.nothing(len(queries), k)
     with ThreadPoolExecutor(_threads()) as pool, ThreadPoolExecutor(1) as reader:
-        search = _Search(engine(device), device == "cpu", block_bytes, pool.map, clock or Clock())
+        search = _Search(
+            knn=engine(device),
+            uses_bar=device == "cpu",
+            block_bytes=block_bytes,
+            each=pool.map,
+            threads=_threads(),
+            blas=ThreadpoolController(),
+            clock=clock or Clock(),
+        )
         step = search.block_queries(k)
         for start, vectors_of_tile in _read_ahead(vectors.tiles(tile_rows), reader):
             tile = _Tile.of(start, vectors_of_tile, tie_rank)
@@ -243,6 +254,10 @@ class _Pairs:
     rows: Ints
 
     @classmethod
+    def none(cls) -> "_Pairs":
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @classmethod
     def where(cls, wanted: Flags, first_row: int = 0) -> "_Pairs":
         """The places of a matrix ``(q, m)`` that are true."""
         queries, rows = np.divmod(np.flatnonzero(wanted), wanted.shape[1])
@@ -268,6 +283,8 @@ class _Search:
     uses_bar: bool
     block_bytes: int
     each: Map
+    threads: int
+    blas: ThreadpoolController
     clock: Clock
 
     def block_queries(self, k: int) -> int:
@@ -282,38 +299,48 @@ class _Search:
             self._merge_proposals(crowded, tile, asked, best)
 
     def _reaching(self, tile: _Tile, asked: _Asked, best: _Best) -> tuple[_Pairs, Ints]:
-        """The rows that may reach the k-th score, and the queries with no bar or too many rows."""
+        """The rows that may reach the k-th score, and the queries with no bar or too many rows.
+
+        Threads share the rows, each with a matrix product of its own: none waits for another, and
+        the scores are compared while they are in the cache.
+        """
         bar, most = best.last_score, most_candidates(best.depth)
         count = np.where(np.isneginf(bar) | (not self.uses_bar), most + 1, 0)
+        if (count > most).all():
+            return _Pairs.none(), np.arange(len(count))
         lowest = asked.lowest(bar)
-        parts = [_Pairs(np.empty(0, np.int64), np.empty(0, np.int64))]
-        with self.clock.phase("search"):
-            for first, scores, wanted in self._products(tile, asked):
-                if (count > most).all():
-                    break
-                np.matmul(
-                    asked.queries, tile.vectors[first : first + scores.shape[1]].T, out=scores
-                )
-                lowest[count > most] = np.inf
-                np.greater_equal(scores, lowest[:, None], out=wanted)
-                count += np.count_nonzero(wanted, axis=1)
-                wanted[count > most] = False
-                parts.append(_Pairs.where(wanted, first))
-            found = _Pairs.together(parts).of(count <= most)
+        step = self._product_rows(len(count), len(tile.vectors))
+        spare = SimpleQueue[tuple[Floats, Flags]]()
+        for _ in range(self.threads):
+            spare.put((np.empty(len(count) * step, np.float32), np.empty(len(count) * step, "?")))
+        counting = Lock()
+
+        def reaching(first: int) -> _Pairs:
+            rows = tile.vectors[first : first + step]
+            shape = len(count), len(rows)
+            arrays = spare.get()
+            scores = arrays[0][: shape[0] * shape[1]].reshape(shape)
+            wanted = arrays[1][: shape[0] * shape[1]].reshape(shape)
+            np.matmul(asked.queries, rows.T, out=scores)
+            np.greater_equal(scores, lowest[:, None], out=wanted)
+            found = np.count_nonzero(wanted, axis=1)
+            with counting:
+                count[:] += found
+                crowded = count > most
+            wanted[crowded] = False
+            pairs = _Pairs.where(wanted, first)
+            spare.put(arrays)
+            return pairs
+
+        with self.clock.phase("search"), self.blas.limit(limits=1, user_api="blas"):
+            parts = list(self.each(reaching, range(0, len(tile.vectors), step)))
+            found = _Pairs.together([_Pairs.none(), *parts]).of(count <= most)
         return found, np.flatnonzero(count > most)
 
-    def _products(self, tile: _Tile, asked: _Asked) -> Iterator[tuple[int, Floats, Flags]]:
-        """First row, and where to put scores and flags, of one matrix product after the other.
-
-        The arrays are the same ones each time: fresh pages would cost a tenth of a product.
-        """
-        count, rows = len(asked.queries), len(tile.vectors)
-        step = max(1, min(PRODUCT_ROWS, rows, self.block_bytes // (2 * SCORE_BYTES * count)))
-        scores, flags = np.empty(count * step, np.float32), np.empty(count * step, np.bool_)
-        for first in range(0, rows, step):
-            shape = count, min(step, rows - first)
-            size = shape[0] * shape[1]
-            yield first, scores[:size].reshape(shape), flags[:size].reshape(shape)
+    def _product_rows(self, queries: int, rows: int) -> int:
+        """Rows of one matrix product: as many as fit, a few products for each thread."""
+        fitting = self.block_bytes // (2 * SCORE_BYTES * queries * self.threads)
+        return max(1, min(PRODUCT_ROWS, -(-rows // self.threads), fitting))
 
     def _merge_proposals(self, crowded: Ints, tile: _Tile, asked: _Asked, best: _Best) -> None:
         """Merge the nearest rows of the tile for some queries, then what they may have missed."""
