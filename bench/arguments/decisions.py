@@ -8,10 +8,12 @@ from bench.arguments.shared import (
     add_command,
     device_option,
     memory_option,
-    not_negative,
+    mismatch_option,
     place_options,
     positive,
     recipe_options,
+    resampling_options,
+    results_option,
     share,
 )
 
@@ -47,13 +49,7 @@ def add_compare(commands: Any) -> None:
         metavar="MODEL",
         help="models with stored results, MODEL@FIELD=VALUE, folders of results, or run files",
     )
-    compare.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="where results are (default: results)",
-    )
+    results_option(compare)
     compare.add_argument(
         "--on", nargs="+", default=[], metavar="NAME", help="only these collections or suites"
     )
@@ -70,19 +66,12 @@ def add_compare(commands: Any) -> None:
         metavar="N",
         help="show the N queries on which each model of a pair is better by most",
     )
-    compare.add_argument(
-        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
-    )
-    compare.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
+    resampling_options(compare)
     group = compare.add_argument_group("run files")
     group.add_argument("--dataset", metavar="NAME", help="collection or folder that scores them")
     group.add_argument("--depth", type=positive, metavar="N", help="documents per query")
     group.add_argument("--split", help="instead of the collection's")
-    group.add_argument(
-        "--allow-mismatch",
-        action="store_true",
-        help="go on though counts differ from the published ones; marked",
-    )
+    mismatch_option(group)
     place_options(compare)
 
 
@@ -114,21 +103,11 @@ def add_check(commands: Any) -> None:
     _terms(check)
     check.add_argument("--markdown", type=Path, metavar="FILE", help="for a pull request")
     check.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML")
-    check.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="where results are, and go (default: results)",
-    )
+    results_option(check)
     check.add_argument("--measure", metavar="NAME", help="instead of the main measure")
     check.add_argument("--depth", type=positive, metavar="N", help="documents per query")
     check.add_argument("--split", help="instead of the collection's")
-    check.add_argument(
-        "--allow-mismatch",
-        action="store_true",
-        help="go on though counts differ from the published ones; marked",
-    )
+    mismatch_option(check)
     device_option(check)
     memory_option(check)
     recipe_options(check)
@@ -170,10 +149,7 @@ def _terms(check: argparse.ArgumentParser) -> None:
         metavar="T",
         help="of --expect-same; published scores have their own (default: 0.0005)",
     )
-    group.add_argument(
-        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
-    )
-    group.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
+    resampling_options(group)
 
 
 def add_leaderboard(commands: Any) -> None:
@@ -186,13 +162,7 @@ def add_leaderboard(commands: Any) -> None:
         "  python -m bench leaderboard --format html\n"
         "  python -m bench leaderboard --suite beir --format latex\n",
     )
-    board.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="where results are, also in folders below (default: results)",
-    )
+    results_option(board)
     board.add_argument(
         "--format",
         choices=("markdown", "csv", "latex", "json", "html"),
@@ -220,7 +190,4 @@ def add_leaderboard(commands: Any) -> None:
         metavar="ROW",
         help="compare these two rows as well as neighbours; repeatable",
     )
-    board.add_argument(
-        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
-    )
-    board.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
+    resampling_options(board)

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
 
 def add_command(
     commands: Any, name: str, help_: str, epilog: str, function: str = ""
@@ -87,11 +89,7 @@ def scoring_options(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where results go (default: results)",
     )
-    group.add_argument(
-        "--allow-mismatch",
-        action="store_true",
-        help="go on though counts differ from the published ones; marked",
-    )
+    mismatch_option(group)
 
 
 def place_options(command: argparse.ArgumentParser) -> None:
@@ -110,6 +108,34 @@ def place_options(command: argparse.ArgumentParser) -> None:
         help="downloads, corpora, vectors (default: $BENCH_CACHE, then the user's)",
     )
     group.add_argument("--offline", action="store_true", help="download nothing")
+
+
+def mismatch_option(command: Options) -> None:
+    """Leave to go on with another collection than the published one."""
+    command.add_argument(
+        "--allow-mismatch",
+        action="store_true",
+        help="go on though counts differ from the published ones; marked",
+    )
+
+
+def results_option(command: Options) -> None:
+    """Stored results."""
+    command.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="folder of stored results (default: results)",
+    )
+
+
+def resampling_options(command: Options) -> None:
+    """How intervals and p are drawn."""
+    command.add_argument(
+        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
+    )
+    command.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
 
 
 def memory_option(command: argparse.ArgumentParser) -> None:
