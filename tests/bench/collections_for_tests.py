@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -130,10 +131,15 @@ class Bench:
 def start(command: list[str], **popen: object) -> subprocess.Popen[str]:
     left_out = (*OWN_SETTINGS, "TQDM_DISABLE", "TQDM_MININTERVAL")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    options = {"cwd": ROOT, "env": environment, "text": True, **popen}
+    options = {"cwd": ROOT, "env": environment, "text": True, "preexec_fn": heed_ctrl_c, **popen}
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
+
+
+def heed_ctrl_c() -> None:
+    """A shell lets what it runs in the background ignore Ctrl-C, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> Finished:

@@ -139,9 +139,9 @@ def test_a_smaller_budget_means_less_memory(encoder):
     facts, speed = facts_for("msmarco/dev"), Speed(1000.0, 1)
     large, small = (
         estimate_from_counts(facts, encoder, speed, Limits(100, budget)).memory_bytes
-        for budget in (1 << 40, 400 << 20)
+        for budget in (1 << 40, 300 << 20)
     )
-    assert small <= 400 << 20 < large
+    assert small <= 300 << 20 < large
 
 
 def folder_of_documents(folder: Path, count: int) -> Dataset:
