@@ -13,7 +13,7 @@ from bench.speed.records import (
     Spread,
     Throughput,
 )
-from reports.tables import _markdown, size
+from reports.tables import markdown_table, size
 
 
 def speed_tables(report: SpeedReport) -> str:
@@ -187,4 +187,4 @@ def _spread(spread: Spread, digits: int = 3) -> str:
 
 
 def _titled(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    return f"{title}:\n\n{_markdown(headers, cells)}"
+    return f"{title}:\n\n{markdown_table(headers, cells)}"

@@ -21,7 +21,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     names = dict.fromkeys(name for row in rows for name in row)
     headers = [name for name in names if any(row.get(name) for row in rows)]
     cells = [[row.get(name, "") for name in headers] for row in rows]
-    return f"{_heading(first)}\n\n{_markdown(headers, cells)}"
+    return f"{_heading(first)}\n\n{markdown_table(headers, cells)}"
 
 
 def _heading(result: Result) -> str:
@@ -84,7 +84,7 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
         ]
         for model, mean in means
     ]
-    return _markdown(headers, cells)
+    return markdown_table(headers, cells)
 
 
 def _gap(mean: SuiteMean) -> str:
@@ -126,7 +126,7 @@ def estimates_table(rows: Sequence[Estimate]) -> str:
             size(sum(row.disk_bytes for row in rows)),
         ]
     )
-    return _markdown(headers, cells)
+    return markdown_table(headers, cells)
 
 
 def _at_most(row: Estimate) -> str:
@@ -176,7 +176,7 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> str:
     return str(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
-def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+def markdown_table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """A table in which a bar inside a name does not end its cell."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     alignment = ["left", *["right"] * (len(headers) - 1)]

@@ -144,7 +144,7 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
         columns={name: column for column, name in enumerate(values)},
         gaps=gaps,
         scores=scores,
-        resampled=resample(scores, choices.resampling, _stream(collection))
+        resampled=resample(scores, choices.resampling, stream_of(collection))
         if len(values) > 1
         else None,
         left_out=len(set().union(*values.values())) - len(queries),
@@ -197,6 +197,6 @@ def _common_queries(
     return common
 
 
-def _stream(collection: str) -> int:
+def stream_of(collection: str) -> int:
     """Each collection draws by itself: what else is compared does not change its figures."""
     return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")

@@ -5,7 +5,6 @@ before the first one that is worse at the 5 % level: paired sign flips of the qu
 the pairs with the leader. That model leads the next group.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.decisions.compare import suite_weights
+from bench.decisions.panels import stream_of
 from bench.decisions.statistics import (
     ALPHA,
     SAME_MEAN,
@@ -100,7 +100,7 @@ def standings(
     for column in wanted:
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
         for measure, scores, means in _resampled(
-            results, wanted[column], resampling, _stream(column)
+            results, wanted[column], resampling, stream_of(column)
         ):
             found[column, measure] = _stand(means)
             if measure == wanted[column][0]:
@@ -155,11 +155,6 @@ def _resampled(
         some = Resampled(drawn.bootstrap[:, own], drawn.flipped[:, own])
         names = tuple(cells[place][1] for place in own)
         yield measure, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
-
-
-def _stream(column: str) -> int:
-    """Each column draws by itself: what else is shown does not change its figures."""
-    return int.from_bytes(hashlib.sha256(column.encode()).digest()[:8], "big")
 
 
 def _load(one: Stored) -> Values | None:
