@@ -1,0 +1,1 @@
+"""Recipes that make checkpoints: pre-training objectives, fine-tuning, and their presets."""

@@ -1,0 +1,66 @@
+"""In-batch contrast of vectors, across all processes that train together.
+
+Scores are computed in float32 at least: bfloat16 would round large inner products by whole units.
+"""
+
+import torch
+from torch import Tensor, distributed
+from torch.nn import functional
+
+
+def contrast(anchors: Tensor, candidates: Tensor, temperature: float = 1.0) -> Tensor:
+    """Cross-entropy of finding, for anchor i, candidate i among those of all processes.
+
+        L = -1/n sum_i log( exp(<a_i, c_i> / t) / sum_j exp(<a_i, c_j> / t) )
+
+    Args:
+        anchors: ``(n, width)``.
+        candidates: ``(n, width)``.
+        temperature: t.
+    """
+    everyone, first = gathered(candidates)
+    targets = first + torch.arange(len(anchors), device=anchors.device)
+    return functional.cross_entropy(_scores(anchors, everyone) / temperature, targets)
+
+
+def cosine_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
+    """`contrast` of the cosines: the vectors are scaled to unit length first."""
+    anchors, candidates = (
+        functional.normalize(side.to(_exact(side)), dim=1) for side in (anchors, candidates)
+    )
+    return contrast(anchors, candidates, temperature)
+
+
+def span_contrast(vectors: Tensor) -> Tensor:
+    """Cross-entropy of finding, for each span, the other span of its document among all others.
+
+        L = -1/2n sum_ij log( exp(<h_i1, h_i2>) / sum_{kl != ij} exp(<h_ij, h_kl>) )
+
+    Args:
+        vectors: ``(2n, width)``; rows 2i and 2i + 1 are the two spans of document i.
+    """
+    everyone, first = gathered(vectors)
+    own = first + torch.arange(len(vectors), device=vectors.device)
+    others = _scores(vectors, everyone).scatter(1, own[:, None], float("-inf"))
+    return functional.cross_entropy(others, own ^ 1)
+
+
+def gathered(vectors: Tensor) -> tuple[Tensor, int]:
+    """Vectors of all processes ``(processes * n, width)``, and the row where one's own begin.
+
+    Every process must have equally many. Gradients flow back to where a vector came from.
+    """
+    if not distributed.is_available() or not distributed.is_initialized():
+        return vectors, 0
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(vectors)), distributed.get_rank() * len(vectors)
+
+
+def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:
+    with torch.autocast(anchors.device.type, enabled=False):
+        return anchors.to(_exact(anchors)) @ candidates.to(_exact(candidates)).T
+
+
+def _exact(vectors: Tensor) -> torch.dtype:
+    return torch.promote_types(vectors.dtype, torch.float32)
