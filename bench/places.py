@@ -33,7 +33,7 @@ _OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", 
 _PROBE = ".can-be-written"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class RemotePath:
     """An object of a store, or all objects whose keys begin with it.
 
@@ -84,10 +84,17 @@ class RemotePath:
             return bool(_store(self).isdir(self.url))
 
     def rglob(self, name: str) -> list["RemotePath"]:
-        """Objects below that have this name; no wildcards."""
+        """Objects below that have this name; no wildcards.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
         scheme = self.url.partition("://")[0]
-        with _speaking(self):
-            keys = _store(self).find(self.url)
+        try:
+            with _speaking(self):
+                keys = _store(self).find(self.url)
+        except FileNotFoundError as error:
+            raise _no_bucket(self) from error
         return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
 
     def read_bytes(self) -> bytes:
@@ -159,6 +166,11 @@ def place_of(text: str) -> Place:
     return RemotePath(f"{scheme}://{rest}")
 
 
+def files_below(place: Place, name: str) -> list[Place]:
+    """Files of this name in a place and below, in the order of their paths."""
+    return sorted(place.rglob(name), key=lambda one: one.as_posix().split("/"))
+
+
 @contextmanager
 def replacing(place: Place) -> Iterator[BinaryIO]:
     """A file to write, which is at its place when the block ends well, and whole.
@@ -178,7 +190,7 @@ def _store(place: RemotePath) -> Any:
     """The file system of a place. Its listings are not kept: others write there too."""
     scheme = place.url.partition("://")[0]
     try:
-        import fsspec
+        import fsspec  # type: ignore[import-untyped]
 
         return fsspec.filesystem(scheme, use_listings_cache=False)
     except ImportError as error:

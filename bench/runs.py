@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -16,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from bench.atomic import replacing
 from bench.errors import BenchError
+from bench.places import Place, replacing
 from bench.search import order
 from retrievers.index import Hits
 
@@ -108,7 +107,7 @@ class _RepeatedDocumentError(BenchError):
         self.document = document
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Place) -> Run:
     """Read a TREC run file, plain or compressed (``.gz``).
 
     Columns are separated by white space. The order comes from the scores, as float32: like
@@ -130,7 +129,7 @@ def read_run(path: Path) -> Run:
         raise BenchError(f"run {path}, line {line}: {repeat}") from repeat
 
 
-def write_run(run: Run, path: Path, tag: str) -> None:
+def write_run(run: Run, path: Place, tag: str) -> None:
     """Write a TREC run file, atomically; compressed where the name ends in ``.gz``.
 
     Scores have 9 significant digits, so that reading them back gives the same float32. Queries
@@ -167,7 +166,7 @@ def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
 
 
 @contextmanager
-def _compressing(file: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+def _compressing(file: BinaryIO, path: Place) -> Iterator[BinaryIO]:
     if path.suffix != ".gz":
         yield file
         return
@@ -177,16 +176,16 @@ def _compressing(file: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Place) -> Iterator[BinaryIO]:
     """The file's bytes, uncompressed."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast(BinaryIO, file)
+        with path.open("rb") as file:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
     except (OSError, EOFError, zlib.error) as error:
         raise BenchError(f"cannot read run {path}: {error}") from error
 
 
-def _read_columns(path: Path) -> pa.Table:
+def _read_columns(path: Place) -> pa.Table:
     """Columns query, document (``large_string``) and score (float64) of all lines."""
     with _opened(path) as file:
         tables = [_parse(block) for block in _blocks(file)]
@@ -276,7 +275,7 @@ def _one_array(strings: pa.Array | pa.ChunkedArray) -> pa.Array:
     return strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+def _numbered_lines(path: Place) -> Iterator[tuple[int, list[bytes]]]:
     """Number, from 1, and columns of each line that is not blank."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
@@ -284,13 +283,13 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
                 yield number, columns
 
 
-def _second_line(path: Path, repeat: _RepeatedDocumentError) -> int:
+def _second_line(path: Place, repeat: _RepeatedDocumentError) -> int:
     pair = [repeat.query.encode(), repeat.document.encode()]
     numbers = (number for number, columns in _numbered_lines(path) if columns[0:3:2] == pair)
     return next(itertools.islice(numbers, 1, None))
 
 
-def _first_problem(path: Path, error: Exception) -> BenchError:
+def _first_problem(path: Place, error: Exception) -> BenchError:
     """The first bad line of a file that could not be read. Slow, but names the line."""
     for number, columns in _numbered_lines(path):
         if problem := _problem(columns):

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bench.places import place_of
+
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
@@ -84,10 +86,10 @@ def scoring_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--split", help="instead of the collection's")
     group.add_argument(
         "--out",
-        type=Path,
+        type=place_of,
         default=Path("results"),
         metavar="DIR",
-        help="where results go (default: results)",
+        help="where results go: a folder, or a URL such as s3://bucket/prefix (default: results)",
     )
     mismatch_option(group)
 
@@ -123,10 +125,10 @@ def results_option(command: Options) -> None:
     """Stored results."""
     command.add_argument(
         "--results",
-        type=Path,
+        type=place_of,
         default=Path("results"),
         metavar="DIR",
-        help="folder of stored results (default: results)",
+        help="stored results: a folder, or a URL such as s3://bucket/prefix (default: results)",
     )
 
 

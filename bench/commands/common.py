@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from bench.errors import BenchError
+from bench.places import Place, RemotePath
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.tables import facts_table
 from retrievers.encoder import Encoder
@@ -67,8 +68,11 @@ def is_official(dataset: Dataset, different: Sequence[str], allowed: bool) -> bo
     return not different
 
 
-def check_out(out: Path) -> None:
-    """A file cannot hold results: say so before hours of encoding."""
+def check_out(out: Place) -> None:
+    """What cannot hold results is refused before hours of encoding: a file, or a closed store."""
+    if isinstance(out, RemotePath):
+        out.check_writable()
+        return
     nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise BenchError(f"{nearest} is a file, and results go into a folder", "change --out")

@@ -16,6 +16,7 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import results_of, run_file_facts
 from bench.errors import BenchError, ExitCode
 from bench.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.places import place_of
 from bench.results import RESULT_FILE, Protocol
 from bench.runs import read_run
 from bench.suites import with_inner
@@ -85,7 +86,7 @@ def _found(name: str, options: argparse.Namespace, dataset: Dataset | None) -> _
         return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
     stored = results_of(name, options.results)
     models = {one.result.model for one in stored.values()}
-    short = models.pop() if path.exists() and len(models) == 1 else name
+    short = models.pop() if len(models) == 1 and place_of(name).exists() else name
     return _Found(name, short, {key: Entry.of(one) for key, one in stored.items()})
 
 

@@ -5,13 +5,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.decisions.statistics import Floats
 from bench.errors import BenchError
+from bench.places import Place, files_below, place_of
 from bench.results import RESULT_FILE, RUN_FILE, Protocol, Result, load, load_scores
 from bench.runs import Run, read_run
 
@@ -26,7 +26,7 @@ HASHED = re.compile("sha256|files|run file")  # fields that no one types
 class Stored:
     """A result and the folder that holds it."""
 
-    folder: Path
+    folder: Place
     result: Result
 
     @property
@@ -43,7 +43,7 @@ class Stored:
         return read_run(self.folder / RUN_FILE)
 
 
-def find_results(root: Path, model: str = "") -> list[Stored]:
+def find_results(root: Place, model: str = "") -> list[Stored]:
     """Results in a folder and all folders below it, in the order of their paths.
 
     Args:
@@ -52,16 +52,16 @@ def find_results(root: Path, model: str = "") -> list[Stored]:
     Raises:
         BenchError: a record is damaged or of another schema.
     """
-    folders = (path.parent for path in sorted(root.rglob(RESULT_FILE)))
+    folders = (path.parent for path in files_below(root, RESULT_FILE))
     found = (Stored(folder, load(folder)) for folder in folders if _is_of(folder, model))
     return [one for one in found if model in ("", one.result.model)]
 
 
-def _is_of(folder: Path, model: str) -> bool:
+def _is_of(folder: Place, model: str) -> bool:
     return not model or f"/{folder.parent.as_posix()}".endswith(f"/{model}")
 
 
-def results_of(name: str, root: Path) -> dict[str, Stored]:
+def results_of(name: str, root: Place) -> dict[str, Stored]:
     """Results of what a user named, one for each collection.
 
     Args:
@@ -74,8 +74,8 @@ def results_of(name: str, root: Path) -> dict[str, Stored]:
         BenchError: there is none, or several of a collection that are not the same evaluation.
     """
     found = (find_results(root, name) or _chosen(name, root)) if name else []
-    if name and not found and Path(name).exists():
-        found = _in_folder(Path(name))
+    if name and not found and place_of(name).exists():
+        found = _in_folder(place_of(name))
     if not found:
         raise _nothing(name, root)
     collections = dict.fromkeys(one.collection for one in found)
@@ -85,7 +85,7 @@ def results_of(name: str, root: Path) -> dict[str, Stored]:
     }
 
 
-def _chosen(name: str, root: Path) -> list[Stored]:
+def _chosen(name: str, root: Place) -> list[Stored]:
     """Results of a model that meet each condition after its name."""
     model, *conditions = name.split(CHOICE)
     found = find_results(root, model) if conditions and model else []
@@ -106,7 +106,7 @@ def _meets(result: Result, condition: str) -> bool:
     return facts(result).get(field, "").lower() == value.lower()
 
 
-def _in_folder(path: Path) -> list[Stored]:
+def _in_folder(path: Place) -> list[Stored]:
     """Results of one model in a folder, or the one whose ``result.json`` is named."""
     if path.is_file():
         if path.name != RESULT_FILE:
@@ -125,7 +125,7 @@ def _in_folder(path: Path) -> list[Stored]:
     return found
 
 
-def _nothing(name: str, root: Path) -> BenchError:
+def _nothing(name: str, root: Place) -> BenchError:
     models = sorted({one.result.model for one in find_results(root)})
     if not models:
         return BenchError(

@@ -7,7 +7,6 @@ inside a row.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -22,6 +21,7 @@ from bench.decisions.stored import (
 )
 from bench.errors import BenchError
 from bench.leaderboard.records import natural
+from bench.places import Place
 from bench.results import Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.recipe import Prompts
@@ -29,7 +29,7 @@ from retrievers.recipe import Prompts
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
-def results_in(place: Path) -> list[Stored]:
+def results_in(place: Place) -> list[Stored]:
     """All results below a folder, repeats of the same evaluation left out.
 
     Raises:
@@ -50,7 +50,7 @@ def _without_repeats(found: Iterable[Stored]) -> list[Stored]:
     for one in sorted(found, key=lambda one: one.result.conditions.time, reverse=True):
         if not any(_is_repeat(one.result, other.result) for other in kept[one.result.key]):
             kept[one.result.key].append(one)
-    return sorted((one for some in kept.values() for one in some), key=lambda one: one.folder)
+    return sorted((one for some in kept.values() for one in some), key=lambda one: str(one.folder))
 
 
 def _is_repeat(one: Result, other: Result) -> bool:
