@@ -10,8 +10,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from bench import exact
 from bench.errors import BenchError
+from bench.exact import BLOCK_BYTES, TILE_ROWS, most_candidates
+from bench.exact.tile_search import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
 from retrievers.index import POINTS_PER_CENTROID, FaissIndex, IndexSpec, import_faiss
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -149,7 +150,7 @@ def check_index_fits(
     lists = re.search(r"IVF(\d+)", spec.factory)
     built = memory_of_index(spec, rows, dim) * (1 if lists else 2)
     sample = min(rows, POINTS_PER_CENTROID * int(lists[1])) * dim * 4 if lists else 0
-    tile = min(rows, exact.TILE_ROWS) * dim * 4
+    tile = min(rows, TILE_ROWS) * dim * 4
     needed = held + max(sample, built) + tile
     if needed > budget_bytes:
         raise BenchError(
@@ -162,13 +163,13 @@ def check_index_fits(
 
 def _best_block(queries: int, k: int) -> int:
     """Enough for all queries at once, and for products of full width; at most the default."""
-    candidates = exact.CANDIDATE_BYTES * exact.most_candidates(k)
-    wanted = 2 * queries * max(candidates, exact.SCORE_BYTES * exact.PRODUCT_ROWS)
-    return max(_smallest_block(k), min(exact.BLOCK_BYTES, wanted))
+    candidates = CANDIDATE_BYTES * most_candidates(k)
+    wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
+    return max(_smallest_block(k), min(BLOCK_BYTES, wanted))
 
 
 def _smallest_block(k: int) -> int:
-    return max(SMALLEST_BLOCK_BYTES, 2 * exact.CANDIDATE_BYTES * exact.most_candidates(k))
+    return max(SMALLEST_BLOCK_BYTES, 2 * CANDIDATE_BYTES * most_candidates(k))
 
 
 def _index_bytes(index: Any) -> tuple[int, int]:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import engines, exact
-from bench.exact import ArrayVectors, exact_search
+from bench.exact import ArrayVectors, engines, exact_search, streaming, tile_search
 from retrievers.clock import Clock
 from retrievers.index import Hits
 from tests.benchmarks.search_in_budget import FileVectors
@@ -55,8 +54,8 @@ def test_no_tile_block_or_product_size_changes_ids_order_or_scores(
     vectors, queries, tie_rank = corpus
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "PRODUCT_ROWS", product_rows)
-        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(tile_search, "PRODUCT_ROWS", product_rows)
+        patch.setattr(tile_search, "SLACK", slack)
         hits = exact_search(
             ArrayVectors(vectors),
             queries,
@@ -81,7 +80,7 @@ def test_an_engine_alone_and_products_beside_it_give_the_same_hits(k, monkeypatc
     with_torch = pytest.importorskip("torch") and engines.with_torch("cpu")
     # The way of a GPU, which proposes for every tile, with both engines on this processor.
     for knn in (engines.engine("cpu"), with_torch):
-        monkeypatch.setattr(exact, "engine", lambda device, knn=knn: knn)
+        monkeypatch.setattr(streaming, "engine", lambda device, knn=knn: knn)
         for device in ("cpu", "cuda"):
             hits = exact_search(
                 ArrayVectors(vectors), vectors[:8], k, tie_rank, device=device, tile_rows=1999

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench import exact, search
+from bench import search
 from bench.errors import BenchError
-from bench.exact import ArrayVectors, exact_search
+from bench.exact import ArrayVectors, exact_search, rescoring, tile_search
+from bench.exact.bounds import dot_error
 from bench.search import approximate, canonical, drop_self, order, recall
 from retrievers.errors import RetrieverError
 from retrievers.index import Hits
@@ -75,7 +76,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
 def test_exact_search_equals_brute_force_in_scores_and_ids(problem, slack, block_bytes):
     vectors, queries, ids, k, tile_rows = problem
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "SLACK", slack)
+        patch.setattr(tile_search, "SLACK", slack)
         hits = exact_search(
             ArrayVectors(vectors),
             queries,
@@ -144,7 +145,7 @@ def nearly_tied(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypatch):
-    monkeypatch.setattr(exact, "SLACK", 1)
+    monkeypatch.setattr(tile_search, "SLACK", 1)
     vectors, query = nearly_tied(400, 48)
     k = 10
     scores = (vectors.astype(np.float64) * query).sum(axis=1).astype(np.float32)
@@ -161,7 +162,7 @@ def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypa
 def test_the_error_bound_holds_for_faiss_and_numpy_and_is_not_wasteful():
     vectors, query = nearly_tied(2000, 384)
     norm = np.linalg.norm(vectors.astype(np.float64), axis=1).max()
-    bound = exact._dot_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
+    bound = dot_error(384, np.linalg.norm(query.astype(np.float64), axis=1), norm)[0]
     truth = (vectors.astype(np.float64) * query).sum(axis=1)
     scores, rows = faiss.knn(query, vectors, 2000, metric=faiss.METRIC_INNER_PRODUCT)
     assert np.abs(scores[0] - truth[rows[0]]).max() <= bound
@@ -175,7 +176,7 @@ def test_a_block_of_queries_or_candidates_never_changes_a_ranking(monkeypatch):
     queries = rng.standard_normal((23, 17)).astype(np.float32)
     tie_rank = rng.permutation(500)
     whole = exact_search(ArrayVectors(vectors), queries, 20, tie_rank)
-    monkeypatch.setattr(exact, "RESCORE_BYTES", 1)
+    monkeypatch.setattr(rescoring, "RESCORE_BYTES", 1)
     for block_bytes in (1, 40_000, 1 << 20):
         hits = exact_search(
             ArrayVectors(vectors), queries, 20, tie_rank, tile_rows=90, block_bytes=block_bytes

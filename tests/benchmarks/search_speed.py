@@ -24,8 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import exact
-from bench.exact import ArrayVectors, exact_search
+from bench.exact import TILE_ROWS, ArrayVectors, exact_search, tile_search
 
 
 def clusters(rows: int, dim: int, seed: int) -> np.ndarray:
@@ -65,13 +64,13 @@ def main() -> None:
     for name, default in (("rows", 300_000), ("dim", 384), ("queries", 1000), ("depth", 1000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slack", type=int, default=exact.SLACK)
-    parser.add_argument("--tile-rows", type=int, nargs="*", default=[exact.TILE_ROWS])
+    parser.add_argument("--slack", type=int, default=tile_search.SLACK)
+    parser.add_argument("--tile-rows", type=int, nargs="*", default=[TILE_ROWS])
     options = parser.parse_args()
     documents = clusters(options.rows, options.dim, seed=1)
     queries = clusters(options.queries, options.dim, seed=2)
     tie_rank = np.random.default_rng(3).permutation(options.rows)
-    exact.SLACK = options.slack
+    tile_search.SLACK = options.slack
     inner = faiss.METRIC_INNER_PRODUCT
     jobs: dict[str, Callable[[], object]] = {
         "faiss.knn": lambda: faiss.knn(queries, documents, options.depth, metric=inner),
