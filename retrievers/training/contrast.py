@@ -54,7 +54,8 @@ def gathered(vectors: Tensor) -> tuple[Tensor, int]:
         return vectors, 0
     from torch.distributed.nn.functional import all_gather
 
-    return torch.cat(all_gather(vectors)), distributed.get_rank() * len(vectors)
+    parts: tuple[Tensor, ...] = all_gather(vectors)  # type: ignore[no-untyped-call]
+    return torch.cat(parts), distributed.get_rank() * len(vectors)
 
 
 def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:

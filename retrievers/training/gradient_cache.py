@@ -1,37 +1,36 @@
-"""Gradient caching: a contrastive loss over a batch that does not fit (Gao et al., 2021).
+"""Gradient caching: a loss over a batch whose activations would not fit.
 
-arXiv 2101.06983. The batch is cut into sub-batches. First every sub-batch is encoded and only its
-vectors are kept; then the loss over all vectors is differentiated with respect to them (that is
-the cache); then each sub-batch is encoded again, with the same dropout, and the cached gradients
-flow through it. Memory is that of one sub-batch and of all vectors; the time is one more forward
-pass; the gradient is that of the whole batch.
+Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+Setup", 2021, https://arxiv.org/abs/2101.06983. The batch is cut into sub-batches. Each is encoded
+and only its outputs are kept; the loss of all outputs is differentiated with respect to them (the
+cache); then each sub-batch is encoded again, with the same dropout, and its part of the cache
+flows back through it. Memory is that of one sub-batch, the price is a second forward pass, and
+the gradient is that of the whole batch.
 
-In PyTorch this is a checkpoint around each sub-batch: autograd itself keeps the order, the state
-of the random numbers and the scaling of the loss, so that it works inside any trainer.
+Here autograd itself does this, by a checkpoint around each sub-batch, which keeps the state of the
+random numbers. So it needs nothing from the trainer, and scaled losses, gradient accumulation and
+several processes work as ever.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-Encode = Callable[..., tuple[Tensor, ...]]
 
-
-def in_sub_batches(encode: Encode, batch: Sequence[Tensor], rows: int | None) -> tuple[Tensor, ...]:
-    """The outputs of ``encode(*batch)``, ``rows`` rows at a time.
+def in_sub_batches(
+    encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
+) -> tuple[Tensor, ...]:
+    """What ``encode(*batch)`` returns, computed ``size`` rows at a time.
 
     Args:
-        encode: gives for ``(n, ...)`` inputs a tuple of ``(n, ...)`` outputs, row by row.
-        batch: inputs of equal length.
-        rows: length of a sub-batch; None encodes all at once and keeps every activation.
-
-    Returns:
-        What ``encode`` returns, its sub-batches joined along the first axis.
+        encode: gives ``(rows, ...)`` outputs, each row from the same row of its inputs alone.
+        batch: inputs with equally many rows.
+        size: rows of a sub-batch; None encodes all at once.
     """
-    if rows is None:
+    if size is None:
         return encode(*batch)
-    parts = zip(*(tensor.split(rows) for tensor in batch), strict=True)
+    parts = zip(*(torch.split(rows, size) for rows in batch), strict=True)
     outputs = [checkpoint(encode, *part, use_reentrant=False) for part in parts]
     return tuple(torch.cat(pieces) for pieces in zip(*outputs, strict=True))

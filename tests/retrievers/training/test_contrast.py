@@ -1,0 +1,106 @@
+"""Contrastive losses against sums over pairs, and across processes."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, distributed
+from torch.multiprocessing.spawn import spawn
+
+from retrievers.training.contrast import contrast, cosine_contrast, gathered, span_contrast
+
+
+def vectors(count: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 5, generator=random, dtype=torch.float64)
+
+
+def slow_contrast(anchors: Tensor, candidates: Tensor, temperature: float) -> float:
+    total = 0.0
+    for i, anchor in enumerate(anchors):
+        below = sum(math.exp(float(anchor @ other) / temperature) for other in candidates)
+        total -= math.log(math.exp(float(anchor @ candidates[i]) / temperature) / below)
+    return total / len(anchors)
+
+
+def slow_span_contrast(spans: Tensor) -> float:
+    total = 0.0
+    documents = len(spans) // 2
+    for i in range(documents):
+        for j in (0, 1):
+            own, other = spans[2 * i + j], spans[2 * i + 1 - j]
+            below = 0.0
+            for k in range(documents):
+                for m in (0, 1):
+                    if (k, m) != (i, j):
+                        below += math.exp(float(own @ spans[2 * k + m]))
+            total -= math.log(math.exp(float(own @ other)) / below)
+    return total / (2 * documents)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_contrast_is_the_sum_over_pairs(temperature: float) -> None:
+    anchors, candidates = vectors(6), vectors(6, seed=1)
+    expected = slow_contrast(anchors, candidates, temperature)
+    assert float(contrast(anchors, candidates, temperature)) == pytest.approx(expected, abs=1e-10)
+
+
+def test_cosine_contrast_ignores_lengths() -> None:
+    anchors, candidates = vectors(6), vectors(6, seed=1)
+    units = [side / side.norm(dim=1, keepdim=True) for side in (anchors, candidates)]
+    expected = slow_contrast(units[0], units[1], 0.05)
+    found = cosine_contrast(3 * anchors, candidates / 7, 0.05)
+    assert float(found) == pytest.approx(expected, abs=1e-10)
+
+
+def test_span_contrast_is_the_sum_over_spans() -> None:
+    spans = vectors(8)
+    assert float(span_contrast(spans)) == pytest.approx(slow_span_contrast(spans), abs=1e-10)
+
+
+def test_a_span_is_not_its_own_negative() -> None:
+    """With one document the only candidate is the other span, so that nothing is left to learn."""
+    spans = (100 * vectors(2)).requires_grad_()
+    loss = span_contrast(spans)
+    loss.backward()
+    assert float(loss) == 0
+    assert spans.grad is not None
+    assert not spans.grad.any()
+
+
+def test_large_scores_keep_their_precision_under_autocast() -> None:
+    spans = 10 * vectors(8).float()
+    expected = span_contrast(spans)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(span_contrast(spans), expected)
+
+
+def test_without_other_processes_the_vectors_are_one_s_own() -> None:
+    own = vectors(3)
+    everyone, first = gathered(own)
+    assert everyone is own
+    assert first == 0
+
+
+def one_process(rank: int, folder: str) -> None:
+    """Half of the documents; keeps its loss and gradient."""
+    store = distributed.FileStore(f"{folder}/store", 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    own = vectors(8)[4 * rank : 4 * rank + 4].clone().requires_grad_()
+    loss = span_contrast(own)
+    loss.backward()
+    torch.save((loss.detach(), own.grad), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_two_processes_contrast_with_each_other_s_spans(tmp_path: Path) -> None:
+    spawn(one_process, (str(tmp_path),), nprocs=2)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    whole = vectors(8).requires_grad_()
+    loss = span_contrast(whole)
+    loss.backward()
+
+    torch.testing.assert_close((parts[0][0] + parts[1][0]) / 2, loss.detach())
+    # a trainer averages the gradients of its processes
+    torch.testing.assert_close(torch.cat([parts[0][1], parts[1][1]]) / 2, whole.grad)
