@@ -31,6 +31,7 @@ from retrievers.clock import Clock
 from retrievers.encoder import Encoder
 from retrievers.index import FaissIndex, Hits, IndexSpec, import_faiss
 from retrievers.model import Model
+from retrievers.parameters import COUNTING, Parameters, count_parameters
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 RECALL_DEPTHS = (10, 100, 1000)
@@ -116,6 +117,7 @@ def evaluate(
             **stages.seconds,
         ),
         conditions=conditions_here(options.device),
+        parameters=parameters_of(model, encoder, store),
         **msgspec.structs.asdict(standing),
     )
     return Evaluation(result, scores, run)
@@ -193,6 +195,18 @@ def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
             "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
         )
     return found
+
+
+def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:
+    """How many parameters a model has: counted once for an encoder, then read from the store."""
+    if encoder is None or model.recipe.encoder:
+        return count_parameters(model)
+
+    def count() -> dict[str, Any]:
+        counted: dict[str, Any] = msgspec.to_builtins(count_parameters(model))
+        return counted
+
+    return msgspec.convert(store.remember(encoder, f"parameters {COUNTING}", count), Parameters)
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:

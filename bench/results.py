@@ -4,7 +4,7 @@ One folder per evaluation: ``result.json`` (schema below), ``per_query.parquet``
 one column a measure, nothing rounded) and ``run.trec.gz``. Results compare only under the same
 `Protocol`; recipes may differ and are shown.
 
-History of the schema: 1, the first.
+History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of older records.
 """
 
 import hashlib
@@ -22,13 +22,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.atomic import replacing
 from bench.errors import BenchError
+from bench.places import Place, RemotePath, replacing
 from bench.runs import Run, check_writable, write_run
 from bench.scoring import Scores
+from retrievers.parameters import Parameters
 from retrievers.recipe import Recipe
 
-SCHEMA = 1
+SCHEMA = 2
+OLDEST = 1  # schema that is still read
 LIBRARIES = (
     "torch",
     "transformers",
@@ -124,6 +126,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         unanswered: queries without any document; they score 0.
         ignored: queries of a run file without judgements; they count nowhere.
         preflight: what the checks before encoding found.
+        parameters: of the model; None where they are not known.
     """
 
     schema: int = SCHEMA
@@ -146,6 +149,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     preflight: dict[str, Any]
     timings: Timings
     conditions: Conditions
+    parameters: Parameters | None = None
 
     @property
     def key(self) -> str:
@@ -154,23 +158,29 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return hashlib.sha256(content).hexdigest()[:12]
 
 
-def save(result: Result, scores: Scores, run: Run, out: Path) -> Path:
+def save(result: Result, scores: Scores, run: Run, out: Place) -> Place:
     """Write an evaluation below ``out``; returns its folder. ``result.json`` goes last.
+
+    On a local disk it takes the place of an earlier one of its key. In a store, where several
+    machines may write at once, it gets a folder of its own: readers choose the newest.
 
     Raises:
         BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
     """
+    content = msgspec.json.format(msgspec.json.encode(result), indent=1)
     folder = place(out, result.protocol.collection, result.model) / result.key
+    if isinstance(folder, RemotePath):
+        folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
     write_run(run, folder / RUN_FILE, result.model)
     columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
     with replacing(folder / SCORES_FILE) as file:
         pq.write_table(pa.table(columns), file)
     with replacing(folder / RESULT_FILE) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(result), indent=1))
+        file.write(content)
     return folder
 
 
-def place(out: Path, collection: str, model: str) -> Path:
+def place(out: Place, collection: str, model: str) -> Place:
     """Folder of the results of one model on one collection.
 
     Raises:
@@ -187,8 +197,10 @@ def place(out: Path, collection: str, model: str) -> Path:
     return out / collection / model
 
 
-def load(folder: Path) -> Result:
+def load(folder: Place) -> Result:
     """Read the record of an evaluation from its folder, or from its ``result.json``.
+
+    A record of an older schema is read as one of this schema.
 
     Raises:
         BenchError: no record, a damaged one, or one of another schema.
@@ -197,16 +209,17 @@ def load(folder: Path) -> Result:
     try:
         content = path.read_bytes()
         stated = msgspec.json.decode(content, type=dict[str, Any]).get("schema")
-        if stated != SCHEMA:
-            raise BenchError(f"{path} has schema {stated}, this version reads {SCHEMA}")
-        return msgspec.json.decode(content, type=Result)
+        if stated not in range(OLDEST, SCHEMA + 1):
+            raise BenchError(f"{path} has schema {stated}, this version reads {SCHEMA} and older")
+        found = msgspec.json.decode(content, type=Result)
+        return msgspec.structs.replace(found, schema=SCHEMA)
     except OSError as error:
         raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} is not a result: {error}") from error
 
 
-def load_scores(folder: Path) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray[np.float64]]]:
+def load_scores(folder: Place) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray[np.float64]]]:
     """Query ids and, by measure, the value of each query, as they were computed.
 
     Raises:
@@ -214,7 +227,7 @@ def load_scores(folder: Path) -> tuple[tuple[str, ...], Mapping[str, npt.NDArray
     """
     path = folder / SCORES_FILE
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path if isinstance(path, Path) else path.open())
     except (OSError, pa.ArrowInvalid) as error:
         raise BenchError(f"cannot read the values of the queries in {path}: {error}") from error
     values = {name: table[name].to_numpy() for name in table.column_names if name != "query_id"}

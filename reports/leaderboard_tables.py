@@ -40,6 +40,8 @@ CSV_FIELDS = (
     "tie_high",
     "tokens_per_s",
     "search_ms",
+    "parameters",
+    "adapter_parameters",
     "official",
     "title_track",
     *RECIPE,
@@ -155,11 +157,22 @@ def _protocols(board: Board) -> str:
 
 def _extra(row: Row) -> dict[str, str]:
     judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
+    known = row.parameters
     return {
+        "parameters": size(known.total) if known else "unknown",
+        "of the adapter": size(known.adapter) if known and known.adapter else "",
         "lowest judged@10": number(min(judged)) if judged else "",
         "tokens/s": f"{row.tokens_per_s:,.0f}" if row.tokens_per_s else "",
         "on": row.speed_device,
     }
+
+
+def size(parameters: int) -> str:
+    """A number of parameters: ``22.7 M``."""
+    for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if parameters >= unit:
+            return f"{parameters / unit:.1f}{name}"
+    return str(parameters)
 
 
 def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> list[list[str]]:
@@ -197,7 +210,10 @@ def comma_separated(board: Board, measure: str) -> str:
 
 
 def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]]:
-    recipe = {name: row.recipe.get(name, "") for name in RECIPE}
+    recipe: dict[str, object] = {name: row.recipe.get(name, "") for name in RECIPE}
+    if row.parameters:
+        recipe["parameters"] = row.parameters.total
+        recipe["adapter_parameters"] = row.parameters.adapter
     for place in places(board):
         shown = board.measure_of(place, measure)
         known = {"model": row.model, "row": row.name, "name": place.name, "measure": shown}

@@ -1,6 +1,7 @@
 """Options of the commands that read stored results: ``compare``, ``check``, ``leaderboard``."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from bench.arguments.shared import (
     device_option,
     memory_option,
     mismatch_option,
+    not_negative,
     place_options,
     positive,
     recipe_options,
@@ -21,9 +23,15 @@ CHECK_EXAMPLES = """\
 examples:
   python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
   python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
+  python -m bench check path/to/ckpt --like minilm --baseline minilm --speed --slower 1.05
+  python -m bench check path/to/ckpt --like minilm --baseline minilm --quick --budget 5m
   python -m bench check minilm --baseline published --expect-same
 
-`bench/decisions/verdicts.py` has the table from what is found to the exit code.
+exit codes: 0 may ship, 1 regression, 2 bad input, 3 inconclusive (and always with --quick where no
+loss is clear), 4 an evaluation or a baseline is missing, 5 not the checkpoint that it claims to be.
+`bench/decisions/verdicts.py` has the table from what is found to the exit code. In JUnit XML a
+regression is a failure, missing and drift are errors, inconclusive is skipped; each has its word as
+type, and first in its message.
 """
 
 COMPARE_EXAMPLES = """\
@@ -101,6 +109,8 @@ def add_check(commands: Any) -> None:
         help="collections, suites or folders (default: the baseline's)",
     )
     _terms(check)
+    _first_look(check)
+    _speed(check)
     check.add_argument("--markdown", type=Path, metavar="FILE", help="for a pull request")
     check.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML")
     results_option(check)
@@ -152,6 +162,70 @@ def _terms(check: argparse.ArgumentParser) -> None:
     resampling_options(group)
 
 
+def _first_look(check: argparse.ArgumentParser) -> None:
+    """Parts of collections."""
+    group = check.add_argument_group("a first look")
+    group.add_argument(
+        "--quick",
+        action="store_true",
+        help="on parts of the collections (judged documents, hard candidates of BM25 and of two "
+        "stored models, a random sample), by rule loss; never exits 0",
+    )
+    group.add_argument(
+        "--budget",
+        type=duration,
+        default=300.0,
+        metavar="TIME",
+        help="of --quick: about how long encoding may take, such as 90s, 5m or 1h (default: 5m)",
+    )
+
+
+def _speed(check: argparse.ArgumentParser) -> None:
+    """Beside the baseline, on this machine."""
+    group = check.add_argument_group("speed")
+    group.add_argument(
+        "--speed",
+        action="store_true",
+        help="time both models by turns here: encoding and answering; part of the decision",
+    )
+    group.add_argument(
+        "--slower",
+        type=times,
+        default=1.1,
+        metavar="X",
+        help="times as long as the baseline that is allowed (default: 1.1)",
+    )
+    group.add_argument(
+        "--speed-time",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="how long to measure (default: 30s)",
+    )
+    group.add_argument(
+        "--baseline-model",
+        metavar="MODEL",
+        help="the baseline's card, folder or Hub id, where its name is none",
+    )
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m`` or ``1.5h``."""
+    found = re.fullmatch(r"(\d+\.?\d*)([smh]?)", text)
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no time like 90s, 5m or 1h")
+    return seconds
+
+
+def times(text: str) -> float:
+    """A factor of 1 or more."""
+    found = float(text) if re.fullmatch(r"\d+\.?\d*", text) else 0.0
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return found
+
+
 def add_leaderboard(commands: Any) -> None:
     """Stored results as tables or pages."""
     board = add_command(
@@ -190,4 +264,21 @@ def add_leaderboard(commands: Any) -> None:
         metavar="ROW",
         help="compare these two rows as well as neighbours; repeatable",
     )
+    board.add_argument(
+        "--changed",
+        type=not_negative,
+        default=3,
+        metavar="N",
+        help="on pages of pairs, queries on which each is better by most (default: 3)",
+    )
     resampling_options(board)
+    group = board.add_argument_group("places")
+    group.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where collections lie, for texts of queries (default: $BENCH_DATA)",
+    )
+    group.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="of `run` (default: $BENCH_CACHE)"
+    )

@@ -12,6 +12,9 @@ from bench.errors import BenchError, ExitCode
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.records import Board
 from bench.leaderboard.rows import columns, results_in
+from bench.leaderboard.texts import at_hand
+from bench.results import Protocol
+from datasets_cfg.dataset import Dataset
 from reports.leaderboard_site import is_free, write_site
 from reports.leaderboard_tables import comma_separated, latex, markdown
 from reports.plots import can_plot, draw
@@ -25,7 +28,7 @@ def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
     kind = "json" if options.json else options.format
     if kind == "html":
         _check_place(options.out)
-    board = _board(options, kind)
+    board = _board(options, kind, cache_dir)
     if kind == "html":
         _write(board, options)
     elif kind == "json":
@@ -41,14 +44,19 @@ def _check_place(out: Path) -> None:
         raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
 
 
-def _board(options: argparse.Namespace, kind: str) -> Board:
+def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
     stored = results_in(options.results)
     site = kind == "html"
     pairs = tuple((a, b) for a, b in options.pair)
-    choice = Choice(options.suite, options.measure, site, site, pairs)
+    choice = Choice(options.suite, options.measure, site, site, pairs, options.changed)
     resampling = Resampling(options.resamples, options.seed)
+
+    def opened(protocol: Protocol) -> Dataset | str:
+        return at_hand(protocol, cache_dir, options.data_dir)
+
+    look = opened if site or (kind == "json" and pairs) else None
     with tqdm(desc="resampling", total=len(columns(stored)), unit=" collections") as bar:
-        return assemble(stored, all_cards(), choice, resampling, bar.update)
+        return assemble(stored, all_cards(), choice, resampling, bar.update, look)
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:

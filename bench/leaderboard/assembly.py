@@ -12,6 +12,7 @@ from bench.decisions.stored import Stored, protocol_facts
 from bench.errors import BenchError
 from bench.leaderboard.groups import Standing, Standings, standings
 from bench.leaderboard.pairs import PairWork
+from bench.leaderboard.queries import OpenDataset, QueryWork
 from bench.leaderboard.records import (
     MAIN,
     Board,
@@ -40,6 +41,7 @@ class Choice(msgspec.Struct, frozen=True):
         every_measure: also intervals of the measures that are not main.
         neighbours: also compare each row with the next one of the headline.
         pairs: names of rows to compare besides.
+        changed: queries of a pair that changed most, each way; 0 for none.
     """
 
     suite: str = ""
@@ -47,6 +49,7 @@ class Choice(msgspec.Struct, frozen=True):
     every_measure: bool = False
     neighbours: bool = False
     pairs: tuple[tuple[str, str], ...] = ()
+    changed: int = 3
 
 
 def assemble(
@@ -55,12 +58,15 @@ def assemble(
     choice: Choice,
     resampling: Resampling,
     advance: Callable[[int], None] = lambda done: None,
+    opened: OpenDataset | None = None,
 ) -> Board:
     """Make a leaderboard.
 
     Args:
         cards: by name of model.
         advance: called with 1 after each column.
+        opened: finds the collection of a protocol, or says why it is not at hand; None where no
+            pair is looked at query by query.
 
     Raises:
         BenchError: nothing is left to show, or values of queries are damaged.
@@ -71,10 +77,16 @@ def assemble(
     _check_measure(choice.measure, layout.columns)
     suites = [suite.name for suite in layout.suites]
     plain = layout.board({}, (), resampling)
-    work = PairWork(_pairs(plain, choice), {name: suite_weights(name) for name in suites})
+    queries = QueryWork(layout.by_row, choice.pairs, opened, choice.changed) if opened else None
+    work = PairWork(
+        _pairs(plain, choice),
+        {name: suite_weights(name) for name in suites},
+        queries.look if queries else None,
+    )
     wanted = {column.name: _wanted(column, choice) for column in layout.columns}
     stand = standings(layout.by_row, wanted, suites, work, resampling, advance)
-    return layout.board(stand, work.pairs(), resampling)
+    made = layout.board(stand, work.pairs(), resampling)
+    return msgspec.structs.replace(made, texts=queries.texts if queries else {})
 
 
 class _Layout:
@@ -257,6 +269,7 @@ def _row(
         trained_on=card.trained_on if card else (),
         tokens_per_s=speed,
         speed_device=device,
+        parameters=next((one.parameters for one in results.values() if one.parameters), None),
     )
 
 

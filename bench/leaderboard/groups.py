@@ -99,12 +99,12 @@ def standings(
     weights = {suite: some for suite, some in weights.items() if _is_filled(by_row, some)}
     for column in wanted:
         results = {row: cells[column] for row, cells in by_row.items() if column in cells}
-        for measure, scores, means in _resampled(
+        for measure, ids, scores, means in _resampled(
             results, wanted[column], resampling, stream_of(column)
         ):
             found[column, measure] = _stand(means)
             if measure == wanted[column][0]:
-                pairs.add(column, measure, means.rows, scores, means.drawn)
+                pairs.add(column, measure, means.rows, ids, scores, means.drawn)
             for suite, shares in weights.items():
                 if column in shares:
                     earlier = sums.get((suite, measure))
@@ -138,8 +138,8 @@ def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[s
 
 def _resampled(
     by_row: Mapping[str, Stored], measures: Sequence[str], resampling: Resampling, stream: int
-) -> Iterator[tuple[str, Floats, _Means]]:
-    """Measure, scores by query and row, and means, of the rows that have values of queries.
+) -> Iterator[tuple[str, list[str], Floats, _Means]]:
+    """Measure, ids, scores by query and row, and means, of the rows that have values of queries.
 
     All measures are resampled at once: drawing the queries takes longer than the products.
     """
@@ -148,13 +148,14 @@ def _resampled(
     cells = [(name, row) for name in measures for row in known if name in known[row][1]]
     if not cells:
         return
-    scores = _aligned([(known[row], name) for name, row in cells], by_row[cells[0][1]].folder)
+    ids = sorted(known[cells[0][1]][0])
+    scores = _aligned(ids, [(known[row], name) for name, row in cells], by_row[cells[0][1]].folder)
     drawn = resample(scores, resampling, stream)
     for measure in dict.fromkeys(name for name, _ in cells):
         own = [place for place, (name, _) in enumerate(cells) if name == measure]
         some = Resampled(drawn.bootstrap[:, own], drawn.flipped[:, own])
         names = tuple(cells[place][1] for place in own)
-        yield measure, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
+        yield measure, ids, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
 
 
 def _load(one: Stored) -> Values | None:
@@ -162,14 +163,14 @@ def _load(one: Stored) -> Values | None:
     return one.scores() if (one.folder / SCORES_FILE).exists() else None
 
 
-def _aligned(cells: Sequence[tuple[Values, str]], folder: Path) -> Floats:
+def _aligned(ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Path) -> Floats:
     """Scores float64 ``(queries, cells)``, the queries sorted, so that no order changes a draw.
 
     Args:
+        ids: of the queries, sorted.
         cells: values of a row, and a measure.
         folder: of the first row.
     """
-    ids = sorted(cells[0][0][0])
     orders: dict[tuple[str, ...], list[int]] = {}
     columns = []
     for (own, values), measure in cells:

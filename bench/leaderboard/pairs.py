@@ -1,17 +1,18 @@
-"""Pairs of rows compared while the resamples of a collection are at hand.
+"""Pairs of rows compared while the scores and resamples of a collection are at hand.
 
 Of a suite, each pair keeps weighted sums of its resampled differences, not those of every member.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bench.decisions.statistics import Differences, Floats, Paired, Resampled, holm, paired
-from bench.leaderboard.records import Pair, Versus
+from bench.leaderboard.records import OnQueries, Pair, Versus
 
 Names = tuple[str, str]
+Look = Callable[[str, str, Names, Sequence[str], Floats], OnQueries]
 
 
 @dataclass
@@ -48,21 +49,33 @@ class PairWork:
     Args:
         pairs: names of rows.
         shares: weight of each collection, by suite; suites that are not whole come to nothing.
+        look: at single queries, as `QueryWork.look`; None for not at all.
     """
 
     def __init__(
-        self, pairs: Sequence[Names], shares: Mapping[str, Mapping[str, float]] | None = None
+        self,
+        pairs: Sequence[Names],
+        shares: Mapping[str, Mapping[str, float]] | None = None,
+        look: Look | None = None,
     ) -> None:
-        self._shares = shares or {}
+        self._shares, self._look = shares or {}, look
         self._found: dict[Names, dict[str, Versus]] = {pair: {} for pair in pairs}
+        self._queries: dict[Names, list[OnQueries]] = {pair: [] for pair in pairs}
         self._sums: dict[tuple[Names, str], _OnSuite] = {}
 
     def add(
-        self, column: str, measure: str, rows: Sequence[str], scores: Floats, drawn: Resampled
+        self,
+        column: str,
+        measure: str,
+        rows: Sequence[str],
+        ids: Sequence[str],
+        scores: Floats,
+        drawn: Resampled,
     ) -> None:
         """Compare on one collection.
 
         Args:
+            ids: of the queries, sorted.
             scores: float64 ``(queries, rows)``.
             drawn: resampled means, a column for each of the rows.
         """
@@ -73,6 +86,9 @@ class PairWork:
                 tables = (scores, drawn.bootstrap, drawn.flipped)
                 part = Differences(*(table[:, a] - table[:, b] for table in tables))
                 found[column] = Versus(column, measure, paired([part]))
+                if self._look:
+                    own = self._look(column, measure, pair, ids, scores[:, [a, b]])
+                    self._queries[pair].append(own)
                 for suite in (name for name, share in self._shares.items() if column in share):
                     total = self._sums.setdefault((pair, suite), _OnSuite())
                     total.add(self._shares[suite][column], part)
@@ -80,7 +96,11 @@ class PairWork:
     def pairs(self) -> tuple[Pair, ...]:
         """What was found, suites first, p of the collections corrected for their number."""
         return tuple(
-            Pair(*pair, (*self._whole(pair), *_corrected(list(found.values()))))
+            Pair(
+                *pair,
+                (*self._whole(pair), *_corrected(list(found.values()))),
+                tuple(self._queries[pair]),
+            )
             for pair, found in self._found.items()
         )
 

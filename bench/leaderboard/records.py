@@ -8,7 +8,9 @@ import re
 
 import msgspec
 
+from bench.decisions.changed import Changes
 from bench.decisions.statistics import Paired
+from retrievers.parameters import Parameters
 
 MAIN = ""  # stands for the main measure of each collection
 
@@ -79,6 +81,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         means: by suite, then by measure.
         trained_on: as its card says.
         tokens_per_s: over all that was encoded on one machine, named by ``speed_device``.
+        parameters: None where no result knows them.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     trained_on: tuple[str, ...]
     tokens_per_s: float | None
     speed_device: str
+    parameters: Parameters | None
 
     def score(self, place: str, measure: str) -> Score | None:
         """Score in a column or suite."""
@@ -159,12 +163,42 @@ class Versus(msgspec.Struct, frozen=True):
     p_holm: float | None = None
 
 
+class Dot(msgspec.Struct, frozen=True):
+    """Queries whose scores under two rows are nearly the same: their means, and some of them.
+
+    Attributes:
+        queries: ids of the first few.
+    """
+
+    a: float
+    b: float
+    count: int
+    queries: tuple[str, ...]
+
+
+class OnQueries(msgspec.Struct, frozen=True, kw_only=True):
+    """Two rows on the queries of one collection, by its main measure.
+
+    Attributes:
+        place: name of the column.
+        dots: all queries; their counts add up.
+        changes: queries that changed most; None where nobody asked.
+        without_rankings: why the changes have no rankings; "" where they have.
+    """
+
+    place: str
+    dots: tuple[Dot, ...]
+    changes: Changes | None
+    without_rankings: str
+
+
 class Pair(msgspec.Struct, frozen=True):
     """Two rows compared wherever both have results; suites first."""
 
     a: str
     b: str
     versus: tuple[Versus, ...]
+    queries: tuple[OnQueries, ...] = ()
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +211,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         results: how many evaluations it was made from.
         newest: time of the newest one, ISO 8601.
         resamples: behind every interval and group.
+        texts: of queries that pairs name, by column, as far as the collections were at hand.
     """
 
     measures: tuple[str, ...]
@@ -188,6 +223,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     results: int
     newest: str
     resamples: int
+    texts: dict[str, dict[str, str]] = {}
 
     def measure_of(self, place: Column | SuiteColumn, measure: str) -> str:
         """The measure that is shown in a place: the one asked for, or its main one."""

@@ -98,6 +98,7 @@ function modelTable(measure) {
       numeric: true,
       value: (row) => Number(row.recipe.max_document_tokens) || null,
     },
+    parametersColumn,
     { id: "dtype", label: "dtype", value: (row) => row.recipe.dtype },
     { id: "index", label: "index", value: (row) => row.recipe.index },
   ];

@@ -178,6 +178,7 @@ function speedColumns() {
       value: (row) => row.judged,
       fill: (row, cell) => cell.append(fixed(row.judged, 2)),
     },
+    parametersColumn,
   ];
 }
 

@@ -252,6 +252,7 @@ document
       row.title ? el("p", { class: "lead" }, row.title) : null,
       facts([
         ...Object.entries(row.recipe),
+        ["parameters", sizeOf(row)],
         ["trained on", row.trainedOn.join(", ")],
         ["encodes", row.speed ? `${grouped(row.speed)} tokens/s on ${row.device}` : ""],
       ]),

@@ -40,6 +40,40 @@ function grouped(value) {
   return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
 }
 
+// A number of parameters, with those of an adapter; a gap that says so where it is not known.
+function sizeOf(row) {
+  if (!row.parameters) return "unknown";
+  const [total, adapter] = row.parameters;
+  return adapter ? `${short(total)}, of which ${short(adapter)} in the adapter` : short(total);
+}
+
+function short(number) {
+  for (const [unit, name] of [
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
+    if (number >= unit) return `${fixed(number / unit, 1)} ${name}`;
+  }
+  return String(number);
+}
+
+const parametersColumn = {
+  id: "parameters",
+  label: "parameters",
+  note: "of the encoder, with its adapter; heads of pre-training are not counted",
+  numeric: true,
+  value: (row) => row.parameters && row.parameters[0],
+  fill: (row, cell) => {
+    if (!row.parameters) {
+      cell.append(el("span", { class: "gap", title: "its results do not say" }, "unknown"));
+      return;
+    }
+    const [total, adapter] = row.parameters;
+    cell.append(short(total), adapter ? el("small", {}, `adapter ${short(adapter)}`) : "");
+  },
+};
+
 function interval(score) {
   return score && score.low !== null ? `${fixed(score.low, 3)}–${fixed(score.high, 3)}` : "";
 }

@@ -131,6 +131,8 @@ function recipeTable() {
   const rows = [...names]
     .filter((name) => first.recipe[name] !== second.recipe[name])
     .map((name) => ({ name, values: [first.recipe[name] ?? "", second.recipe[name] ?? ""] }));
+  const sizes = [first, second].map(sizeOf);
+  if (sizes[0] !== sizes[1]) rows.push({ name: "parameters", values: sizes });
   if (!rows.length) return null;
   const columns = [
     { id: "name", label: "field", heading: true, kind: "model", value: (one) => one.name },
@@ -158,6 +160,7 @@ document
         ".",
       ),
       found.length ? pairTable() : el("p", {}, "They have no collection in common."),
+      queryView(pair.queries, [first.name, second.name]),
       recipeTable(),
     ].filter(Boolean),
   );

@@ -30,6 +30,8 @@ def options(results: Path, **changes: Any) -> argparse.Namespace:
         "suite": "",
         "measure": "",
         "pair": [],
+        "changed": 3,
+        "data_dir": None,
         "resamples": 199,
         "seed": 0,
         "json": False,

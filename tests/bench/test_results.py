@@ -29,6 +29,7 @@ from bench.results import (
 )
 from bench.runs import Run, read_run
 from bench.scoring import Scores
+from retrievers.parameters import Parameters
 from retrievers.recipe import Recipe
 
 PROTOCOL = Protocol(
@@ -75,6 +76,7 @@ RESULT = Result(
     preflight={"warnings": ["é"]},
     timings=Timings(search_s=0.5),
     conditions=CONDITIONS,
+    parameters=Parameters(12, 3),
 )
 RUN = Run.from_rows(["q1", "q1", "q2"], ["d1", "d2", "d1"], [0.1, 2.5, -1.0])
 SCORES = Scores(("q1", "q2"), {"nDCG@10": np.array([1 / 3, 0.1 + 0.2])}, 0, 0)
@@ -133,6 +135,15 @@ def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path
     path.write_text(json.dumps({"schema": schema, "of_the_future": 1}))
     with pytest.raises(BenchError, match=f"has schema {schema}, this version reads {SCHEMA}"):
         load(path)
+
+
+def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_path):
+    path = save(RESULT, SCORES, RUN, tmp_path) / RESULT_FILE
+    record = json.loads(path.read_bytes())
+    del record["parameters"]
+    path.write_text(json.dumps({**record, "schema": 1}))
+    assert load(path) == changed(parameters=None)
+    assert load(path).schema == SCHEMA
 
 
 def spoiled(content: bytes, how: str) -> bytes:

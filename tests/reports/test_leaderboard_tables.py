@@ -15,6 +15,7 @@ from bench.results import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_tables import CSV_FIELDS, _cell, _tex, comma_separated, latex, markdown
 from retrievers.card import Card, Expected
+from retrievers.parameters import Parameters
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
 
 FORUMS = expand(["beir/cqadupstack"])
@@ -72,7 +73,8 @@ def test_a_mean_stands_beside_its_zero_shot_mean_or_is_a_gap(tmp_path):
 def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
     spent = Timings(encode_documents_s=2.0, encoded_tokens=3000)
     recipe = recipe_of("a", max_document_tokens=128, dtype="bfloat16")
-    store(tmp_path, "a", "set", [0.5], recipe=recipe, timings=spent, judged_at_10=0.5)
+    known = {"timings": spent, "parameters": Parameters(22_713_216)}
+    store(tmp_path, "a", "set", [0.5], recipe=recipe, judged_at_10=0.5, **known)
     (row,) = tables(markdown(board_of(tmp_path), ""))[1]
     assert row == {
         "model": "a",
@@ -82,10 +84,23 @@ def test_recipes_and_speed_stand_in_a_table_of_their_own(tmp_path):
         "dtype": "bfloat16",
         "store_dtype": "float32",
         "index": "flat",
+        "parameters": "22.7 M",
         "lowest judged@10": "0.5000",
         "tokens/s": "1,500",
         "on": "Linux x86_64, cpu, 2 threads",
     }
+
+
+def test_parameters_of_an_adapter_are_told_and_unknown_ones_are_a_visible_gap(tmp_path):
+    store(tmp_path, "adapted", "set", [0.5], parameters=Parameters(110_077_440, 595_200))
+    store(tmp_path, "theirs", "set", [0.25], recipe=None, index="")
+    shown = {row["model"]: row for row in tables(markdown(board_of(tmp_path), ""))[1]}
+    assert shown["adapted"]["parameters"] == "110.1 M"
+    assert shown["adapted"]["of the adapter"] == "595.2 k"
+    assert (shown["theirs"]["parameters"], shown["theirs"]["of the adapter"]) == ("unknown", "")
+    lines = csv.DictReader(io.StringIO(comma_separated(board_of(tmp_path), "")))
+    counts = {line["model"]: (line["parameters"], line["adapter_parameters"]) for line in lines}
+    assert counts == {"adapted": ("110077440", "595200"), "theirs": ("", "")}
 
 
 def test_protocols_stand_in_a_table_of_their_own_and_what_is_not_official_is_marked(tmp_path):

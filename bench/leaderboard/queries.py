@@ -1,0 +1,161 @@
+"""Two rows query by query: their scores as a cloud of points, and the queries that changed most.
+
+A pair of rows may share 10,000 queries, and a site may have a hundred pairs: points that lie
+closer than can be seen are one dot, which is counted and names a few of its queries.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from textwrap import shorten
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from bench.decisions.changed import Changes, most_changed
+from bench.decisions.panels import Entry
+from bench.decisions.statistics import SAME_SCORE, Floats
+from bench.decisions.stored import Stored
+from bench.leaderboard.records import Dot, OnQueries
+from bench.results import RUN_FILE, Protocol
+from bench.runs import Run
+from datasets_cfg.dataset import Dataset
+
+GRID = 40  # dots from score 0 to 1
+NAMED = 3  # queries of a dot
+LIGHT = 8_000_000  # bytes of a run file that is read though nobody asked for the pair
+RUNS = 4  # kept at a time: neighbours share one
+NO_RUN = Run((), np.zeros(1, np.int64), pa.array([], pa.large_string()), np.zeros(0, np.float32))
+WIDTH = 300  # characters of a document
+
+Names = tuple[str, str]
+OpenDataset = Callable[[Protocol], Dataset | str]
+
+
+def dots(ids: Sequence[str], a: Floats, b: Floats) -> tuple[Dot, ...]:
+    """Points of a scatter plot, those of one cell of the grid as one.
+
+    Args:
+        ids: of the queries.
+        a, b: float64 ``(queries,)``.
+    """
+    cells = np.rint(np.stack([a, b]) * GRID).astype(np.int64)
+    code = cells[0] * (cells.max(initial=0) + 1) + cells[1]
+    _, place, counts = np.unique(code, return_inverse=True, return_counts=True)
+    means = [np.bincount(place, scores) / counts for scores in (a, b)]
+    order = np.argsort(place, kind="stable").tolist()
+    ends = counts.cumsum().tolist()
+    return tuple(
+        Dot(x, y, count, tuple(ids[one] for one in order[end - count : end][:NAMED]))
+        for x, y, count, end in zip(
+            means[0].tolist(), means[1].tolist(), counts.tolist(), ends, strict=True
+        )
+    )
+
+
+def most_different(gains: Floats, count: int) -> list[int]:
+    """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
+    order = np.argsort(-np.abs(gains), kind="stable")
+    wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
+    return [*wins[:count].tolist(), *losses[:count].tolist()]
+
+
+@dataclass
+class QueryWork:
+    """Looks at the queries of pairs, a collection after the other.
+
+    Attributes:
+        by_row: result by name of column, by name of row.
+        asked: pairs whose rankings are read however large they are.
+        opened: the collection of a protocol; or why it is not at hand.
+        count: queries that changed most, each way; 0 for none.
+        texts: of the queries that dots name, by column, as far as collections are at hand.
+    """
+
+    by_row: Mapping[str, Mapping[str, Stored]]
+    asked: Collection[Names]
+    opened: OpenDataset
+    count: int
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._open = lru_cache(maxsize=1)(self.opened)
+        self._run = lru_cache(maxsize=RUNS)(lambda row, column: self.by_row[row][column].run())
+
+    def look(
+        self, column: str, measure: str, pair: Names, ids: Sequence[str], scores: Floats
+    ) -> OnQueries:
+        """The queries of one collection under two rows.
+
+        Args:
+            ids: of all queries, sorted.
+            scores: float64 ``(queries, 2)``.
+        """
+        found = dots(ids, scores[:, 0], scores[:, 1])
+        dataset = self._open(self.by_row[pair[0]][column].result.protocol)
+        if not isinstance(dataset, str):
+            self._remember(column, dataset, found)
+        left_out = self._left_out(pair, column)
+        changes = None
+        if self.count:
+            gains = scores[:, 0] - scores[:, 1]
+            chosen = most_different(gains, self.count)
+            values = {ids[one]: scores[one] for one in chosen}
+            sides = [
+                self._entry(row, column, not left_out, measure, values, side)
+                for side, row in enumerate(pair)
+            ]
+            changes = most_changed(pair, (sides[0], sides[1]), measure, self.count, dataset)
+            changed = int((np.abs(gains) > SAME_SCORE).sum())
+            changes = msgspec.structs.replace(_shortened(changes), changed=changed)
+        return OnQueries(place=column, dots=found, changes=changes, without_rankings=left_out)
+
+    def _entry(
+        self,
+        row: str,
+        column: str,
+        ranked: bool,
+        measure: str,
+        values: Mapping[str, Floats],
+        side: int,
+    ) -> Entry:
+        """One side of a pair with the scores of a few queries only."""
+        own = {measure: np.array([scores[side] for scores in values.values()])}
+        read = ranked and bool(values)
+        return replace(
+            Entry.of(self.by_row[row][column]),
+            scores=lambda: (tuple(values), own),
+            run=lambda: self._run(row, column) if read else NO_RUN,
+        )
+
+    def _remember(self, column: str, dataset: Dataset, found: Sequence[Dot]) -> None:
+        known = self.texts.setdefault(column, {})
+        new = {query for dot in found for query in dot.queries}.difference(known)
+        if new:
+            pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+            known.update((query, text) for query, text in pairs if query in new)
+
+    def _left_out(self, pair: Names, column: str) -> str:
+        """Why the rankings are not shown; "" where they are."""
+        files = [self.by_row[row][column].folder / RUN_FILE for row in pair]
+        if not all(file.is_file() for file in files):
+            return "a result came without its ranking"
+        if pair not in self.asked and max(file.stat().st_size for file in files) > LIGHT:
+            return "the rankings are large: --pair shows them"
+        return ""
+
+
+def _shortened(changes: Changes) -> Changes:
+    """With the beginnings of the documents: a site holds those of many pairs."""
+    queries = [
+        msgspec.structs.replace(
+            query,
+            judged=tuple(
+                msgspec.structs.replace(one, text=shorten(one.text, WIDTH, placeholder=" …"))
+                for one in query.judged
+            ),
+        )
+        for query in changes.queries
+    ]
+    return msgspec.structs.replace(changes, queries=tuple(queries))

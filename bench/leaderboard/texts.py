@@ -1,0 +1,28 @@
+"""The collection behind a result, where it lies on this machine: texts for people to read."""
+
+from pathlib import Path
+
+from bench.results import Protocol
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.errors import DatasetError
+
+
+def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Dataset | str:
+    """The collection that was evaluated, with the same queries and judgements; else why not.
+
+    Nothing is downloaded.
+    """
+    try:
+        found = open_dataset(
+            protocol.collection,
+            cache_dir=cache_dir,
+            data_dir=data_dir,
+            split=protocol.split or None,
+            download=False,
+        )
+    except DatasetError:
+        return f"{protocol.collection} is not on this machine (--data-dir says where to look)"
+    here = (found.queries_sha256, found.qrels_sha256)
+    if here != (protocol.queries_sha256, protocol.qrels_sha256):
+        return f"the {protocol.collection} on this machine is not the one that was evaluated"
+    return found

@@ -1,0 +1,259 @@
+"""What the pages of a leaderboard show, as values for JSON: names once, scores as short lists."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bench.decisions.changed import Changes
+from bench.leaderboard.records import (
+    Board,
+    Cell,
+    Column,
+    Mean,
+    OnQueries,
+    Pair,
+    Row,
+    Score,
+    SuiteColumn,
+    Versus,
+)
+
+DIGITS = 6  # more than is ever shown
+DOT_DIGITS = 4
+
+Plot = tuple[str, str]  # file below the site, title
+Numbers = Mapping[str, Mapping[str, int]]  # of queries that are named, by column and id
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Paths below the site, without extension, in the order of the board."""
+
+    models: Sequence[str]
+    collections: Sequence[str]
+    pairs: Sequence[str]
+    queries: Sequence[str]
+
+
+def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) -> dict[str, Any]:
+    """All that is shown on more than one page; scores as lists, sources by number."""
+    scores = [score for row in board.rows for score in _scores(row)]
+    claimed = [*(score.source for score in scores), *(claim.source for claim in board.claims)]
+    sources = {text: number for number, text in enumerate(dict.fromkeys(claimed))}
+    places = [_suite(suite, board) for suite in board.suites]
+    places += [
+        _collection(column, page, queries)
+        for column, page, queries in zip(
+            board.columns, pages.collections, pages.queries, strict=True
+        )
+    ]
+    for number, place in enumerate(places):
+        place["id"] = number
+    return {
+        "measure": measure,
+        "measures": board.measures,
+        "results": board.results,
+        "newest": board.newest,
+        "resamples": board.resamples,
+        "sources": list(sources),
+        "places": places,
+        "rows": [
+            _row(board, row, page, sources)
+            for row, page in zip(board.rows, pages.models, strict=True)
+        ],
+        "claims": [
+            {
+                "model": claim.model,
+                "name": claim.name,
+                "measure": claim.measure,
+                "value": claim.value,
+                "source": sources[claim.source],
+            }
+            for claim in board.claims
+        ],
+        "pairs": [
+            {"rows": _rows_of(board, pair), "page": f"{page}.html"}
+            for pair, page in zip(board.pairs, pages.pairs, strict=True)
+        ],
+        "plots": [{"file": file, "title": title} for file, title in plots],
+    }
+
+
+def _scores(row: Row) -> Iterable[Score]:
+    for cell in row.cells.values():
+        yield from cell.scores.values()
+    for means in row.means.values():
+        yield from (mean.score for mean in means.values() if mean.score)
+
+
+def _suite(suite: SuiteColumn, board: Board) -> dict[str, Any]:
+    found = dict.fromkeys(key for row in board.rows for key in row.means.get(suite.name, ()))
+    return {
+        "kind": "suite",
+        "name": suite.name,
+        "title": suite.title,
+        "main": suite.main_measure,
+        "measures": list(found),
+        "members": suite.members,
+        "collections": suite.collections,
+        "official": True,
+        "main_protocol": True,
+        "track": "",
+    }
+
+
+def _collection(column: Column, page: str, queries: str) -> dict[str, Any]:
+    return {
+        "kind": "collection",
+        "name": column.name,
+        "collection": column.collection,
+        "title": column.about.get("title", ""),
+        "page": f"{page}.html",
+        "script": f"{queries}.js",
+        "main": column.main_measure,
+        "measures": column.measures,
+        "official": column.official,
+        "main_protocol": column.main,
+        "track": column.title_track,
+        "queries": column.queries,
+        "documents": column.documents,
+        "protocol": column.protocol,
+        "about": column.about,
+    }
+
+
+def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str, Any]:
+    first = len(board.suites)
+    cells = {
+        first + number: _cell(row.cells[column.name], sources)
+        for number, column in enumerate(board.columns)
+        if column.name in row.cells
+    }
+    means = {
+        number: _mean(row.means[suite.name], sources)
+        for number, suite in enumerate(board.suites)
+        if row.means.get(suite.name)
+    }
+    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
+    return {
+        "name": row.name,
+        "title": row.title,
+        "page": f"{page}.html",
+        "recipe": row.recipe,
+        "trainedOn": row.trained_on,
+        "speed": _rounded(row.tokens_per_s),
+        "device": row.speed_device,
+        "parameters": [row.parameters.total, row.parameters.adapter] if row.parameters else None,
+        "judged": _rounded(min(judged, default=None)),
+        "cells": means | cells,
+    }
+
+
+def _cell(cell: Cell, sources: dict[str, int]) -> dict[str, Any]:
+    return {
+        "s": {name: _score(score, sources) for name, score in cell.scores.items()},
+        "d": int(cell.in_domain),
+        "j": _rounded(cell.judged_at_10),
+        "t": [_rounded(cell.tie_low), _rounded(cell.tie_high)],
+        "r": cell.index_recall,
+        "u": cell.unanswered,
+        "v": _rounded(cell.tokens_per_s),
+        "m": _rounded(cell.search_ms),
+    }
+
+
+def _mean(by_measure: dict[str, Mean], sources: dict[str, int]) -> dict[str, Any]:
+    return {
+        "s": {key: _score(one.score, sources) for key, one in by_measure.items() if one.score},
+        "z": {
+            key: [_rounded(one.zero_shot), one.zero_shot_members]
+            for key, one in by_measure.items()
+            if one.score
+        },
+        "g": {key: one.missing for key, one in by_measure.items() if one.missing},
+    }
+
+
+def _score(score: Score, sources: dict[str, int]) -> list[Any]:
+    numbers = [_rounded(value) for value in (score.value, score.low, score.high)]
+    return [*numbers, score.group, score.published, sources[score.source]]
+
+
+def model_data(board: Board, row: Row) -> dict[int, Any]:
+    """What only the page of one model shows, by number of place."""
+    return {
+        number: {"facts": cell.facts, "warnings": cell.warnings}
+        for number, column in enumerate(board.columns, len(board.suites))
+        if (cell := row.cells.get(column.name))
+    }
+
+
+def _rows_of(board: Board, pair: Pair) -> list[int]:
+    """Numbers of the two rows."""
+    names = [row.name for row in board.rows]
+    return [names.index(pair.a), names.index(pair.b)]
+
+
+def pair_data(board: Board, pair: Pair, named: Numbers) -> dict[str, Any]:
+    """Two rows, a list for each place that they share, and what is known of its queries."""
+    places = [*(suite.name for suite in board.suites), *(one.name for one in board.columns)]
+    return {
+        "rows": _rows_of(board, pair),
+        "versus": [
+            [places.index(one.place), one.measure, *_difference(one)]
+            for one in pair.versus
+            if one.place in places
+        ],
+        "queries": {places.index(one.place): _queries(one, named) for one in pair.queries},
+    }
+
+
+def _queries(one: OnQueries, named: Numbers) -> dict[str, Any]:
+    numbers = named[one.place]
+    return {
+        "dots": [
+            [
+                round(dot.a, DOT_DIGITS),
+                round(dot.b, DOT_DIGITS),
+                dot.count,
+                [numbers[query] for query in dot.queries],
+            ]
+            for dot in one.dots
+        ],
+        "changes": _changes(one.changes) if one.changes else None,
+        "withoutRankings": one.without_rankings,
+    }
+
+
+def _changes(changes: Changes) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(changes)
+    return {name: found[name] for name in ("changed", "without", "queries")}
+
+
+def named_queries(board: Board) -> dict[str, dict[str, int]]:
+    """A number for each query that a dot of any pair names, by column."""
+    found: dict[str, dict[str, int]] = {}
+    for one in (one for pair in board.pairs for one in pair.queries):
+        numbers = found.setdefault(one.place, {})
+        for query in (query for dot in one.dots for query in dot.queries):
+            numbers.setdefault(query, len(numbers))
+    return found
+
+
+def query_data(numbers: Mapping[str, int], texts: Mapping[str, str]) -> list[list[str]]:
+    """Id and, where it is known, text of each query, in the order of their numbers."""
+    return [[query, texts[query]] if query in texts else [query] for query in numbers]
+
+
+def _difference(one: Versus) -> list[Any]:
+    found = one.paired
+    limits = [_rounded(found.low), _rounded(found.high)]
+    tests = [found.p, one.p_holm]
+    counts = [found.wins, found.ties, found.losses]
+    return [_rounded(found.difference), *limits, *tests, *counts, _rounded(found.detectable)]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

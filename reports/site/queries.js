@@ -1,0 +1,265 @@
+"use strict";
+// Two rows query by query: a cloud of dots that pointer and keyboard ask, and what changed most.
+
+const SIDE = 440;
+const EDGE = 46;
+const TICKS = [0, 0.25, 0.5, 0.75, 1];
+
+const across = (value) => EDGE + value * (SIDE - EDGE - 18);
+const upwards = (value) => SIDE - across(value);
+
+// Scripts of queries are read when their collection is chosen: many pages share them.
+function withQueries(place, then) {
+  const known = () => window[`QUERIES${place.id}`] || [];
+  if (known().length) {
+    then(known());
+    return;
+  }
+  const script = el("script", { src: `${ROOT}/${place.script}` });
+  script.addEventListener("load", () => then(known()));
+  document.head.append(script);
+}
+
+function axes(names) {
+  const parts = [
+    drawn("line", {
+      class: "same",
+      x1: across(0),
+      y1: upwards(0),
+      x2: across(1),
+      y2: upwards(1),
+    }),
+  ];
+  const text = (x, y, words, more = {}) => {
+    const made = drawn("text", { x, y, ...more });
+    made.append(words);
+    return made;
+  };
+  for (const tick of TICKS) {
+    parts.push(
+      drawn("line", {
+        class: "grid",
+        x1: across(tick),
+        x2: across(tick),
+        y1: upwards(0),
+        y2: upwards(1),
+      }),
+      drawn("line", {
+        class: "grid",
+        x1: across(0),
+        x2: across(1),
+        y1: upwards(tick),
+        y2: upwards(tick),
+      }),
+      text(across(tick), SIDE - EDGE + 16, String(tick), { "text-anchor": "middle" }),
+      text(EDGE - 8, upwards(tick) + 4, String(tick), { "text-anchor": "end" }),
+    );
+  }
+  const middle = across(0.5);
+  parts.push(
+    text(middle, SIDE - 6, clipped(names[0], 56), { class: "name", "text-anchor": "middle" }),
+    text(-upwards(0.5), 13, clipped(names[1], 56), {
+      class: "name",
+      "text-anchor": "middle",
+      transform: "rotate(-90)",
+    }),
+  );
+  return parts;
+}
+
+function clipped(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+// Largest first, so that small dots are drawn on top; told in the order of their differences.
+function cloud(found, names, place) {
+  const largest = Math.max(...found.map((dot) => dot.count));
+  const picture = drawn("svg", {
+    class: "cloud",
+    viewBox: `0 0 ${SIDE} ${SIDE}`,
+    tabindex: "0",
+    role: "application",
+    "aria-roledescription": "scatter plot",
+    "aria-label": `Scores of the queries of ${place.name}: ${names[0]} across, ${names[1]} upwards. Arrow keys go from dot to dot.`,
+  });
+  picture.append(...axes(names));
+  const told = [...found].sort((one, other) => other.a - other.b - (one.a - one.b));
+  const note = el("div", { class: "note", role: "status", "aria-live": "polite" });
+  const holder = el("div", { class: "plot" }, picture, note);
+  const marks = new Map();
+  let chosen = -1;
+  const choose = (number) => {
+    if (chosen >= 0) marks.get(told[chosen]).classList.remove("chosen");
+    chosen = number;
+    note.replaceChildren();
+    note.classList.toggle("shown", number >= 0);
+    if (number < 0) return;
+    const dot = told[number];
+    marks.get(dot).classList.add("chosen");
+    tell(note, dot, names, place);
+    note.classList.toggle("left", dot.a > 0.5);
+    note.classList.toggle("above", dot.b < 0.5);
+    note.style.setProperty("--x", `${(100 * across(dot.a)) / SIDE}%`);
+    note.style.setProperty("--y", `${(100 * upwards(dot.b)) / SIDE}%`);
+  };
+  for (const dot of [...found].sort((one, other) => other.count - one.count)) {
+    const radius = 2.6 + (largest > 1 ? 11 * Math.sqrt((dot.count - 1) / largest) : 0);
+    const mark = drawn("circle", {
+      class: "query",
+      cx: across(dot.a).toFixed(1),
+      cy: upwards(dot.b).toFixed(1),
+      r: radius.toFixed(1),
+    });
+    mark.addEventListener("pointerenter", () => choose(told.indexOf(dot)));
+    mark.addEventListener("click", () => choose(told.indexOf(dot)));
+    marks.set(dot, mark);
+    picture.append(mark);
+  }
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+  picture.addEventListener("keydown", (event) => {
+    const last = told.length - 1;
+    if (event.key in steps) choose(Math.min(last, Math.max(0, chosen + steps[event.key])));
+    else if (event.key === "Home") choose(0);
+    else if (event.key === "End") choose(last);
+    else if (event.key === "Escape") choose(-1);
+    else return;
+    event.preventDefault();
+  });
+  picture.addEventListener("blur", () => choose(-1));
+  picture.addEventListener("pointerleave", () => choose(-1));
+  return holder;
+}
+
+function tell(note, dot, names, place) {
+  note.append(
+    el("strong", {}, count(dot.count, "query", "queries")),
+    el("div", {}, `${names[0]} ${fixed(dot.a, 3)}, ${names[1]} ${fixed(dot.b, 3)}`),
+  );
+  withQueries(place, (queries) => {
+    if (note.lastChild.tagName === "UL") return;
+    const entries = dot.queries.map((number) => queries[number] || []);
+    const more = dot.count - entries.length;
+    note.append(
+      el(
+        "ul",
+        {},
+        ...entries.map(([id, text]) => el("li", {}, text ? clipped(text, 160) : `query ${id}`)),
+        more > 0 ? el("li", {}, `and ${grouped(more)} more`) : null,
+      ),
+    );
+  });
+}
+
+function changedQueries(changes, names, withoutRankings) {
+  if (!changes) return null;
+  const better = (side) =>
+    changes.queries.filter((one) => (side ? one.score_a < one.score_b : one.score_a > one.score_b));
+  const notes = [changes.without, withoutRankings].filter(Boolean).join("; ");
+  return el(
+    "div",
+    {},
+    el("h3", {}, "Most changed"),
+    el("p", { class: "status" }, `${grouped(changes.changed)} changed${notes ? ` · ${notes}` : ""}`),
+    ...names.flatMap((name, side) => {
+      const own = better(side);
+      if (!own.length) return [];
+      return [
+        el("h4", {}, `${name} is better`),
+        ...own.map((one) => changedQuery(one, names, Boolean(withoutRankings))),
+      ];
+    }),
+  );
+}
+
+function changedQuery(one, names, withoutRankings) {
+  const scores = `${fixed(one.score_a, 3)} − ${fixed(one.score_b, 3)} = ${signed(one.score_a - one.score_b, 3)}`;
+  const parts = [];
+  if (one.answers.length) parts.push(el("p", {}, `answers: ${one.answers.join("; ")}`));
+  if (one.judged.length) parts.push(judgedTable(one, names, withoutRankings));
+  if (one.top_a.length || one.top_b.length) parts.push(rankings(one, names));
+  const summary = [one.text || `query ${one.query_id}`, el("small", {}, scores)];
+  if (!parts.length) return el("div", { class: "changed" }, ...summary);
+  return el("details", { class: "changed" }, el("summary", {}, ...summary), ...parts);
+}
+
+function plainTable(caption, heads, rows) {
+  const head = el("tr", {}, ...heads.map((text) => el("th", { scope: "col" }, text)));
+  const lines = rows.map((cells) =>
+    el("tr", {}, ...cells.map((text) => el("td", { class: "words" }, text))),
+  );
+  const table = el(
+    "table",
+    { class: "plain" },
+    el("caption", {}, caption),
+    el("thead", {}, head),
+    el("tbody", {}, ...lines),
+  );
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    table,
+  );
+}
+
+function judgedTable(one, names, withoutRankings) {
+  const ranks = withoutRankings ? [] : names.map((name) => `rank, ${name}`);
+  const rank = (value) => (value === null ? "not found" : String(value));
+  const rows = one.judged.map((document) => [
+    document.doc_id,
+    String(document.grade),
+    ...(withoutRankings ? [] : [rank(document.rank_a), rank(document.rank_b)]),
+    document.text || "(not in this corpus)",
+  ]);
+  const more = one.more_judged ? el("p", {}, `and ${grouped(one.more_judged)} more`) : null;
+  const table = plainTable("Relevant documents", ["relevant", "grade", ...ranks, "text"], rows);
+  return el("div", {}, table, more);
+}
+
+function rankings(one, names) {
+  const shown = (ranked) =>
+    ranked ? `${ranked.doc_id}${ranked.grade === null ? "" : ` (grade ${ranked.grade})`}` : "";
+  const depth = Math.max(one.top_a.length, one.top_b.length);
+  const rows = Array.from({ length: depth }, (_, place) => [
+    String(place + 1),
+    shown(one.top_a[place]),
+    shown(one.top_b[place]),
+  ]);
+  return plainTable("Both rankings", ["rank", ...names], rows);
+}
+
+// A collection is chosen; its cloud and its changes are drawn.
+function queryView(queries, names) {
+  const places = BOARD.places.filter((place) => queries[place.id]);
+  if (!places.length) return null;
+  const select = el("select", { id: "queries-of" });
+  for (const place of places) select.append(el("option", { value: place.id }, place.name));
+  const holder = el("div", { id: "queries" });
+  const draw = () => {
+    const place = BOARD.places[Number(select.value)];
+    const found = queries[place.id];
+    const dots = found.dots.map(([a, b, number, named]) => ({
+      a,
+      b,
+      count: number,
+      queries: named,
+    }));
+    holder.replaceChildren(
+      ...[
+        cloud(dots, names, place),
+        changedQueries(found.changes, names, found.withoutRankings),
+      ].filter(Boolean),
+    );
+  };
+  select.addEventListener("change", draw);
+  draw();
+  return section(
+    "Query by query",
+    el(
+      "p",
+      { class: "lead" },
+      "A dot is one query, or several with nearly the same scores; on the line both score the same. Point at a dot, or focus the plot and press the arrow keys.",
+    ),
+    el("form", { class: "controls" }, el("label", { class: "field" }, "Collection", select)),
+    holder,
+  );
+}
