@@ -8,7 +8,6 @@ the pairs with the leader. That model leads the next group.
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from bench.decisions.statistics import (
 from bench.decisions.stored import Stored
 from bench.errors import BenchError
 from bench.leaderboard.pairs import PairWork
+from bench.places import Place
 from bench.results import SCORES_FILE
 
 
@@ -163,7 +163,7 @@ def _load(one: Stored) -> Values | None:
     return one.scores() if (one.folder / SCORES_FILE).exists() else None
 
 
-def _aligned(ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Path) -> Floats:
+def _aligned(ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Place) -> Floats:
     """Scores float64 ``(queries, cells)``, the queries sorted, so that no order changes a draw.
 
     Args:

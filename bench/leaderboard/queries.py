@@ -7,6 +7,7 @@ closer than can be seen are one dot, which is counted and names a few of its que
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from textwrap import shorten
 
 import msgspec
@@ -18,6 +19,7 @@ from bench.decisions.panels import Entry
 from bench.decisions.statistics import SAME_SCORE, Floats
 from bench.decisions.stored import Stored
 from bench.leaderboard.records import Dot, OnQueries
+from bench.places import Place
 from bench.results import RUN_FILE, Protocol
 from bench.runs import Run
 from datasets_cfg.dataset import Dataset
@@ -141,9 +143,13 @@ class QueryWork:
         files = [self.by_row[row][column].folder / RUN_FILE for row in pair]
         if not all(file.is_file() for file in files):
             return "a result came without its ranking"
-        if pair not in self.asked and max(file.stat().st_size for file in files) > LIGHT:
-            return "the rankings are large: --pair shows them"
+        if pair not in self.asked and not all(_is_light(file) for file in files):
+            return "the rankings are large or far away: --pair shows them"
         return ""
+
+
+def _is_light(file: Place) -> bool:
+    return isinstance(file, Path) and file.stat().st_size <= LIGHT
 
 
 def _shortened(changes: Changes) -> Changes:
