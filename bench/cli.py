@@ -17,7 +17,9 @@ import platformdirs
 from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
 from bench.arguments.decisions import add_check, add_compare, add_leaderboard
 from bench.arguments.evaluation import add_estimate, add_run, add_score
+from bench.arguments.pretraining import add_pretrain
 from bench.arguments.speed import add_speed
+from bench.arguments.watching import add_forgetting, add_watch
 
 COMMANDS = (
     add_run,
@@ -25,8 +27,11 @@ COMMANDS = (
     add_estimate,
     add_compare,
     add_check,
+    add_watch,
+    add_forgetting,
     add_leaderboard,
     add_speed,
+    add_pretrain,
     add_list,
     add_show,
     add_fetch,

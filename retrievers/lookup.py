@@ -1,7 +1,8 @@
 """The card to use for what the user typed.
 
-A card's name, a card's file and a sentence-transformers folder say how vectors are made. A plain
-checkpoint does not, and is refused unless a card is named that it is used like.
+A card's name, a card's file, a folder with a card in it and a sentence-transformers folder say how
+vectors are made. A plain checkpoint does not, and is refused unless a card is named that it is used
+like.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ COSINE_ASSUMED = (
     "the folder does not say which similarity it was trained for: cosine is used, as "
     "sentence-transformers does; use --like CARD for a model trained with dot products"
 )
+
+CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
 
 # Fields of a card that are true of its own checkpoint only.
 OF_ONE_CHECKPOINT = (
@@ -50,6 +53,9 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
     if model in card_names():
         return load_card(model), Path.cwd()
     folder = Path(model).expanduser()
+    if (folder / CARD_FILE).is_file():
+        card = load_card(folder / CARD_FILE)
+        return replace_fields(card, {"name": folder.resolve().name}), folder.resolve()
     if folder.is_dir():
         return _card_of_folder(folder.resolve(), model), Path.cwd()
     if model.count("/") == 1 and not model.startswith((".", "~", "/")):
@@ -73,6 +79,8 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     where = str(path.resolve()) if path.is_dir() else checkpoint
     blank = Card(name="", title="", checkpoint="-", pooling="cls")
     changes = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
+    if (path / CARD_FILE).is_file():
+        changes["trained_on"] = load_card(path / CARD_FILE).trained_on
     title = f"{path.name}, like {card.title}"
     return replace_fields(card, changes | {"name": path.name, "title": title, "checkpoint": where})
 

@@ -12,16 +12,14 @@ a checkpoint without a head gets a new one around it.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 from torch import Tensor, from_numpy, nn
 
 from retrievers.training.masked_lm import MaskedLM
 from retrievers.training.masking import Vocabulary, generator, masked_copy, tokenize
-from retrievers.training.objective import Collator, Example
-
-Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+from retrievers.training.objective import Collator, Example, Rate
 
 
 class MLM(

@@ -8,7 +8,7 @@ line in `OBJECTIVES`.
 import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from retrievers.training.masked_lm import MaskedLM
+
+Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
 
 class Example(TypedDict):

@@ -1,4 +1,4 @@
-"""How an encoder is pre-trained, as a strict TOML file: where from, with what objective, how long."""
+"""How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
 
 import difflib
 import re
@@ -105,6 +105,13 @@ class Pretraining(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError("set either steps or epochs")
 
 
+# Setting one of these unsets the other.
+INSTEAD_OF = {
+    "steps": "epochs",
+    "epochs": "steps",
+    "start.model": "scratch",
+    "start.scratch": "model",
+}
 RECORDS = (Pretraining, Start, Scratch, Optimizer)
 
 
@@ -165,6 +172,36 @@ def to_table(preset: Pretraining) -> dict[str, Any]:
     return table
 
 
+def changed(preset: Pretraining, changes: Mapping[str, Any], source: str) -> Pretraining:
+    """The preset with other values, checked again as when it was read.
+
+    Args:
+        changes: by dotted name: ``steps``, ``optimizer.lr``, ``objective.decoding``. A new
+            ``objective.name`` drops the settings of the old one; ``steps`` and ``epochs``, and
+            ``start.model`` and ``start.scratch``, take each other's place.
+        source: of the changes, for messages.
+
+    Raises:
+        RetrieverError: an unknown name, or a value of the wrong type.
+    """
+    table = to_table(preset)
+    for name in sorted(changes, key=lambda one: one != "objective.name"):
+        *path, last = name.split(".")
+        inner = table
+        for key in path:
+            if not isinstance(inner.get(key), dict):
+                raise RetrieverError(f"{source}: a preset has no {name}", _hint_of(key))
+            inner = inner[key]
+        if name == "objective.name" and inner["name"] != changes[name]:
+            inner.clear()
+        if name in INSTEAD_OF:
+            inner[INSTEAD_OF[name]] = None
+        inner[last] = changes[name]
+    if table["start"].get("model") is None:
+        table["start"]["model"] = ""
+    return from_table(table, source)
+
+
 def _unknown(name: str) -> RetrieverError:
     close = difflib.get_close_matches(name, preset_names(), n=3, cutoff=0.5)
     known = f"use one of {', '.join(preset_names())}, or a .toml file"
@@ -175,8 +212,10 @@ def _unknown(name: str) -> RetrieverError:
 def _hint(problem: str) -> str:
     """The field that a misspelt key was meant to be, from msgspec's message."""
     found = re.search(r"unknown field `(\w+)`", problem)
-    if not found:
-        return ""
+    return _hint_of(found[1]) if found else ""
+
+
+def _hint_of(wrong: str) -> str:
     fields = {field for record in RECORDS for field in record.__struct_fields__}
-    close = difflib.get_close_matches(found[1], fields, n=1)
+    close = difflib.get_close_matches(wrong, sorted(fields), n=1)
     return f"did you mean {close[0]}?" if close else "remove it: presets are strict"
