@@ -18,11 +18,13 @@ def exact_scores(vectors: Floats, rows: Ints, doubles: Doubles, queries: Ints) -
     """
     scores = np.empty(len(rows), np.float32)
     step = max(1, RESCORE_BYTES // (8 * vectors.shape[1]))
-    products = np.empty((min(step, len(rows)), vectors.shape[1]))
+    shape = min(step, len(rows)), vectors.shape[1]
+    gathered, products = np.empty(shape, np.float32), np.empty(shape)
     for start in range(0, len(rows), step):
         some = slice(start, start + step)
-        out = products[: len(rows[some])]
-        out[:] = vectors[rows[some]]
-        out *= doubles[queries[some]]
-        scores[some] = out.sum(axis=1)
+        count = len(rows[some])
+        np.take(vectors, rows[some], axis=0, out=gathered[:count], mode="clip")  # `raise` copies through a buffer
+        products[:count] = gathered[:count]
+        products[:count] *= doubles[queries[some]]
+        scores[some] = products[:count].sum(axis=1)
     return scores

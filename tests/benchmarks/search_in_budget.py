@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from bench.budget import parse_size, plan_search, resident_bytes
 from bench.exact import exact_search
+from bench.store.vectors import widen
 from retrievers.clock import Clock
 from retrievers.index import Hits
 
@@ -71,7 +72,7 @@ class FileVectors:
             some = halves[: min(len(halves), rows - first)]
             if file.readinto(some.data) != some.nbytes:
                 raise OSError(f"{self.path} is cut short")
-            tile[first : first + len(some)] = some
+            widen(some.reshape(-1), tile[first : first + len(some)].reshape(-1))
         return tile
 
     def drop_from_cache(self) -> None:
