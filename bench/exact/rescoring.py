@@ -23,7 +23,8 @@ def exact_scores(vectors: Floats, rows: Ints, doubles: Doubles, queries: Ints) -
     for start in range(0, len(rows), step):
         some = slice(start, start + step)
         count = len(rows[some])
-        np.take(vectors, rows[some], axis=0, out=gathered[:count], mode="clip")  # `raise` copies through a buffer
+        # The rows exist; mode "raise" would copy them through a buffer.
+        np.take(vectors, rows[some], axis=0, out=gathered[:count], mode="clip")
         products[:count] = gathered[:count]
         products[:count] *= doubles[queries[some]]
         scores[some] = products[:count].sum(axis=1)
