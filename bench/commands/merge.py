@@ -1,0 +1,74 @@
+"""``merge``: folders of results from several machines as one."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from bench.commands.common import check_out, print_json
+from bench.decisions.stored import find_results
+from bench.errors import BenchError, ExitCode
+from bench.interchange.claims import find_claims
+from bench.interchange.merging import Conflict, Variant, conflicts, union, write
+from bench.places import Place
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What was done.
+
+    Attributes:
+        found: results in all the folders, without those that were in the new one.
+        copied: of them, that the new folder did not have.
+    """
+
+    found: int
+    copied: int
+    claims: int
+    conflicts: tuple[Conflict, ...]
+
+
+def merge(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``merge``: everything is read before anything is written."""
+    check_out(options.out)
+    sources = [_variants(place) for place in options.places]
+    claims = [claim for place in options.places for claim in find_claims(place)]
+    for place, found in zip(options.places, sources, strict=True):
+        if not found and not find_claims(place):
+            raise BenchError(f"{place} holds no results", "name a folder that run wrote to")
+    there = _variants(options.out)
+    merged = union(one for found in (there, *sources) for one in found)
+    total = sum(len(variants) for variants in merged.values())
+    with tqdm(desc="merge", total=total, unit=" results") as bar:
+        copied = write(merged, there, claims, options.out, bar.update)
+    found = sum(len(some) for some in sources)
+    done = Merged(found, copied, len(claims), tuple(conflicts(merged)))
+    _say(done, options.out)
+    if options.json:
+        print_json(done)
+    return ExitCode.DRIFT if done.conflicts else ExitCode.OK
+
+
+def _variants(place: Place) -> list[Variant]:
+    with tqdm(find_results(place), desc=f"read {place}", unit=" results") as bar:
+        return [Variant.of(one) for one in bar]
+
+
+def _say(done: Merged, out: Place) -> None:
+    print(
+        f"{done.found:,} results and {done.claims:,} claims: {done.copied:,} results are new in "
+        f"{out}, {len(done.conflicts):,} conflicts",
+        file=sys.stderr,
+    )
+    for one in done.conflicts:
+        print(f"conflict: {one.model} on {one.collection}, {one.key}", file=sys.stderr)
+        _say_where(one.folders, one)
+
+
+def _say_where(folders: Sequence[str], one: Conflict) -> None:
+    for row, folder in enumerate(folders):
+        means = [f"{name} {values[row]:.6f}" for name, values in one.measures.items()]
+        said = ", ".join(means) or "the same means, other queries"
+        print(f"  {folder}: {said}", file=sys.stderr)
