@@ -1,13 +1,14 @@
-"""The outcome of a check where people read it: Markdown for pull requests, JUnit XML for CI."""
+"""The outcome of a check where people read it: Markdown for pull requests and step summaries."""
 
 import re
 from collections.abc import Iterator, Sequence
-from xml.etree import ElementTree
 
 from tabulate import tabulate
 
 from bench.decisions.check import Against, Check, Row
 from bench.decisions.foresight import Foreseen
+from bench.decisions.looks import Look, Quick
+from bench.decisions.pace import SpeedCheck
 from bench.decisions.statistics import Paired
 
 HEADERS = (
@@ -17,25 +18,31 @@ HEADERS = (
     "difference",
     "95 % interval",
     "p",
+    "p of a loss",
     "p (Holm)",
     "win / tie / loss",
     "detectable",
     "",
 )
+SHOWN = 10  # earlier first looks
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&!])")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def markdown(check: Check) -> str:
     """The outcome first, then a table for each comparison."""
     parts = [f"## {check.outcome}: {plain(check.candidate)}", _list(check.reasons)]
-    for one in check.against:
-        parts.append(f"### Against the {one.role}, {plain(one.name)}: {one.outcome}")
-        parts.append(_table(HEADERS, [_cells(row) for row in _rows(one)]))
-        if check.rule == "margin":
-            parts.append(_ruled_out(one, check.margin))
     if check.warnings:
         parts.append(_list([f"warning: {text}" for text in check.warnings]))
+    for one in check.against:
+        parts += [f"### Against the {one.role}, {plain(one.name)}: {one.outcome}", _scores(one)]
+        if check.rule == "margin":
+            parts.append(_ruled_out(one, check.margin))
+    if check.speed:
+        parts += [f"### Speed: {check.speed.outcome}", *_speed(check.speed)]
+    if check.quick:
+        parts += ["### First look", *_quick(check.quick)]
+    if check.looks:
+        parts += ["### First looks at this candidate before", _looks(check.looks)]
     if check.foreseen:
         parts += ["Seen before encoding:", foreseen_table(check.foreseen)]
     parts.append(_terms(check))
@@ -57,61 +64,14 @@ def foreseen_table(foreseen: Sequence[Foreseen]) -> str:
     return _table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
 
 
-def junit(check: Check) -> str:
-    """One test case for each collection, the mean and the outcome of each comparison."""
-    top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
-    for one in check.against:
-        suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{one.role}: {one.name}"))
-        for row in _rows(one):
-            _case(suite, check.candidate, row)
-        whole = _add(suite, check.candidate, "outcome")
-        _result(whole, one.outcome, "; ".join(one.reasons))
-        for kind in ("failure", "error", "skipped"):
-            count = len(suite.findall(f"testcase/{kind}"))
-            suite.set({"failure": "failures", "error": "errors"}.get(kind, kind), str(count))
-        suite.set("tests", str(len(suite.findall("testcase"))))
-    ElementTree.indent(top)
-    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
-
-
 def plain(text: str) -> str:
     """Text that Markdown and HTML show as it is, on one line."""
     one_line = " ".join(text.split())
     return _SPECIAL.sub(lambda found: f"&#{ord(found[1])};", one_line)
 
 
-def _case(suite: ElementTree.Element, candidate: str, row: Row) -> None:
-    case = _add(suite, candidate, row.name)
-    if row.missing:
-        _note(case, "error", row.missing)
-    elif row.failure:
-        _note(case, "failure", row.failure)
-    elif row.paired is not None and row.paired.few:
-        _note(case, "skipped", f"{row.paired.changed} queries changed")
-
-
-def _result(case: ElementTree.Element, outcome: str, reasons: str) -> None:
-    if outcome == "MISSING":
-        _note(case, "error", reasons)
-    elif outcome != "OK":
-        _note(case, "failure", f"{outcome}: {reasons}")
-
-
-def _add(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
-    return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
-
-
-def _note(case: ElementTree.Element, kind: str, message: str) -> None:
-    ElementTree.SubElement(case, kind, message=_xml(message))
-
-
-def _xml(text: str) -> str:
-    """Without the control characters that no XML file may hold."""
-    return _NOT_XML.sub("�", text)
-
-
-def _rows(one: Against) -> Iterator[Row]:
+def rows_of(one: Against) -> Iterator[Row]:
+    """The collections, then the mean."""
     yield from one.rows
     if one.mean is not None:
         yield one.mean
@@ -127,20 +87,95 @@ def _cells(row: Row) -> list[str]:
         row.measure,
         "" if row.candidate is None else f"{row.candidate:.4f}",
         "" if difference is None else f"{difference:+.4f}",
-        *(_tested(found, row.p_holm) if found else [""] * 5),
+        *(_tested(found, row) if found else [""] * 6),
         plain(remark),
     ]
 
 
-def _tested(found: Paired, p_holm: float | None) -> list[str]:
+def _tested(found: Paired, row: Row) -> list[str]:
     limits = "" if found.low is None else f"{found.low:+.4f} to {found.high:+.4f}"
     return [
         limits + (" (few)" if found.few and limits else ""),
         f"{found.p:.4f}",
-        "" if p_holm is None else f"{p_holm:.4f}",
+        "" if row.p_skew is None else f"{row.p_skew:.4f}",
+        "" if row.p_holm is None else f"{row.p_holm:.4f}",
         f"{found.wins:,} / {found.ties:,} / {found.losses:,}",
-        "" if found.detectable is None else f"{found.detectable:.4f}",
+        "" if row.detectable is None else f"{row.detectable:.4f}",
     ]
+
+
+def _scores(one: Against) -> str:
+    return _table(HEADERS, [_cells(row) for row in rows_of(one)])
+
+
+def _speed(speed: SpeedCheck) -> list[str]:
+    headers = ("work", "", "candidate", "baseline", "times as long", "95 % interval", "outcome")
+    rows = [
+        [
+            plain(one.what),
+            one.unit,
+            f"{one.candidate_rate:,.4g}",
+            f"{one.baseline_rate:,.4g}",
+            f"{one.slowdown:.3f}",
+            f"{one.low:.3f} to {one.high:.3f}",
+            one.outcome,
+        ]
+        for one in speed.paces
+    ]
+    said = (
+        f"Beside {plain(speed.baseline)} by turns on {plain(speed.processor)}, texts of "
+        f"{plain(speed.collection)}, load {speed.load:.1f} before; {speed.slower:.2f} times as "
+        "long is allowed."
+    )
+    return [_table(headers, rows), said]
+
+
+def _quick(quick: Quick) -> list[str]:
+    headers = ("collection", "documents", "of", "judged", "hard", "random", "hard to rank", "from")
+    rows = [
+        [
+            plain(one.collection),
+            *(f"{n:,}" for n in (one.documents, one.of, one.judged, one.hard, one.random)),
+            f"{one.depth:,}",
+            plain(", ".join(name.partition(" ")[0] for name in one.pooled)),
+        ]
+        for one in quick.subsets
+    ]
+    favour = (
+        "The differences are of these parts only, and favour the candidate: the hard documents are "
+        "those of other models, its own false positives are missing. A first look never passes."
+    )
+    return [_table(headers, rows), favour, *_past(quick)]
+
+
+def _past(quick: Quick) -> list[str]:
+    found = quick.relation
+    if found is None:
+        return ["No first look has a full result yet, which would show how they relate."]
+    return [
+        f"Of {found.looks:,} first looks with full results here, {found.same_sign:,} had the sign "
+        f"of the full difference, {found.covered:,} an interval that held it; look minus full was "
+        f"{found.bias:+.4f} on average ({found.lowest:+.4f} to {found.highest:+.4f}).",
+        _looks(quick.past[-SHOWN:]),
+    ]
+
+
+def _looks(looks: Sequence[Look]) -> str:
+    headers = ("candidate", "baseline", "collection", "documents", "of", "look", "95 %", "full")
+    rows = [
+        [
+            plain(one.candidate),
+            plain(one.baseline),
+            plain(one.collection),
+            f"{one.documents:,}",
+            f"{one.of:,}",
+            f"{one.difference:+.4f}",
+            "" if one.low is None else f"{one.low:+.4f} to {one.high:+.4f}",
+            "" if one.full is None else f"{one.full:+.4f}",
+        ]
+        for one in looks
+    ]
+    return _table(headers, rows)
 
 
 def _ruled_out(one: Against, margin: float) -> str:
@@ -156,7 +191,7 @@ def _terms(check: Check) -> str:
     if check.tolerance is not None:
         return f"Rule: the same scores as a known checkpoint's. Exit {check.exit_code}."
     rule = {
-        "loss": "no significant loss on a collection (Holm) or of the mean",
+        "loss": "no significant loss on a collection (Holm) or of the mean, rare gains allowed for",
         "margin": f"a loss of the mean beyond {check.margin:.4f} is ruled out",
     }[check.rule]
     return f"Rule: {rule}; no collection loses more than {check.floor:.4f}. Exit {check.exit_code}."

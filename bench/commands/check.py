@@ -3,47 +3,35 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from bench.atomic import replacing
-from bench.budget import parse_size
+from bench.commands.candidate import Found, evaluate_all, own_name
 from bench.commands.common import (
     Contender,
     check_out,
-    is_official,
     open_contender,
     open_named,
     print_json,
 )
-from bench.decisions.check import (
-    Against,
-    Check,
-    Terms,
-    blind,
-    check_against,
-    check_published,
-    conclude,
-    mean_weights,
-)
+from bench.commands.first_look import look
+from bench.commands.side_by_side import open_baseline, time_both
+from bench.decisions.against import check_against
+from bench.decisions.check import Against, Check, Terms, blind, conclude, mean_weights
 from bench.decisions.foresight import Foreseen, foresee, kind_of
+from bench.decisions.looks import Look, Quick, complete
 from bench.decisions.panels import Entry
+from bench.decisions.published import check_published
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import Stored, find_results, results_of
 from bench.errors import BenchError
-from bench.judging import protocol_of
 from bench.measures import parse_measure
-from bench.pipeline import Options, check_memory, evaluate
-from bench.results import Result, save
-from bench.store import VectorStore
+from bench.results import Result
 from datasets_cfg.catalogue import dataset_names, expand
-from datasets_cfg.dataset import Dataset, count_mismatches
-from datasets_cfg.errors import DatasetError
-from reports.check_reports import foreseen_table, junit, markdown
-from retrievers.errors import RetrieverError
-from retrievers.index import IndexSpec
+from reports.check_junit import junit
+from reports.check_reports import foreseen_table, markdown
 
 PUBLISHED = "published"
 
@@ -54,15 +42,27 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     check_out(options.results)
     contender = open_contender(options.checkpoint, options)
     others = _others(options)
+    baseline = open_baseline(options.baseline, others[0][2], options) if options.speed else None
     folders = _folders(options, cache_dir)
     weights = _weights(options.on or list(others[0][2]) or _claimed(contender), folders)
     if not weights:
         raise BenchError("nothing to check on", "name collections or suites with --on")
+    name = own_name(contender, options)
     foreseen = _foresee(contender, others, weights, options, terms)
-    wanted = [one for one in weights if _comparable(one, others)]
-    found = _evaluate_all(contender, wanted, folders, options, cache_dir)
-    against = [_against(one, contender, found, weights, terms) for one in others]
-    done = conclude(contender.model.card.name, against, foreseen, terms)
+    quick: Quick | None = None
+    if options.quick:
+        against, quick = look(contender, name, others, folders, weights, terms, options, cache_dir)
+        looks: list[Look] = []
+    else:
+        wanted = [one for one in weights if _comparable(one, others)]
+        found = evaluate_all(contender, name, wanted, folders, options, cache_dir)
+        against = [_against(one, contender, found, weights, terms) for one in others]
+        looks = _earlier_looks(found, others[0][2], options)
+    speed = None
+    if baseline is not None:
+        texts = next(iter(weights))
+        speed = time_both(contender, baseline, folders.get(texts, texts), options, cache_dir)
+    done = conclude(name, against, foreseen, terms, quick=quick, looks=looks, speed=speed)
     _write(done, options)
     for warning in done.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -75,8 +75,13 @@ def _terms(options: argparse.Namespace) -> Terms:
             "published scores have no queries, which a test needs",
             "--expect-same asks whether this is the checkpoint that was published",
         )
+    if options.quick and options.expect_same:
+        raise BenchError(
+            "--quick sees parts of collections, and cannot show that scores are the same",
+            "leave one of --quick and --expect-same out",
+        )
     return Terms(
-        rule=options.rule,
+        rule="loss" if options.quick else options.rule,
         margin=options.margin,
         floor=options.floor,
         expect_same=options.expect_same,
@@ -143,70 +148,27 @@ def _as_recipe_of(result: Result, contender: Contender) -> Result:
     return msgspec.structs.replace(result, recipe=contender.model.recipe)
 
 
-@dataclass
-class _Found:
-    """The candidate's results, and why others are missing."""
-
-    stored: dict[str, Stored] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-
-def _evaluate_all(
-    contender: Contender,
-    names: Sequence[str],
-    folders: Mapping[str, str],
-    options: argparse.Namespace,
-    cache_dir: Path,
-) -> _Found:
-    """A collection that fails is missing; the others are still evaluated."""
-    found = _Found()
-    store = VectorStore(cache_dir / "vectors")
-    known = find_results(options.results, contender.model.card.name)
-    for name in names:
-        try:
-            dataset = open_named(folders.get(name, name), options, cache_dir)
-            found.stored[name] = _evaluated(dataset, contender.on(name), known, store, options)
-        except (BenchError, DatasetError, RetrieverError, OSError) as error:
-            found.failed[name] = f"not evaluated: {error}"
-            print(f"warning: {name}: {error}", file=sys.stderr)
-    return found
-
-
-def _evaluated(
-    dataset: Dataset,
-    contender: Contender,
-    known: Sequence[Stored],
-    store: VectorStore,
-    options: argparse.Namespace,
-) -> Stored:
-    """The stored result of this evaluation; made where there is none."""
-    official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
-    depth = options.depth or dataset.facts.depth
-    protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
-    index = "flat" if contender.encoder else ""
-    asked = (contender.model.recipe.fingerprint, protocol, index)
-    for one in known:
-        same = (one.result.fingerprint, one.result.protocol, one.result.index) == asked
-        if same and (options.measure is None or options.measure in one.result.measures):
-            print(f"{dataset.name}: stored in {one.folder}", file=sys.stderr)
-            return one
-    choices = Options(
-        index=IndexSpec.parse("flat"),
-        depth=options.depth,
-        measures=None if options.measure is None else (options.measure,),
-        device=options.device,
-        max_memory=None if options.max_memory is None else parse_size(options.max_memory),
-    )
-    if contender.encoder:
-        check_memory(dataset, contender.encoder.dim, choices)
-    done = evaluate(dataset, contender.model, contender.encoder, store, choices, official)
-    return Stored(save(done.result, done.scores, done.run, options.results), done.result)
+def _earlier_looks(
+    found: Found, baselines: Mapping[str, Stored], options: argparse.Namespace
+) -> list[Look]:
+    """What first looks said of this candidate beside this baseline, now that it is known."""
+    pairs = {
+        (one.result.fingerprint, baselines[name].result.fingerprint, name)
+        for name, one in found.stored.items()
+        if name in baselines
+    }
+    past = complete(options.results, lambda: find_results(options.results))
+    return [
+        look
+        for look in past
+        if (look.candidate_fingerprint, look.baseline_fingerprint, look.collection) in pairs
+    ]
 
 
 def _against(
     other: Other,
     contender: Contender,
-    found: _Found,
+    found: Found,
     weights: Mapping[str, float],
     terms: Terms,
 ) -> Against:

@@ -1,24 +1,20 @@
-"""May this checkpoint ship? Its scores beside a baseline's, and the outcome.
+"""May this checkpoint ship? The terms, the record of the decision, and the worst of its parts.
 
-`bench.decisions.verdicts` holds the truth table; here is where its evidence comes from.
+`bench.decisions.verdicts` holds the truth table, `bench.decisions.against` finds its evidence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from bench.decisions.compare import suite_weights
 from bench.decisions.foresight import Foreseen
-from bench.decisions.noninferiority import largest_loss
-from bench.decisions.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
-from bench.decisions.statistics import Differences, Paired, Resampling, holm, paired
-from bench.decisions.verdicts import Decision, Evidence, Loss, Rule, Word, decide, worse
-from bench.errors import BenchError
-from bench.runs import Run
+from bench.decisions.looks import Look, Quick
+from bench.decisions.pace import SpeedCheck
+from bench.decisions.statistics import Paired, Resampling
+from bench.decisions.verdicts import Decision, Rule, Word, worse
 from datasets_cfg.catalogue import suite_for, suite_names
-from retrievers.card import Expected
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
@@ -45,7 +41,9 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """One collection, or the mean: candidate minus baseline.
 
     Attributes:
-        p_holm: p, corrected for the number of collections; None for the mean.
+        p_skew: that a loss is one though rare gains may be missing, see `bench.decisions.skew`.
+        p_holm: the larger p, corrected for the number of collections; None for the mean.
+        detectable: loss that this gate would find 80 times in 100.
         failure: why it decides against the candidate.
         missing: why there is nothing to compare.
     """
@@ -55,7 +53,9 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     candidate: float | None
     baseline: float | None
     paired: Paired | None
+    p_skew: float | None = None
     p_holm: float | None = None
+    detectable: float | None = None
     failure: str = ""
     missing: str = ""
 
@@ -83,6 +83,9 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes:
         tolerance: of a checkpoint that claims to be a known one; else None.
+        quick: what was looked at instead of whole collections; None for a full check.
+        looks: earlier first looks at this candidate, with their full results.
+        speed: beside the baseline's; None where it was not asked for.
     """
 
     candidate: str
@@ -96,6 +99,9 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     against: tuple[Against, ...]
     foreseen: tuple[Foreseen, ...]
     warnings: tuple[str, ...]
+    quick: Quick | None = None
+    looks: tuple[Look, ...] = ()
+    speed: SpeedCheck | None = None
 
 
 def mean_weights(typed: Sequence[str]) -> dict[str, float]:
@@ -111,121 +117,21 @@ def mean_weights(typed: Sequence[str]) -> dict[str, float]:
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
-def check_against(
-    role: str,
-    name: str,
-    candidate: Mapping[str, Entry],
-    baseline: Mapping[str, Entry],
-    failed: Mapping[str, str],
-    weights: Mapping[str, float],
-    terms: Terms,
-) -> Against:
-    """Compare with stored results and decide.
-
-    Args:
-        candidate, baseline: results by collection.
-        failed: why the candidate has no result on a collection.
-        weights: of the collections in the mean.
-
-    Raises:
-        BenchError: results of different protocols.
-    """
-    gaps = dict(failed)
-    gaps |= {one: f"{name} has no result" for one in weights if one not in baseline}
-    gaps |= {one: "no result" for one in weights if one not in candidate and one not in gaps}
-    entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
-    panels: dict[str, Panel] = {}
-    for one in (one for one in weights if one not in gaps):
-        _check_protocol(one, name, candidate[one], baseline[one])
-        panel = panel_of(one, entrants, Choices(terms.measure, resampling=terms.resampling))
-        if panel.gaps:
-            gaps[one] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
-        else:
-            panels[one] = panel
-    parts = {one: _differences(panel) for one, panel in panels.items()}
-    found = {one: paired([part]) for one, part in parts.items()}
-    adjusted = dict(zip(found, holm([one.p for one in found.values()]), strict=True))
-    rows = [
-        _row(panels[one], found[one], adjusted[one]) if one in found else _gap(one, gaps[one])
-        for one in weights
-    ]
-    mean = None if gaps else _mean(rows, parts, weights)
-    bound = None if mean is None else _bound(parts, weights, terms)
-    shown = mean if len(weights) > 1 else None
-    evidence = Evidence(
-        rule=terms.rule,
-        collections=tuple(
-            Loss(row.name, *_loss(row.paired, row.p_holm)) for row in rows if row.paired
-        ),
-        mean=Loss("the mean", *_loss(shown.paired, None)) if shown and shown.paired else None,
-        changed=sum(one.changed for one in found.values()),
-        same_rankings=not gaps and _same_rankings(found, candidate, baseline),
-        largest_loss=bound,
-        margin=terms.margin,
-        floor=terms.floor,
-        missing=tuple(f"{one}: {gaps[one]}" for one in weights if one in gaps),
-        drifted=_drifted(rows, terms) if terms.expect_same else None,
-    )
-    decision = decide(evidence)
-    marked = tuple(_marked(row, decision) for row in rows)
-    return Against(
-        role=role,
-        name=name,
-        outcome=decision.outcome,
-        reasons=decision.reasons,
-        rows=marked,
-        mean=_marked(shown, decision) if shown else None,
-        largest_loss=bound,
-    )
-
-
-def check_published(
-    candidate: Mapping[str, Mapping[str, float]],
-    expected: Sequence[Expected],
-    failed: Mapping[str, str],
-    names: Sequence[str],
-) -> Against:
-    """Is it the checkpoint whose scores were published? By tolerance: they have no queries.
-
-    Args:
-        candidate: by collection, the mean of each measure.
-        expected: by the card.
-    """
-    rows: list[Row] = []
-    missing: list[str] = []
-    drifted: list[str] = []
-    for name in names:
-        claims = [one for one in expected if one.dataset == name]
-        why = failed.get(name, "") or ("" if claims else "no published score on the card")
-        if why:
-            rows.append(_gap(name, why))
-            missing.append(f"{name}: {why}")
-        for one in claims if not why else ():
-            value = candidate[name].get(one.measure)
-            off = value is None or abs(value - one.value) > one.tolerance
-            said = "not measured" if value is None else f"{value - one.value:+.4f}"
-            text = f"{name}: {one.measure} {said}, tolerance {one.tolerance:.4f}" if off else ""
-            rows.append(_claim(one, value, text))
-            (missing if value is None else drifted).extend([text] if off else [])
-    same = "every score is within the tolerance"
-    outcome: Word = "MISSING" if missing else "DRIFT" if drifted else "OK"
-    reasons = tuple(missing or drifted or [same])
-    return Against(
-        role="baseline",
-        name="published scores",
-        outcome=outcome,
-        reasons=reasons,
-        rows=tuple(rows),
-        mean=None,
-        largest_loss=None,
-    )
-
-
 def conclude(
-    candidate: str, against: Sequence[Against], foreseen: Sequence[Foreseen], terms: Terms
+    candidate: str,
+    against: Sequence[Against],
+    foreseen: Sequence[Foreseen],
+    terms: Terms,
+    *,
+    quick: Quick | None = None,
+    looks: Sequence[Look] = (),
+    speed: SpeedCheck | None = None,
 ) -> Check:
-    """The worse of the outcomes, with warnings."""
-    decision = worse([Decision(one.outcome, _named(one)) for one in against])
+    """The worst of the outcomes, with warnings."""
+    decisions = [Decision(one.outcome, _named(one)) for one in against]
+    if speed is not None:
+        decisions.append(Decision(speed.outcome, speed.reasons))
+    decision = worse(decisions)
     return Check(
         candidate=candidate,
         outcome=decision.outcome,
@@ -238,7 +144,23 @@ def conclude(
         against=tuple(against),
         foreseen=tuple(foreseen),
         warnings=tuple(_warnings(against, terms)),
+        quick=quick,
+        looks=tuple(looks),
+        speed=speed,
     )
+
+
+def first_look(one: Against) -> Against:
+    """What a comparison on parts of collections can decide: never that it may ship."""
+    if one.outcome in ("REGRESSION", "MISSING"):
+        return one
+    reason = "no clear loss at first look; whether it may ship, only a full check can say"
+    return msgspec.structs.replace(one, outcome="INCONCLUSIVE", reasons=(reason,))
+
+
+def gap(name: str, why: str) -> Row:
+    """A collection without anything to compare."""
+    return Row(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
 
 
 def blind(foreseen: Sequence[Foreseen], margin: float) -> str:
@@ -255,7 +177,7 @@ def _warnings(against: Sequence[Against], terms: Terms) -> list[str]:
     told: list[str] = []
     for one in () if terms.expect_same else against:
         last = one.mean or (one.rows[-1] if one.rows else None)
-        seen = last.paired.detectable if last and last.paired else None
+        seen = last.detectable if last else None
         if seen is not None and seen > terms.margin:
             told.append(
                 f"{one.role}: a loss of {seen:.4f} would be seen 80 times in 100, one of "
@@ -272,110 +194,3 @@ def _warnings(against: Sequence[Against], terms: Terms) -> list[str]:
 
 def _named(one: Against) -> tuple[str, ...]:
     return tuple(f"{reason} (against the {one.role}, {one.name})" for reason in one.reasons)
-
-
-def _check_protocol(collection: str, name: str, a: Entry, b: Entry) -> None:
-    if found := protocol_differences(a.protocol, b.protocol):
-        fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in found)
-        raise BenchError(
-            f"the candidate and {name} were evaluated under different protocols on "
-            f"{collection}: {fields}",
-            "evaluate the other one again: python -m bench run --help",
-        )
-
-
-def _differences(panel: Panel) -> Differences:
-    found = panel.differences(CANDIDATE, BASELINE)
-    if found is None:
-        raise ValueError("a panel of two models has differences")
-    return found
-
-
-def _row(panel: Panel, found: Paired, p_holm: float) -> Row:
-    return Row(
-        name=panel.collection,
-        measure=panel.measure,
-        candidate=panel.mean(CANDIDATE),
-        baseline=panel.mean(BASELINE),
-        paired=found,
-        p_holm=p_holm,
-    )
-
-
-def _gap(name: str, why: str) -> Row:
-    return Row(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
-
-
-def _claim(one: Expected, value: float | None, failure: str) -> Row:
-    return Row(
-        name=one.dataset,
-        measure=one.measure,
-        candidate=value,
-        baseline=one.value,
-        paired=None,
-        failure="" if value is None else failure,
-        missing=failure if value is None else "",
-    )
-
-
-def _mean(
-    rows: Sequence[Row], parts: Mapping[str, Differences], weights: Mapping[str, float]
-) -> Row | None:
-    """None where the measures differ, which have no mean."""
-    measures = {row.measure for row in rows}
-    if len(measures) > 1:
-        return None
-    shares = list(weights.values())
-    return Row(
-        name="mean",
-        measure=measures.pop(),
-        candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
-        baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
-        paired=paired([parts[one] for one in weights], shares),
-    )
-
-
-def _bound(
-    parts: Mapping[str, Differences], weights: Mapping[str, float], terms: Terms
-) -> float | None:
-    scores = [parts[one].scores for one in weights]
-    return largest_loss(scores, list(weights.values()), terms.resampling)
-
-
-def _loss(found: Paired, p_holm: float | None) -> tuple[float, float]:
-    return found.difference, found.p if p_holm is None else p_holm
-
-
-def _same_rankings(
-    found: Mapping[str, Paired], a: Mapping[str, Entry], b: Mapping[str, Entry]
-) -> bool:
-    """Runs are only read where no score differs."""
-    if any(one.changed for one in found.values()):
-        return False
-    return all(_same_run(a[name].run, b[name].run) for name in found)
-
-
-def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
-    a, b = read_a(), read_b()
-    return (
-        a.query_ids == b.query_ids
-        and np.array_equal(a.offsets, b.offsets)
-        and bool(a.doc_ids.equals(b.doc_ids))
-    )
-
-
-def _drifted(rows: Sequence[Row], terms: Terms) -> tuple[str, ...]:
-    return tuple(
-        f"{row.name}: {row.measure} {row.paired.difference:+.4f}, tolerance {terms.tolerance:.4f}"
-        for row in rows
-        if row.paired and abs(row.paired.difference) > terms.tolerance
-    )
-
-
-def _marked(row: Row, decision: Decision) -> Row:
-    """With the reasons of a failure that are its own."""
-    if decision.outcome in ("OK", "MISSING"):
-        return row
-    label = "the mean" if row.name == "mean" and row.p_holm is None else row.name
-    own = [one for one in decision.reasons if one.startswith((f"{label} lost", f"{label}:"))]
-    return msgspec.structs.replace(row, failure="; ".join(own))

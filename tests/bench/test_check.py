@@ -4,17 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.decisions.check import (
-    Terms,
-    blind,
-    check_against,
-    check_published,
-    conclude,
-    mean_weights,
-)
+from bench.decisions.against import check_against
+from bench.decisions.check import Terms, blind, conclude, first_look, mean_weights
 from bench.decisions.compare import suite_weights
 from bench.decisions.foresight import Foreseen
 from bench.decisions.panels import Entry
+from bench.decisions.published import check_published
 from bench.decisions.statistics import Resampling
 from bench.errors import BenchError
 from bench.results import Protocol
@@ -80,10 +75,17 @@ def test_equal_scores_of_other_rankings_are_too_few_changes_to_say_anything():
 
 
 def test_a_loss_within_the_margin_passes_the_margin_rule_alone():
-    candidate = {"one": entry(shifted(40, -0.01))}
+    candidate = {"one": entry(shifted(40, -0.05))}
     margin = terms_with(rule="margin", margin=0.05)
     assert check(candidate).outcome == "REGRESSION"
     assert check(candidate, terms=margin).outcome == "OK"
+
+
+def test_a_significant_loss_that_one_unseen_gain_could_balance_is_inconclusive():
+    found = check({"one": entry(shifted(40, -0.01))})
+    assert found.rows[0].paired.p < 0.01
+    assert found.outcome == "INCONCLUSIVE"
+    assert "rare gains" in found.reasons[0]
 
 
 def terms_with(**changed: object) -> Terms:
@@ -131,6 +133,16 @@ def test_a_suspiciously_large_gain_is_ok_and_points_to_verify():
     found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], TERMS)
     assert found.outcome == "OK"
     assert any("verify" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [(BASE, "INCONCLUSIVE"), (shifted(40, 0.1), "INCONCLUSIVE"), (shifted(40, -0.1), "REGRESSION")],
+)
+def test_a_first_look_never_passes(values, outcome):
+    assert first_look(check({"one": entry(values)})).outcome == outcome
+    gap = check({"one": entry(values)}, weights={"one": 0.5, "two": 0.5})
+    assert first_look(gap).outcome == "MISSING"
 
 
 def published(value: float) -> list[Expected]:

@@ -47,6 +47,12 @@ DEFAULTS = {
     "trust_code": False,
     "data_dir": None,
     "offline": True,
+    "quick": False,
+    "budget": 300.0,
+    "speed": False,
+    "slower": 1.1,
+    "speed_time": 2.0,
+    "baseline_model": None,
 }
 
 

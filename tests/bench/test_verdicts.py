@@ -9,8 +9,8 @@ from bench.decisions.verdicts import WORST, Decision, Evidence, Loss, decide, wo
 
 PLAIN = Evidence(
     rule="loss",
-    collections=(Loss("one", -0.01, 0.4), Loss("two", 0.02, 0.3)),
-    mean=Loss("mean", 0.005, 0.5),
+    collections=(Loss("one", -0.01, 0.4, 0.4), Loss("two", 0.02, 0.3, 0.3)),
+    mean=Loss("mean", 0.005, 0.5, 0.5),
     changed=40,
     same_rankings=False,
     largest_loss=0.008,
@@ -26,7 +26,7 @@ def outcome(evidence: Evidence, **changed: object) -> tuple[str, int]:
     return found.outcome, found.exit_code
 
 
-LOST = {"mean": Loss("mean", -0.02, 0.01)}
+LOST = {"mean": Loss("mean", -0.02, 0.01, 0.01)}
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,23 @@ LOST = {"mean": Loss("mean", -0.02, 0.01)}
         (PLAIN, {"floor": 0.009, "changed": 1}, ("REGRESSION", 1)),
         (PLAIN, {"same_rankings": True, "changed": 0}, ("OK", 0)),
         (PLAIN, {"changed": 9}, ("INCONCLUSIVE", 3)),
-        (PLAIN, {"changed": 9, **LOST}, ("REGRESSION", 1)),
+        (PLAIN, {"changed": 9, **LOST}, ("INCONCLUSIVE", 3)),
+        (PLAIN, {"mean": Loss("mean", -0.02, 0.2, 0.01)}, ("INCONCLUSIVE", 3)),
+        (PLAIN, {"mean": Loss("mean", 0.02, 1.0, 0.01)}, ("OK", 0)),
+        (PLAIN, {"collections": (Loss("one", -0.02, 0.2, 0.01),), **LOST}, ("REGRESSION", 1)),
         (PLAIN, LOST, ("REGRESSION", 1)),
-        (PLAIN, {"mean": Loss("mean", -0.02, 0.05)}, ("REGRESSION", 1)),
-        (PLAIN, {"mean": Loss("mean", -0.02, 0.0501)}, ("OK", 0)),
-        (PLAIN, {"mean": Loss("mean", 0.3, 0.0001)}, ("OK", 0)),
-        (PLAIN, {"collections": (Loss("one", -0.01, 0.04),)}, ("REGRESSION", 1)),
+        (PLAIN, {"mean": Loss("mean", -0.02, 0.05, 0.05)}, ("REGRESSION", 1)),
+        (PLAIN, {"mean": Loss("mean", -0.02, 0.0501, 0.0501)}, ("OK", 0)),
+        (PLAIN, {"mean": Loss("mean", 0.3, 0.0001, 0.0001)}, ("OK", 0)),
+        (PLAIN, {"collections": (Loss("one", -0.01, 0.04, 0.04),)}, ("REGRESSION", 1)),
         (PLAIN, {"largest_loss": 0.9}, ("OK", 0)),
         (MARGIN, {}, ("OK", 0)),
         (MARGIN, {"largest_loss": 0.011}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"largest_loss": None}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"changed": 9}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"largest_loss": 0.03, **LOST}, ("REGRESSION", 1)),
-        (MARGIN, {"largest_loss": 0.03, "mean": Loss("mean", -0.02, 0.2)}, ("REGRESSION", 1)),
-        (MARGIN, {"mean": Loss("mean", -0.001, 0.01)}, ("OK", 0)),
+        (MARGIN, {"largest_loss": 0.03, "mean": Loss("mean", -0.02, 0.2, 0.2)}, ("REGRESSION", 1)),
+        (MARGIN, {"mean": Loss("mean", -0.001, 0.01, 0.01)}, ("OK", 0)),
         (MARGIN, {"floor": 0.009}, ("REGRESSION", 1)),
     ],
 )
@@ -72,6 +75,6 @@ def test_the_worst_of_several_outcomes_decides(outcomes):
 @given(st.floats(-0.5, 0.5), st.floats(0, 1), st.floats(0, 0.4))
 def test_a_better_mean_never_turns_ok_into_regression(difference, p, gain):
     def at(value: float) -> int:
-        return decide(msgspec.structs.replace(PLAIN, mean=Loss("mean", value, p))).exit_code
+        return decide(msgspec.structs.replace(PLAIN, mean=Loss("mean", value, p, p))).exit_code
 
     assert at(abs(difference) + gain) == 0

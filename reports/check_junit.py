@@ -1,0 +1,84 @@
+"""The outcome of a check as JUnit XML, for what collects the results of tests.
+
+A test case for each collection, the mean, each kind of speed and the outcome of each comparison.
+Consumers count three kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since
+the checkpoint was tested and found worse; MISSING and DRIFT are an ``error``, since what was to be
+tested was not there or was not what it claims to be; INCONCLUSIVE is ``skipped``, since nothing
+was decided. The word is the ``type``, and begins the message for consumers that show no type. The
+exit code of ``check`` is a property of the first suite, and decides whether a job fails.
+"""
+
+import re
+from xml.etree import ElementTree
+
+from bench.decisions.check import Against, Check, Row
+from bench.decisions.pace import SpeedCheck
+
+KINDS = {
+    "REGRESSION": "failure",
+    "MISSING": "error",
+    "DRIFT": "error",
+    "INCONCLUSIVE": "skipped",
+}
+_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(check: Check) -> str:
+    """The document."""
+    top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
+    for one in check.against:
+        _against(top, check, one)
+    if check.speed:
+        _speed(top, check.candidate, check.speed)
+    for suite in top:
+        for kind, attribute in _COUNTS.items():
+            suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
+        suite.set("tests", str(len(suite.findall("testcase"))))
+    ElementTree.indent(top)
+    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
+
+
+def _against(top: ElementTree.Element, check: Check, one: Against) -> None:
+    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{one.role}: {one.name}"))
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
+        ElementTree.SubElement(properties, "property", name=name, value=value)
+    for row in (*one.rows, *([one.mean] if one.mean else [])):
+        _note(_case(suite, check.candidate, row.name), *_of_row(row, one.outcome))
+    _note(_case(suite, check.candidate, "outcome"), one.outcome, "; ".join(one.reasons))
+
+
+def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
+    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
+    for one in speed.paces:
+        said = f"{one.slowdown:.3f} times as long ({one.low:.3f} to {one.high:.3f})"
+        _note(_case(suite, candidate, one.what), one.outcome, said)
+
+
+def _of_row(row: Row, outcome: str) -> tuple[str, str]:
+    """Word and message of a collection."""
+    if row.missing:
+        return "MISSING", row.missing
+    if row.failure:
+        return outcome, row.failure
+    if row.paired is not None and row.paired.changed and row.paired.few:
+        return "INCONCLUSIVE", f"{row.paired.changed} queries changed"
+    return "OK", ""
+
+
+def _case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
+
+
+def _note(case: ElementTree.Element, word: str, message: str) -> None:
+    if word in KINDS:
+        said = _xml(f"{word}: {message}")
+        note = ElementTree.SubElement(case, KINDS[word], type=word, message=said)
+        note.text = said
+
+
+def _xml(text: str) -> str:
+    """Without the control characters that no XML file may hold."""
+    return _NOT_XML.sub("\ufffd", text)
