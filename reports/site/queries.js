@@ -9,15 +9,19 @@ const across = (value) => EDGE + value * (SIDE - EDGE - 18);
 const upwards = (value) => SIDE - across(value);
 
 // Scripts of queries are read when their collection is chosen: many pages share them.
-function withQueries(place, then) {
-  const known = () => window[`QUERIES${place.id}`] || [];
-  if (known().length) {
-    then(known());
-    return;
+const readScripts = new Map();
+
+function queriesOf(place) {
+  if (!readScripts.has(place.id)) {
+    const script = el("script", { src: `${ROOT}/${place.script}` });
+    const read = new Promise((resolve) => {
+      script.addEventListener("load", () => resolve(window[`QUERIES${place.id}`]));
+      script.addEventListener("error", () => resolve([]));
+    });
+    document.head.append(script);
+    readScripts.set(place.id, read);
   }
-  const script = el("script", { src: `${ROOT}/${place.script}` });
-  script.addEventListener("load", () => then(known()));
-  document.head.append(script);
+  return readScripts.get(place.id);
 }
 
 function axes(names) {
@@ -131,22 +135,17 @@ function cloud(found, names, place) {
 }
 
 function tell(note, dot, names, place) {
+  const list = el("ul");
   note.append(
     el("strong", {}, count(dot.count, "query", "queries")),
     el("div", {}, `${names[0]} ${fixed(dot.a, 3)}, ${names[1]} ${fixed(dot.b, 3)}`),
+    list,
   );
-  withQueries(place, (queries) => {
-    if (note.lastChild.tagName === "UL") return;
-    const entries = dot.queries.map((number) => queries[number] || []);
-    const more = dot.count - entries.length;
-    note.append(
-      el(
-        "ul",
-        {},
-        ...entries.map(([id, text]) => el("li", {}, text ? clipped(text, 160) : `query ${id}`)),
-        more > 0 ? el("li", {}, `and ${grouped(more)} more`) : null,
-      ),
-    );
+  queriesOf(place).then((queries) => {
+    for (const [id, text] of dot.queries.map((number) => queries[number]).filter(Boolean))
+      list.append(el("li", {}, text ? clipped(text, 160) : `query ${id}`));
+    const more = dot.count - dot.queries.length;
+    if (more > 0) list.append(el("li", {}, `and ${grouped(more)} more`));
   });
 }
 
@@ -175,7 +174,7 @@ function changedQuery(one, names, withoutRankings) {
   const scores = `${fixed(one.score_a, 3)} − ${fixed(one.score_b, 3)} = ${signed(one.score_a - one.score_b, 3)}`;
   const parts = [];
   if (one.answers.length) parts.push(el("p", {}, `answers: ${one.answers.join("; ")}`));
-  if (one.judged.length) parts.push(judgedTable(one, names, withoutRankings));
+  if (one.judged.length) parts.push(judgedList(one, names, withoutRankings));
   if (one.top_a.length || one.top_b.length) parts.push(rankings(one, names));
   const summary = [one.text || `query ${one.query_id}`, el("small", {}, scores)];
   if (!parts.length) return el("div", { class: "changed" }, ...summary);
@@ -201,18 +200,22 @@ function plainTable(caption, heads, rows) {
   );
 }
 
-function judgedTable(one, names, withoutRankings) {
-  const ranks = withoutRankings ? [] : names.map((name) => `rank, ${name}`);
-  const rank = (value) => (value === null ? "not found" : String(value));
-  const rows = one.judged.map((document) => [
-    document.doc_id,
-    String(document.grade),
-    ...(withoutRankings ? [] : [rank(document.rank_a), rank(document.rank_b)]),
-    document.text || "(not in this corpus)",
-  ]);
-  const more = one.more_judged ? el("p", {}, `and ${grouped(one.more_judged)} more`) : null;
-  const table = plainTable("Relevant documents", ["relevant", "grade", ...ranks, "text"], rows);
-  return el("div", {}, table, more);
+function judgedList(one, names, withoutRankings) {
+  const rank = (value, name) => `${value === null ? "not found" : `rank ${value}`} by ${name}`;
+  const entries = one.judged.map((document) => {
+    const facts = [`grade ${document.grade}`];
+    if (!withoutRankings)
+      facts.push(rank(document.rank_a, names[0]), rank(document.rank_b, names[1]));
+    return el(
+      "li",
+      {},
+      el("strong", {}, document.doc_id),
+      el("small", {}, facts.join(" · ")),
+      el("div", {}, document.text || "(not in this corpus)"),
+    );
+  });
+  if (one.more_judged) entries.push(el("li", {}, `and ${grouped(one.more_judged)} more`));
+  return el("div", {}, el("h5", {}, "Relevant"), el("ul", { class: "judged" }, ...entries));
 }
 
 function rankings(one, names) {
@@ -237,6 +240,7 @@ function queryView(queries, names) {
   const draw = () => {
     const place = BOARD.places[Number(select.value)];
     const found = queries[place.id];
+    queriesOf(place);
     const dots = found.dots.map(([a, b, number, named]) => ({
       a,
       b,
