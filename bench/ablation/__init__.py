@@ -1,0 +1,1 @@
+"""Ablations: one changed field a row, several seeds, and what that says about a recipe."""

@@ -1,0 +1,150 @@
+"""What an ablation found: the record that tables and plots are made of.
+
+History of the schema: 1, the first.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from bench.ablation.grid import Table
+from bench.ablation.twolevel import Interval
+from bench.decisions.statistics import Paired
+from bench.errors import BenchError
+from bench.results import Conditions
+
+SCHEMA = 1
+MEAN = "mean"  # instead of a collection
+
+
+class CellFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One row with one seed.
+
+    Attributes:
+        scores: mean of the main measure by collection; empty for a gap.
+        failed_at, error: stage and reason of a gap; "" where there is none.
+        seconds, tokens, parameters: by stage, of what is finished; a stage that several cells
+            share counts in each.
+    """
+
+    seed: int
+    scores: dict[str, float]
+    failed_at: str = ""
+    error: str = ""
+    seconds: dict[str, float] = {}
+    tokens: dict[str, int] = {}
+    parameters: dict[str, int] = {}
+
+
+class OnCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A row on one collection, or in the mean of all (`MEAN`).
+
+    Attributes:
+        score: over the seeds that are finished; None for a gap.
+        seeds: that the row and the one it is compared with both have.
+        recipes: the difference as one of recipes; None with fewer than two seeds.
+        checkpoints: the difference of the two checkpoints of one seed; None otherwise.
+        p_holm: p, corrected for all rows of the ablation on this collection.
+        verdict: by ``p_holm`` at 5 %; "" where nothing is compared.
+    """
+
+    collection: str
+    measure: str
+    queries: int
+    score: Interval | None
+    seeds: tuple[int, ...] = ()
+    recipes: Interval | None = None
+    checkpoints: Paired | None = None
+    p_holm: float | None = None
+    verdict: str = ""
+
+
+class RowFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One recipe.
+
+    Attributes:
+        against: the row that it differs from in one field; "" for the reference.
+        changes: that field, with the value there and the value here; empty for the reference.
+        published: somebody else's figures, by measure.
+    """
+
+    name: str
+    against: str
+    changes: tuple[str, ...]
+    cells: tuple[CellFound, ...]
+    on: tuple[OnCollection, ...]
+    published: dict[str, float]
+
+    def at(self, collection: str) -> OnCollection | None:
+        """Its figures on a collection, if there are any."""
+        return next((one for one in self.on if one.collection == collection), None)
+
+
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value on an axis, the row that has it, and somebody else's figures for it."""
+
+    label: str
+    row: str
+    published: dict[str, float]
+
+
+class AxisFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One field and the rows that it is changed in."""
+
+    title: str
+    field: str
+    against: str
+    points: tuple[Point, ...]
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole ablation.
+
+    Attributes:
+        command: that made it.
+        reference: complete settings of the reference, by stage.
+        source: of the published figures, and the collection that they are on; "" for none.
+        leaks: what the check for leaks looked at, in words.
+        commits: of the code that made the cells.
+        seconds: wall clock of all distinct work; what cells share counts once.
+    """
+
+    schema: int = SCHEMA
+    name: str
+    title: str
+    command: str
+    seeds: tuple[int, ...]
+    reference: dict[str, Table]
+    rows: tuple[RowFound, ...]
+    axes: tuple[AxisFound, ...]
+    source: str
+    published_on: str
+    leaks: tuple[str, ...]
+    commits: tuple[str, ...]
+    seconds: float
+    conditions: Conditions
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """Collections of all rows, then `MEAN` where there is one."""
+        found = dict.fromkeys(one.collection for row in self.rows for one in row.on)
+        return (*(name for name in found if name != MEAN), *([MEAN] if MEAN in found else []))
+
+    @property
+    def gaps(self) -> int:
+        """Cells without a score."""
+        return sum(not cell.scores for row in self.rows for cell in row.cells)
+
+
+def read_report(path: Path) -> Report:
+    """A report from its file.
+
+    Raises:
+        BenchError: it cannot be read, or is none.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise BenchError(f"{path} is no report of an ablation: {error}") from error

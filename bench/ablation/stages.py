@@ -1,0 +1,57 @@
+"""What a stage of a cell is: it settles its settings, says what it reads, and does the work."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from bench.ablation.grid import Table
+
+
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stage took.
+
+    Attributes:
+        seconds: wall clock.
+        tokens: that were read in training, or encoded; 0 where they were not counted.
+        parameters: that were trained; for an evaluation, those of the encoder.
+    """
+
+    seconds: float
+    tokens: int = 0
+    parameters: int = 0
+
+
+class Stage(Protocol):
+    """One of pretrain, finetune and evaluate; picklable, because it works in a process apart."""
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """Complete settings, from what the file says or from complete ones.
+
+        Raises:
+            BenchError, DatasetError, RetrieverError: an unknown field or value, or a collection
+                or checkpoint that is not there.
+        """
+        ...
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """Settings of one cell."""
+        ...
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Content hashes of all that it reads besides the model, by name."""
+        ...
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Do it.
+
+        Args:
+            model: card or checkpoint of the stage before; "" where this is the first.
+            out: folder of its own. What a killed attempt left there may be used. A training
+                leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
+        """
+        ...
+
+
+MODEL = "model"  # folder of a finished checkpoint

@@ -1,0 +1,139 @@
+"""A picture for each axis of an ablation, as SVG and PNG, with published figures beside ours.
+
+matplotlib is the extra ``plots``: imported when something is drawn.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.ablation.records import MEAN, AxisFound, OnCollection, Report, RowFound
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+OURS, THEIRS, SEED = "#0072B2", "#D55E00", "#7F7F7F"  # Okabe and Ito (2008)
+STYLE: dict[str, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "font.size": 10,
+    "text.parse_math": False,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ablation",
+}
+PNG_DPI = 120
+
+
+def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
+    """Draw every axis that has a score; returns file (SVG, without its folder) and title."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for axis in report.axes:
+        points = _points(report, axis)
+        panels = _panels(report, points)
+        if not panels:
+            continue
+        with matplotlib.rc_context(STYLE):
+            width = max(3.2, 0.9 * len(points) + 1.4)
+            figure = Figure(figsize=(width * (len(panels) + bool(_published(axis))), 3.6))
+            FigureCanvasAgg(figure)
+            _fill(figure, report, axis, points, panels)
+            path = folder / f"{report.name}-{_file_name(axis.title)}"
+            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+            figure.savefig(path.with_suffix(".png"), dpi=PNG_DPI)
+        drawn.append((f"{path.name}.svg", axis.title))
+    return drawn
+
+
+def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
+    rows = {row.name: row for row in report.rows}
+    return [(point.label, rows[point.row]) for point in axis.points]
+
+
+def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
+    """The mean where there is one, else each collection on which anything was scored."""
+    names = [MEAN] if MEAN in report.collections else list(report.collections)
+    return [name for name in names if any(row.at(name) for _, row in points)]
+
+
+def _published(axis: AxisFound) -> str:
+    """The first measure with published figures; "" for none."""
+    measures = dict.fromkeys(name for point in axis.points for name in point.published)
+    return next(iter(measures), "")
+
+
+def _fill(
+    figure: "Figure",
+    report: Report,
+    axis: AxisFound,
+    points: Sequence[tuple[str, RowFound]],
+    panels: Sequence[str],
+) -> None:
+    theirs = _published(axis)
+    axes = figure.subplots(1, len(panels) + bool(theirs), squeeze=False)[0]
+    for place, name in enumerate(panels):
+        _ours(axes[place], points, name)
+        axes[place].set_title(name if name != MEAN else "mean of the collections", fontsize=9)
+    if theirs:
+        values = [point.published.get(theirs) for point in axis.points]
+        known = [(x, value) for x, value in enumerate(values) if value is not None]
+        axes[-1].plot(*zip(*known, strict=True), "s--", color=THEIRS, lw=1)
+        axes[-1].set_title(f"published: {report.published_on}", fontsize=9)
+        axes[-1].set_ylabel(theirs)
+    for one in axes:
+        one.set_xticks(range(len(points)), [label for label, _ in points])
+        one.set_xlim(-0.5, len(points) - 0.5)
+        one.set_xlabel(axis.title)
+    figure.suptitle(f"{report.title or report.name}: {axis.title}", fontsize=10)
+
+
+def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> None:
+    """Means with what the reference does not share: the interval of the difference, about it."""
+    for x, (_, row) in enumerate(points):
+        on = row.at(name)
+        if on is None or on.score is None:
+            axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
+            continue
+        for score in _seed_scores(row, name):
+            axes.plot(x, score, "_", color=SEED, ms=10, zorder=1)
+        axes.plot(x, on.score.mean, "o", color=OURS, zorder=3)
+        if reach := _reach(on):
+            axes.vlines(x, *reach, color=OURS, lw=1.5, zorder=2)
+    shown = [on.measure for _, row in points if (on := row.at(name))]
+    axes.set_ylabel(f"{shown[0]} (bar: 95 % of the\ndifference; dashes: seeds)")
+
+
+def _reach(on: OnCollection) -> tuple[float, float] | None:
+    """The interval of the difference, moved to where this row's mean is."""
+    if on.score is None:
+        return None
+    if on.recipes and on.recipes.low is not None and on.recipes.high is not None:
+        base = on.score.mean - on.recipes.mean
+        return base + on.recipes.low, base + on.recipes.high
+    pair = on.checkpoints
+    if pair and pair.low is not None and pair.high is not None:
+        base = on.score.mean - pair.difference
+        return base + pair.low, base + pair.high
+    return None
+
+
+def _seed_scores(row: RowFound, name: str) -> list[float]:
+    finished = [cell.scores for cell in row.cells if cell.scores]
+    if name == MEAN:
+        return [sum(scores.values()) / len(scores) for scores in finished]
+    return [scores[name] for scores in finished if name in scores]
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -1,0 +1,285 @@
+"""An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from tabulate import tabulate
+
+from bench.ablation.records import MEAN, OnCollection, Report, RowFound
+
+COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
+           "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
+           "tokens", "seconds")  # fmt: skip
+
+
+def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole report.
+
+    Args:
+        pictures: file, relative to the report, and title of each.
+    """
+    parts = [f"# {report.title or report.name}", _opening(report)]
+    for name in reversed(report.collections):
+        parts += [f"## {_heading(report, name)}", score_table(report, name)]
+        parts.append("\n".join(f"- {line}" for line in _said(report, name)))
+    if gaps := _gaps(report):
+        parts += ["## Gaps", gaps]
+    parts += [f"![{title}]({file})" for file, title in pictures]
+    parts += ["## Cost", cost_table(report)]
+    parts += ["## How", _method(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _opening(report: Report) -> str:
+    cells = sum(len(row.cells) for row in report.rows)
+    where = report.conditions
+    lines = [
+        f"{len(report.rows)} rows, {_seeds(report.seeds)}: {cells - report.gaps} of {cells} cells "
+        f"finished, {_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"device {where.device}), {where.time[:10]}.",
+        f"Made by `{report.command}`.",
+    ]
+    if len(report.seeds) == 1:
+        lines.append(
+            "**One seed: every difference is between these checkpoints. Whether the recipes "
+            "differ, it cannot say.**"
+        )
+    return "\n\n".join(lines)
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    names = ", ".join(map(str, seeds))
+    return f"seed {names}" if len(seeds) == 1 else f"seeds {names}"
+
+
+def _heading(report: Report, name: str) -> str:
+    if name == MEAN:
+        return f"Mean of {len(report.collections) - 1} collections"
+    measures = {one.measure for row in report.rows if (one := row.at(name))}
+    return f"{name}, {', '.join(sorted(measures))}"
+
+
+def score_table(report: Report, name: str) -> str:
+    """All rows on one collection, with the published figures beside them."""
+    others = list(dict.fromkeys(key for row in report.rows for key in row.published))
+    headers = ["row", "changes", "seeds", "mean ± 95 %", "sd of seeds", "against", "difference",
+               "95 % interval", "p (Holm)", "verdict", "detectable"]  # fmt: skip
+    headers += [f"{key}, published" for key in others]
+    cells = [
+        [row.name, "; ".join(row.changes), *_figures(row, row.at(name))]
+        + [_score(row.published.get(key)) for key in others]
+        for row in report.rows
+    ]
+    return _table(headers, cells)
+
+
+def _figures(row: RowFound, on: OnCollection | None) -> list[str]:
+    """Cells from the seeds to what could be detected; a gap says so."""
+    if on is None or on.score is None:
+        return ["0", "gap", *[""] * 7]
+    own = on.score
+    half = "" if own.high is None else f" ± {own.high - own.mean:.4f}"
+    finished = sum(bool(cell.scores) for cell in row.cells)
+    done = f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
+    start = [done, f"{own.mean:.4f}{half}", _score(own.seeds_sd), row.against]
+    if on.recipes:
+        found = on.recipes
+        limits = "" if found.low is None else f"{found.low:+.4f} to {found.high:+.4f}"
+        rest = [f"{found.mean:+.4f}", limits, _p(on.p_holm), on.verdict, _score(found.detectable)]
+    elif on.checkpoints:
+        one = on.checkpoints
+        limits = "" if one.low is None else f"{one.low:+.4f} to {one.high:+.4f}"
+        verdict = f"these checkpoints: {on.verdict}"
+        rest = [f"{one.difference:+.4f}", limits, _p(on.p_holm), verdict, _score(one.detectable)]
+    else:
+        rest = [""] * 5
+    return start + rest
+
+
+def _said(report: Report, name: str) -> Iterator[str]:
+    """What can be concluded, and what cannot, in words."""
+    compared = [(row, on) for row in report.rows if (on := row.at(name)) and on.verdict]
+    for row, on in compared:
+        if on.verdict != "cannot tell":
+            yield f"{row.name} is {on.verdict} than {row.against}{_scope(on)}."
+    open_rows = [(row, on) for row, on in compared if on.verdict == "cannot tell"]
+    if open_rows:
+        names = ", ".join(f"{row.name}{_scope(on)}" for row, on in open_rows)
+        found = [value for _, on in open_rows if (value := _detectable(on)) is not None]
+        reach = (
+            f"; a difference of {min(found):.4f} to {max(found):.4f} would have been found 80 "
+            "times in 100"
+            if found
+            else ""
+        )
+        yield f"Could not be separated from the row they are against: {names}{reach}."
+    for row in report.rows:
+        on = row.at(name)
+        if on is None:
+            yield f"{row.name}: no cell is finished."
+        elif row.against and not on.verdict:
+            yield f"{row.name}: shares no finished seed with {row.against}."
+
+
+def _scope(on: OnCollection) -> str:
+    return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)" if on.checkpoints else ""
+
+
+def _detectable(on: OnCollection) -> float | None:
+    found = on.recipes or on.checkpoints
+    return found.detectable if found else None
+
+
+def _gaps(report: Report) -> str:
+    rows = [
+        [row.name, str(cell.seed), cell.failed_at, cell.error]
+        for row in report.rows
+        for cell in row.cells
+        if not cell.scores
+    ]
+    return _table(["row", "seed", "stage", "why"], rows) if rows else ""
+
+
+def cost_table(report: Report) -> str:
+    """What a cell of each row took: means over its finished seeds, by stage."""
+    stages = list(report.reference)
+    headers = ["row", "parameters trained", "tokens trained on"]
+    headers += [f"{stage}, s" for stage in stages]
+    cells = []
+    for row in report.rows:
+        seconds = [_mean([c.seconds[s] for c in row.cells if s in c.seconds]) for s in stages]
+        cells.append(
+            [row.name, _count(parameters_of(row)), _count(tokens_of(row))]
+            + ["" if one is None else f"{one:,.0f}" for one in seconds]
+        )
+    return _table(headers, cells)
+
+
+def parameters_of(row: RowFound) -> int | None:
+    """Parameters that its last training trained; of the encoder, where nothing is trained."""
+    for stage in ("finetune", "pretrain", "evaluate"):
+        if found := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
+            return max(found)
+    return None
+
+
+def tokens_of(row: RowFound) -> float | None:
+    """Tokens of its trainings, mean over seeds."""
+    sums = [
+        sum(count for stage, count in cell.tokens.items() if stage != "evaluate")
+        for cell in row.cells
+        if cell.tokens
+    ]
+    return _mean([one for one in sums if one])
+
+
+def csv_table(report: Report) -> str:
+    """A line for each row and collection, nothing rounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in report.rows:
+        for on in row.on:
+            writer.writerow(_line(row, on))
+    return out.getvalue()
+
+
+def _line(row: RowFound, on: OnCollection) -> list[object]:
+    own, recipes, pair = on.score, on.recipes, on.checkpoints
+    difference = recipes.mean if recipes else pair.difference if pair else None
+    found = recipes or pair
+    seconds = [sum(cell.seconds.values()) for cell in row.cells if cell.scores]
+    return [
+        row.name,
+        on.collection,
+        on.measure,
+        sum(bool(cell.scores) for cell in row.cells),
+        own.mean if own else None,
+        own.low if own else None,
+        own.high if own else None,
+        own.seeds_sd if own else None,
+        difference,
+        found.low if found else None,
+        found.high if found else None,
+        on.p_holm,
+        on.verdict,
+        found.detectable if found else None,
+        parameters_of(row),
+        tokens_of(row),
+        _mean(seconds),
+    ]
+
+
+def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
+    """What would be done.
+
+    Args:
+        rows: name, the row it is against, and what it changes.
+        tasks: stage, how many in all, and how many of them are finished.
+    """
+    work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
+    return "\n\n".join(
+        [
+            _table(["row", "against", "changes"], rows),
+            _table(["stage", "tasks", "finished", "to do"], work),
+        ]
+    )
+
+
+def _method(report: Report) -> str:
+    lines = [
+        f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
+        "in the same order.",
+        "mean ± and intervals: 95 % over other seeds and other queries, resampled on both levels; "
+        "with one seed, a bootstrap over queries of the two checkpoints.",
+        "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
+        "true difference that would be found 80 times in 100.",
+        *report.leaks,
+    ]
+    if report.source:
+        lines.append(
+            f"published: {report.source}, on {report.published_on}: another scale and "
+            "collection, so only directions compare."
+        )
+    lines += [f"The axis {axis.title} is the field `{axis.field}`." for axis in report.axes]
+    code = " and ".join(one[:12] for one in report.commits if one) or "no checkout"
+    dirty = " with uncommitted changes" if report.conditions.dirty else ""
+    versions = ", ".join(f"{name} {one}" for name, one in report.conditions.libraries.items())
+    lines.append(f"Code: {code}{dirty}; {versions}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _time(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _score(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value >= 0.00005 else f"{value:.0e}"
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[_plain(cell) for cell in row] for row in rows]
+    table: str = tabulate(cells, headers, tablefmt="pipe", disable_numparse=True)
+    return table
+
+
+def _plain(text: str) -> str:
+    """One line in which a bar does not end its cell."""
+    clean = "".join(one if one.isprintable() else " " for one in text)
+    return " ".join(clean.split()).replace("|", "\\|")
