@@ -1,0 +1,148 @@
+"""``forgetting``: what checkpoints of successive trainings keep, lose and gain."""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.commands.common import Contender, check_out, open_contender, print_json
+from bench.commands.opening import open_collections, pipeline_options
+from bench.decisions.panels import Entrant, Entry
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import find_results, results_of
+from bench.errors import BenchError, ExitCode
+from bench.pipeline import Options
+from bench.places import Place
+from bench.store import VectorStore
+from bench.watching.collections import Opened, one_measure
+from bench.watching.evaluating import renamed, stored_or_new
+from bench.watching.forgetting import Forgetting, Sequenced, forgetting_of
+from datasets_cfg.catalogue import dataset_names, expand
+from reports.forgetting_plots import can_plot, draw
+from reports.forgetting_tables import comma_separated, markdown
+from retrievers.card import card_names
+
+
+def forgetting(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``forgetting``: the matrix, then transfer; a heat map with --plot."""
+    _check(options)
+    sequence, measure = _stored(options) if options.stored else _evaluated(options, cache_dir)
+    found = forgetting_of(sequence, measure, Resampling(options.resamples, options.seed))
+    if options.plot is not None:
+        draw(found, options.plot)
+    _print(found, options)
+    return ExitCode.OK
+
+
+def _print(found: Forgetting, options: argparse.Namespace) -> None:
+    if options.json:
+        print_json(found)
+    else:
+        print((comma_separated if options.format == "csv" else markdown)(found), end="")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Bad input stops before anything is encoded."""
+    trained, count = expand(options.on), len(options.checkpoints)
+    if len(trained) != count:
+        raise BenchError(
+            f"{count} checkpoints and {len(trained)} collections: each checkpoint was trained on "
+            "one collection",
+            "name them in the same order; collections that none was trained on go after --also",
+        )
+    if both := set(trained) & set(expand(options.also)):
+        raise BenchError(f"{', '.join(sorted(both))} is both in --on and in --also", "name it once")
+    names = [*options.checkpoints, *([options.base] if options.base else [])]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise BenchError(f"{name} is named {times} times", "each checkpoint is named once")
+    if options.plot is not None and not can_plot():
+        raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
+    check_out(options.results)
+
+
+def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
+    """From stored results; a collection of one's own is known by its name in them."""
+
+    def entrant(name: str) -> Entrant:
+        entries = results_of(name, options.results)
+        return Entrant(name, {key: Entry.of(one) for key, one in entries.items()})
+
+    checkpoints = [entrant(name) for name in options.checkpoints]
+    base = entrant(options.base) if options.base else None
+    trained, also = (_own_names(names, checkpoints) for names in (options.on, options.also))
+    mains = {
+        one.main_measure
+        for entry in checkpoints
+        for key, one in entry.entries.items()
+        if key in {*trained, *also}
+    }
+    if options.measure is None and len(mains) > 1:
+        raise BenchError(
+            f"the main measures of the collections differ: {', '.join(sorted(mains))}",
+            "choose one with --measure",
+        )
+    return Sequenced(checkpoints, trained, also, base), options.measure or "".join(mains)
+
+
+def _own_names(typed: Sequence[str], checkpoints: Sequence[Entrant]) -> list[str]:
+    stored = set().union(*(one.entries for one in checkpoints))
+    names = expand(typed)
+    return [
+        name if name in stored or name in dataset_names() else Path(name).resolve().name
+        for name in names
+    ]
+
+
+def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced, str]:
+    """Every checkpoint on every collection; stored results are used again."""
+    opened = open_collections([*options.on, *options.also], options, cache_dir)
+    measure = one_measure(list(opened.values()), options.measure)
+    names = [*([options.base] if options.base else []), *options.checkpoints]
+    opening = [_opened(typed, label, options) for typed, label in labels(names).items()]
+    choices, store = pipeline_options(options, measure), VectorStore(cache_dir / "vectors")
+    entrants = [
+        _entrant(contender, list(opened.values()), store, choices, options.results)
+        for contender in opening
+    ]
+    base = entrants.pop(0) if options.base else None
+    trained = [opened[name].dataset.name for name in expand(options.on)]
+    also = [opened[name].dataset.name for name in expand(options.also)]
+    return Sequenced(entrants, trained, also, base), measure
+
+
+def labels(typed: Sequence[str]) -> dict[str, str]:
+    """A name for each checkpoint: as many of the last parts of its path as tell them apart."""
+    paths = {name: Path(name).resolve() if Path(name).is_dir() else Path(name) for name in typed}
+    for count in range(1, max(len(path.parts) for path in paths.values()) + 1):
+        found = {
+            name: "/".join(path.parts[-count:]) if path.is_absolute() else name
+            for name, path in paths.items()
+        }
+        if len(set(found.values())) == len(found):
+            break
+    return {name: "_".join(label.strip("/").split()) for name, label in found.items()}
+
+
+def _opened(typed: str, label: str, options: argparse.Namespace) -> Contender:
+    """A checkpoint used as ``--like`` says; a card says that itself."""
+    own = typed in card_names() or typed.endswith(".toml")
+    like = None if own else options.like
+    found = open_contender(typed, argparse.Namespace(**{**vars(options), "like": like}))
+    return found if own else Contender(renamed(found.model, label), found.encoder)
+
+
+def _entrant(
+    contender: Contender,
+    opened: Sequence[Opened],
+    store: VectorStore,
+    choices: Options,
+    results: Place,
+) -> Entrant:
+    name, entries = contender.model.card.name, {}
+    known = find_results(results, name)
+    for one in opened:
+        mine = contender.on(one.dataset.name)
+        stored = stored_or_new(one, mine.model, mine.encoder, known, store, choices, results)
+        entries[one.dataset.name] = Entry.of(stored)
+    return Entrant(name, entries)

@@ -1,0 +1,36 @@
+"""What the commands about trainings open before any work: collections, and how to evaluate."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.budget import parse_size
+from bench.commands.common import is_official, open_named
+from bench.pipeline import Options
+from bench.watching.collections import Opened
+from datasets_cfg.catalogue import expand
+from datasets_cfg.dataset import count_mismatches
+from retrievers.index import IndexSpec
+
+
+def open_collections(
+    typed: Sequence[str], options: argparse.Namespace, cache_dir: Path
+) -> dict[str, Opened]:
+    """The collections of what was typed, suites as their members, by what was typed for each."""
+    opened = {}
+    for name in expand(typed):
+        dataset = open_named(name, options, cache_dir)
+        different = count_mismatches(dataset)
+        opened[name] = Opened(dataset, is_official(dataset, different, options.allow_mismatch))
+    return opened
+
+
+def pipeline_options(options: argparse.Namespace, measure: str) -> Options:
+    """Exact search, and one measure beside the collection's main one."""
+    return Options(
+        index=IndexSpec.parse("flat"),
+        depth=options.depth,
+        measures=(measure,),
+        device=options.device,
+        max_memory=None if options.max_memory is None else parse_size(options.max_memory),
+    )

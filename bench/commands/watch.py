@@ -1,0 +1,116 @@
+"""``watch``: the checkpoints of a running training, evaluated as they are completed."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.atomic import replacing
+from bench.commands.common import check_out, open_contender, print_json
+from bench.commands.opening import open_collections, pipeline_options
+from bench.decisions.panels import Entry
+from bench.decisions.statistics import Resampling
+from bench.decisions.stored import results_of
+from bench.errors import BenchError, ExitCode
+from bench.watching.collections import Opened, one_measure, weights_by_name
+from bench.watching.completed import Lookout
+from bench.watching.curve import Aim, Curve, curve_of
+from bench.watching.following import Ending, follow
+from bench.watching.ledger import Ledger
+from bench.watching.watcher import Watcher, Work
+from reports.watch_plots import draw
+from reports.watch_tables import comma_separated, markdown
+from retrievers.card import load_card
+from retrievers.encoder import Encoder
+from retrievers.model import Model
+
+
+def watch(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
+    out = options.out or options.folder / "watch"
+    _check(options, out)
+    opened = open_collections(options.on, options, cache_dir)
+    aim = _aim(options, opened)
+    work = _work(options, cache_dir, out, aim, opened)
+    with Ledger(out / "ledger.jsonl") as ledger:
+        watcher = Watcher(work, ledger, lambda: _write(curve_of(ledger.lines, aim), out))
+        ending = Ending(options.every, options.once, options.until, options.stop_after)
+        follow(Lookout(options.folder), watcher, ending)
+        curve = curve_of(ledger.lines, aim)
+        _write(curve, out)
+    if curve is None and options.once:
+        raise _nothing(options.folder, watcher.said)
+    if options.json:
+        print_json({"out": str(out), "curve": curve})
+    elif curve is not None:
+        print(markdown(curve), end="")
+    return ExitCode.OK
+
+
+def _check(options: argparse.Namespace, out: Path) -> None:
+    """Bad input stops before the first look."""
+    if not options.folder.is_dir():
+        raise BenchError(
+            f"{options.folder} is no folder",
+            "name the folder that the training writes its checkpoints to (its output_dir)",
+        )
+    check_out(options.results)
+    check_out(out)
+    if options.like is not None:
+        load_card(options.like)
+
+
+def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
+    baseline = None
+    if options.baseline:
+        stored = results_of(options.baseline, options.results)
+        baseline = (options.baseline, {name: Entry.of(one) for name, one in stored.items()})
+    return Aim(
+        training="_".join(options.folder.resolve().name.split()) or "training",
+        weights=weights_by_name(options.on, opened),
+        measure=one_measure(list(opened.values()), options.measure),
+        method=options.select,
+        baseline=baseline,
+        resampling=Resampling(options.resamples, options.seed),
+    )
+
+
+def _work(
+    options: argparse.Namespace,
+    cache_dir: Path,
+    out: Path,
+    aim: Aim,
+    opened: Mapping[str, Opened],
+) -> Work:
+    def open_model(folder: Path) -> tuple[Model, Encoder | None]:
+        contender = open_contender(str(folder), options)
+        return contender.model, contender.encoder
+
+    return Work(
+        training=aim.training,
+        opened=list(opened.values()),
+        measure=aim.measure,
+        choices=pipeline_options(options, aim.measure),
+        results=options.results,
+        vectors=cache_dir / ("vectors" if options.keep_vectors else "watched"),
+        keep_vectors=options.keep_vectors,
+        held=out / ".held",
+        open_model=open_model,
+    )
+
+
+def _write(curve: Curve | None, out: Path) -> None:
+    """Table and picture of what is known, replaced at each checkpoint."""
+    if curve is None:
+        return
+    for name, text in (("curve.md", markdown(curve)), ("curve.csv", comma_separated(curve))):
+        with replacing(out / name) as file:
+            file.write(text.encode())
+    draw(curve, out / "curve")
+
+
+def _nothing(folder: Path, said: Mapping[str, str]) -> BenchError:
+    reasons = "".join(f"\n  {name}: {why}" for name, why in said.items())
+    return BenchError(
+        f"{folder} has no checkpoint that can be evaluated{reasons}",
+        "a checkpoint is a folder whose name ends in its step, such as checkpoint-500",
+    )

@@ -1,0 +1,68 @@
+"""Looks at a running training until there is a reason to end."""
+
+import sys
+import time
+from dataclasses import dataclass
+
+from bench.watching.completed import Look, Lookout
+from bench.watching.watcher import Watcher
+
+SETTLE_S = 2.0  # between two looks at what may be being written
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When to look, and when to end.
+
+    Attributes:
+        every_s: seconds between looks.
+        once: end when what is there is evaluated.
+        until: end after a checkpoint of this step or a later one.
+        stop_after_s: end when no checkpoint was completed for so many seconds.
+    """
+
+    every_s: float = 60.0
+    once: bool = False
+    until: int | None = None
+    stop_after_s: float | None = None
+
+    def is_reached(self, look: Look, quiet_s: float) -> bool:
+        """Whether this was the last look, ``quiet_s`` after the last new checkpoint."""
+        if self.stop_after_s is not None and quiet_s >= self.stop_after_s:
+            return True
+        if self.until is not None and any(one.step >= self.until for one in look.finished):
+            return True
+        return self.once
+
+
+def follow(lookout: Lookout, watcher: Watcher, ending: Ending) -> None:
+    """Look, evaluate what is new, wait. Ctrl-C while waiting is the usual end.
+
+    Raises:
+        KeyboardInterrupt: it came in an evaluation, which is then not in the ledger.
+    """
+    look = lookout.look()
+    latest = time.monotonic()
+    while _wait(min(SETTLE_S, ending.every_s) if _moves(look) else ending.every_s):
+        look = lookout.look()
+        new = [one for one in look.finished if watcher.is_new(one)]
+        for one in new:
+            watcher.evaluate(one)
+        watcher.tell(look.unfinished)
+        latest = time.monotonic() if new else latest
+        if ending.is_reached(look, time.monotonic() - latest):
+            return
+
+
+def _moves(look: Look) -> bool:
+    return any(not one.broken for one in look.unfinished)
+
+
+def _wait(seconds: float) -> bool:
+    """False where Ctrl-C ended the wait."""
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
+        return False
+    return True

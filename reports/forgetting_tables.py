@@ -1,0 +1,128 @@
+"""Checkpoints of successive trainings by collections, and transfer, as Markdown or CSV."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from bench.decisions.statistics import Paired
+from bench.watching.curve import Level
+from bench.watching.forgetting import Forgetting, Transfer, Transfers
+
+FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
+
+
+def markdown(found: Forgetting) -> str:
+    """The matrix, then a table of transfer, then what the words mean."""
+    names = [*found.trained, *found.also]
+    cells = [
+        [row.checkpoint, *(_cell(found, row.checkpoint, name, row.levels[name]) for name in names)]
+        for row in found.rows
+    ]
+    kinds = [("backward", found.backward), ("forward", found.forward), ("kept", found.kept)]
+    rows = [line for kind, one in kinds if one for line in _lines(kind, one)]
+    headers = ["transfer", "collection", "after - before", "difference", "95 % interval"]
+    parts = [
+        f"## {found.measure} of successive trainings",
+        _table([found.measure, *names], cells),
+        f"average of the last on what was trained: {_level(found.average)}",
+        *([_table([*headers, "p", "p (Holm)", "win / tie / loss"], rows, 3)] if rows else []),
+        "\n".join(f"- {line}" for line in _legend(found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def comma_separated(found: Forgetting) -> str:
+    """The matrix and transfer, a line each, nothing rounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in found.rows:
+        for name, level in row.levels.items():
+            values = (level.value, level.low, level.high, None, None)
+            writer.writerow(["score", name, row.checkpoint, "", found.measure, *values])
+    kinds = [("backward", found.backward), ("forward", found.forward), ("kept", found.kept)]
+    for kind, transfers in kinds:
+        for one in transfers.rows if transfers else ():
+            names = (one.collection, one.after, one.before)
+            writer.writerow([kind, *names, found.measure, *_numbers(one.paired), one.p_holm])
+        if transfers:
+            writer.writerow([kind, "mean", "", "", found.measure, *_numbers(transfers.mean), None])
+    return out.getvalue()
+
+
+def _numbers(found: Paired) -> tuple[float | None, ...]:
+    return found.difference, found.low, found.high, found.p
+
+
+def _cell(found: Forgetting, checkpoint: str, collection: str, level: Level) -> str:
+    """Bold on the diagonal: what the checkpoint was just trained on."""
+    order = [row.checkpoint for row in found.rows if row.checkpoint != found.base]
+    own = dict(zip(order, found.trained, strict=True)).get(checkpoint)
+    return f"**{_level(level)}**" if own == collection else _level(level)
+
+
+def _level(level: Level) -> str:
+    if level.low is None or level.high is None:
+        return f"{level.value:.4f}"
+    return f"{level.value:.4f} ({level.low:.4f} to {level.high:.4f})"
+
+
+def _lines(kind: str, transfers: Transfers) -> Iterator[list[str]]:
+    for one in transfers.rows:
+        yield [kind, one.collection, *_compared(one), *_cells(one.paired, f"{one.p_holm:.4f}")]
+    yield [f"{kind}, mean", "", "", *_cells(transfers.mean, "")]
+
+
+def _compared(one: Transfer) -> list[str]:
+    return [f"{one.after} - {one.before}"]
+
+
+def _cells(found: Paired, p_holm: str) -> list[str]:
+    interval = "" if found.low is None else f"{found.low:+.4f} to {found.high:+.4f}"
+    return [
+        f"{found.difference:+.4f}",
+        interval + (" (few)" if found.few and interval else ""),
+        f"{found.p:.4f}",
+        p_holm,
+        f"{found.wins:,} / {found.ties:,} / {found.losses:,}",
+    ]
+
+
+def _legend(found: Forgetting) -> Iterator[str]:
+    yield (
+        "backward transfer: last checkpoint minus the one just trained on the collection; below 0 "
+        "is forgetting (Lopez-Paz and Ranzato, 2017)"
+    )
+    if found.base:
+        yield (
+            "forward transfer: the checkpoint before its training on the collection, minus "
+            f"{found.base}"
+        )
+    else:
+        yield "forward transfer needs --base, what the first training started from"
+    if found.kept:
+        yield f"kept: on collections that nothing was trained on, the last minus {found.base}"
+    elif found.also:
+        yield "what is kept on further collections needs --base"
+    count, seed = found.resampling.resamples, found.resampling.seed
+    yield f"intervals: bootstrap over queries, {count:,} resamples, seed {seed}"
+    yield "p: paired sign flips; Holm: over the collections of one kind of transfer"
+    yield "one training of each: how much another seed would change is not in the intervals"
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    names, *cells = [
+        [" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in [headers, *rows]
+    ]
+    alignment = ["left"] * left + ["right"] * (len(names) - left)
+    table: str = tabulate(
+        cells, names, tablefmt="github", colalign=alignment, disable_numparse=True
+    )
+    return table
+
+
+def _plain(text: str) -> str:
+    """One line that does not end its cell."""
+    return " ".join(text.split()).replace("|", "\\|")

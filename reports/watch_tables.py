@@ -1,0 +1,131 @@
+"""The curve of a training as a table: Markdown for people, CSV for everything else."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from bench.watching.curve import Curve, Level, Point
+from bench.watching.selection import Selection
+
+NAMED = 6  # checkpoints that a sentence lists
+FIELDS = ("checkpoint", "step", "collection", "measure", "value", "low", "high")
+
+
+def markdown(curve: Curve) -> str:
+    """A row for each checkpoint; then the best one, and how far that can be trusted."""
+    parts = [f"## {_plain(curve.training)}: {curve.measure}", _table(curve)]
+    if curve.selection is not None:
+        parts.append("\n".join(f"- {line}" for line in _verdict(curve, curve.selection)))
+    if notes := list(_notes(curve)):
+        parts.append("\n".join(f"- {_plain(note)}" for note in notes))
+    return "\n\n".join([*parts, _legend(curve)]) + "\n"
+
+
+def comma_separated(curve: Curve) -> str:
+    """A line for each checkpoint and collection, nothing rounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for point in curve.points:
+        for name, level in point.levels.items():
+            values = (level.value, level.low, level.high)
+            writer.writerow([point.checkpoint, point.step, name, curve.measure, *values])
+    return out.getvalue()
+
+
+def _table(curve: Curve) -> str:
+    others = [name for name in curve.collections if name != curve.headline]
+    headers = ["step", "checkpoint", curve.headline, *others]
+    headers += ["best - this", "p (adjusted)", ""] if curve.selection else []
+    points = [*curve.points, *([curve.baseline] if curve.baseline else [])]
+    table: str = tabulate(
+        [[_plain(cell) for cell in _row(curve, point, others)] for point in points],
+        [_plain(name) for name in headers],
+        tablefmt="github",
+        colalign=["right", "left"] + ["right"] * (len(headers) - 2),
+        disable_numparse=True,
+    )
+    return table
+
+
+def _row(curve: Curve, point: Point, others: Sequence[str]) -> list[str]:
+    levels = [_level(point.levels[curve.headline], full=True)]
+    levels += [_level(point.levels[name], full=False) for name in others]
+    step = "" if point is curve.baseline else f"{point.step:,}"
+    return [step, point.checkpoint, *levels, *_beside(point, curve.selection)]
+
+
+def _beside(point: Point, chosen: Selection | None) -> list[str]:
+    """The best one minus this one; no cells where nothing was chosen."""
+    if chosen is None:
+        return []
+    if point.checkpoint == chosen.best:
+        return ["", "", "best"]
+    rival = next(one for one in chosen.rivals if one.name == point.checkpoint)
+    found = rival.paired
+    interval = "" if found.low is None else f" ({found.low:+.4f} to {found.high:+.4f})"
+    judged = "worse" if rival.worse else "cannot tell"
+    return [f"{found.difference:+.4f}{interval}", f"{rival.p:.4f}", judged]
+
+
+def _level(level: Level, full: bool) -> str:
+    if level.low is None or level.high is None or not full:
+        return f"{level.value:.4f}"
+    return f"{level.value:.4f} ({level.low:.4f} to {level.high:.4f})"
+
+
+def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
+    best = next(point for point in curve.points if point.checkpoint == chosen.best)
+    where = "the mean" if curve.headline not in curve.collections else curve.headline
+    yield f"best on {_plain(where)}: {_plain(best.checkpoint)}, step {best.step:,}"
+    yield from _trust(chosen)
+    if chosen.inseparable:
+        more = [] if len(chosen.inseparable) <= NAMED else ["…"]
+        named = ", ".join([*chosen.inseparable[:NAMED], *more])
+        yield f"cannot be told apart from it: {_plain(named)}"
+    elif chosen.rivals:
+        yield "it is better than every other one"
+    if chosen.on_test_data:
+        yield (
+            "**test data were used to select**: the best by these queries is partly the luckiest; "
+            "choose with --split dev, and report another collection or split"
+        )
+
+
+def _trust(chosen: Selection) -> Iterator[str]:
+    score = _level(Level(chosen.score, chosen.low, chosen.high), full=True)
+    if chosen.method == "half":
+        yield (
+            f"chosen on {chosen.chosen_on:,} queries; on the other {chosen.reported_on:,}, which "
+            f"did not choose it, it has {score}; differences and p are of these"
+        )
+        return
+    compared = len(chosen.rivals) + 1
+    yield (
+        f"its score is the highest of {compared:,} on {chosen.reported_on:,} queries, and too high "
+        "for that reason: --select half reports one that is not"
+    )
+    flips = "all flips of signs" if chosen.exact else "flips of signs"
+    yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
+
+
+def _notes(curve: Curve) -> Iterator[str]:
+    for name, why in curve.broken.items():
+        yield f"{name} could not be evaluated: {why}"
+    yield from (f"not shown: {text}" for text in curve.left_out)
+
+
+def _legend(curve: Curve) -> str:
+    count, seed = curve.resampling.resamples, curve.resampling.seed
+    return (
+        f"Intervals: 95 %, bootstrap over queries, {count:,} resamples, seed {seed}. Those of two "
+        "checkpoints may overlap though they can be told apart: they answer the same queries. "
+        "p counts this look at the curve, not the looks before it."
+    )
+
+
+def _plain(text: str) -> str:
+    """One line that does not end its cell."""
+    return " ".join(text.split()).replace("|", "\\|")
