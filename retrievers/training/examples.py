@@ -71,6 +71,17 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.queries)
 
+    def take(self, queries: Ints) -> "TrainingSet":
+        """Some of the queries, and all documents."""
+        some = queries.tolist()
+        return TrainingSet(
+            query_ids=tuple(self.query_ids[query] for query in some),
+            queries=tuple(self.queries[query] for query in some),
+            positives=tuple(self.positives[query] for query in some),
+            documents=self.documents,
+            trained_on=self.trained_on,
+        )
+
     @cached_property
     def sha256(self) -> str:
         """Hash of what is trained on: query texts, and texts of their relevant documents."""

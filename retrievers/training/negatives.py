@@ -101,31 +101,26 @@ def merged(pools: Sequence[Ints]) -> Ints:
     return rows
 
 
-def mine_pools(mine: Mine, model: "Model", examples: TrainingSet, settings: Mining) -> Ints | None:
-    """The negatives of a round; None where it has in-batch negatives alone.
+def mine_source(
+    mine: Mine, model: "Model", examples: TrainingSet, settings: Mining, source: Source
+) -> Ints:
+    """The negatives of one source, as `hard_negatives` gives them.
 
     Raises:
         RetrieverError: not one query has a negative.
     """
-    if not settings.sources:
-        return None
-    pools = [
-        hard_negatives(mine(model if source == "model" else None, settings.depth), examples, one)
-        for source, one in _by_source(settings)
-    ]
-    pool = merged(pools)
-    if (pool < 0).all():
+    if source == "bm25":  # whose scores are on no scale that a margin could be of
+        settings = msgspec.structs.replace(
+            settings, sources=("bm25",), margin=None, refresh_steps=0
+        )
+    found = mine(model if source == "model" else None, settings.depth)
+    rows = hard_negatives(found, examples, settings)
+    if (rows < 0).all():
         raise RetrieverError(
-            "the search found no negative for any query",
+            f"the search with {source} found no negative for any query",
             "raise depth, or lower skip and margin",
         )
-    return pool
-
-
-def _by_source(settings: Mining) -> list[tuple[Source, Mining]]:
-    """Settings of each source: only the model's scores have a margin."""
-    plain = msgspec.structs.replace(settings, sources=("bm25",), margin=None, refresh_steps=0)
-    return [(one, settings if one == "model" else plain) for one in settings.sources]
+    return rows
 
 
 def _of_query(found: Mined, positives: Ints, query: int, keys: TextKeys, settings: Mining) -> Ints:
@@ -138,4 +133,5 @@ def _of_query(found: Mined, positives: Ints, query: int, keys: TextKeys, setting
     if settings.margin is not None and len(own):
         allowed = scores <= own.min() - np.float32(settings.margin)
     candidates = np.flatnonzero(wrong)[settings.skip :]
-    return rows[candidates[allowed[candidates]]][: settings.keep]
+    kept: Ints = rows[candidates[allowed[candidates]]][: settings.keep]
+    return kept

@@ -1,0 +1,97 @@
+"""Whether queries that a model is trained on are those that it will be scored on.
+
+A published train split can share questions with its own test split: two of SciFact's and four of
+NFCorpus's training queries have the text of a test query, under other ids.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.records import Queries
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What a training split shares with an evaluated one.
+
+    Attributes:
+        training: name of the collection that is trained on.
+        evaluated: name of the collection that is evaluated.
+        ids: training queries whose id is an evaluated query of the same collection.
+        texts: training queries that read like an evaluated query, by id.
+    """
+
+    training: str
+    evaluated: str
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.texts)
+
+    @property
+    def queries(self) -> frozenset[str]:
+        """Ids of all training queries that leak."""
+        return frozenset((*self.ids, *self.texts))
+
+
+def leaks(training: Dataset, evaluated: Dataset) -> Leaks:
+    """Compare the queries of two splits, by id within one collection and by text everywhere.
+
+    A judged pair leaks with its query: documents alone are shared by any two splits.
+    """
+    same = family(training.name) == family(evaluated.name) or _same_files(training, evaluated)
+    found = shared_queries(training.queries, evaluated.queries, same)
+    return Leaks(training.name, evaluated.name, *found)
+
+
+def shared_queries(
+    training: Queries, evaluated: Queries, ids_count: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Ids of training queries that are evaluated: by id, and by text.
+
+    Args:
+        ids_count: whether both are of one collection; ids of two collide by accident.
+    """
+    known = set(evaluated.ids) if ids_count else set()
+    texts = {normalised(text) for text in evaluated.texts}
+    pairs = list(zip(training.ids, training.texts, strict=True))
+    return (
+        tuple(id_ for id_, _ in pairs if id_ in known),
+        tuple(id_ for id_, text in pairs if normalised(text) in texts),
+    )
+
+
+def normalised(text: str) -> str:
+    """Words of a text without case, punctuation or Unicode's compatibility variants."""
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+# Collections under several names: one corpus, and the same training queries.
+FAMILIES = (
+    ("beir/msmarco", "msmarco", "msmarco-title"),
+    ("beir/nq", "dpr/nq"),
+)
+
+
+def family(name: str) -> tuple[str, ...]:
+    """Names that count as seen by a model that was trained on the collection."""
+    for members in FAMILIES:
+        if any(f"{name}/".startswith(f"{member}/") for member in members):
+            return members
+    return (name,)
+
+
+def seen(names: Sequence[str]) -> tuple[str, ...]:
+    """What the card of a model that was trained on the collections states, each once."""
+    return tuple(dict.fromkeys(member for name in names for member in family(name)))
+
+
+def _same_files(one: Dataset, other: Dataset) -> bool:
+    paths = [{path.resolve() for path in each.reader.corpus_files()} for each in (one, other)]
+    return bool(paths[0] & paths[1])

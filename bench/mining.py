@@ -1,0 +1,113 @@
+"""The suite's own search, looking for the negatives of a training set."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from bench import search
+from bench.budget import default_budget, plan_search
+from bench.exact import exact_search
+from bench.store import StoredVectors, VectorStore
+from bench.training_sets import CorpusDocuments, Split
+from datasets_cfg.dataset import Dataset
+from retrievers.bm25 import BM25
+from retrievers.index import Hits
+from retrievers.model import Model, open_encoder, resolve_model
+from retrievers.training.negatives import Mined
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """The suite's search over the collections of a training set, each with its own queries.
+
+    Attributes:
+        splits: as the training set was made of.
+        store: of vectors of models that others use too.
+        own: folder below which models are temporary, and so are their vectors.
+    """
+
+    splits: tuple[Split, ...]
+    store: VectorStore
+    own: Path
+    device: str = "auto"
+
+    def __call__(self, model: Model | None, depth: int) -> Mined:
+        """Search with an encoder, exactly; with BM25 where ``model`` is None."""
+        found = [self._search(split, model, depth) for split in self.splits]
+        starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
+        rows = [
+            np.where(hits.rows >= 0, hits.rows + start, -1)
+            for (hits, _), start in zip(found, starts, strict=False)
+        ]
+        scores = np.concatenate([hits.scores for hits, _ in found])
+        return Mined(Hits(scores, np.concatenate(rows)), [one for _, own in found for one in own])
+
+    def _search(self, split: Split, model: Model | None, depth: int) -> tuple[Hits, list[Floats]]:
+        dataset = split.dataset
+        beyond = depth + 1 if dataset.facts.exclude_self else depth
+        if model is None:
+            hits, scores = (
+                _with_words(split, beyond),
+                [np.empty(0, np.float32)] * len(split.queries),
+            )
+        else:
+            hits, scores = self._with_vectors(split, model, beyond)
+        if dataset.facts.exclude_self:
+            hits = search.drop_self(hits, dataset.corpus.rows_of(split.queries.ids), depth)
+        return hits, scores
+
+    def _with_vectors(self, split: Split, model: Model, depth: int) -> tuple[Hits, list[Floats]]:
+        dataset = split.dataset
+        encoder = open_encoder(model.for_dataset(dataset.name), self.device)
+        temporary = model.document is not None and model.document.root.is_relative_to(
+            self.own.resolve()
+        )
+        folder = self.own / "vectors"
+        store = VectorStore(folder) if temporary else self.store
+        plan = store.plan(encoder, dataset.corpus)
+        with tqdm(
+            desc=f"{dataset.name}: {model.card.name} encodes",
+            total=plan.missing_rows,
+            unit=" texts",
+            disable=None if plan.missing_rows else True,
+        ) as bar:
+            vectors = store.documents(encoder, dataset.corpus, plan, bar.update)
+        queries = store.queries(encoder, split.queries.texts)
+        hits = _exact(dataset, vectors, queries, depth)
+        scores = [
+            _scores(vectors.rows(rows), query)
+            for rows, query in zip(split.positives, queries, strict=True)
+        ]
+        if temporary:
+            shutil.rmtree(folder)
+        return hits, scores
+
+
+def _exact(dataset: Dataset, vectors: StoredVectors, queries: Floats, depth: int) -> Hits:
+    plan = plan_search(default_budget(), *vectors.shape, len(queries), depth)
+    return exact_search(
+        vectors,
+        queries,
+        depth,
+        dataset.corpus.tie_rank,
+        tile_rows=plan.tile_rows,
+        block_bytes=plan.block_bytes,
+    )
+
+
+def _scores(documents: Floats, query: Floats) -> Floats:
+    """As exact search scores: the dot product in float64, rounded."""
+    return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+
+
+def _with_words(split: Split, depth: int) -> Hits:
+    corpus = split.dataset.corpus
+    bm25 = BM25(resolve_model("bm25").recipe)
+    bm25.index((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    return search.approximate(bm25, split.queries.texts, depth, corpus.tie_rank)
