@@ -82,8 +82,8 @@ def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any)
 def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
     """Go on with the heads of a folder, where it has any.
 
-    With the same objective all of them are taken, with another one only the head for masked
-    language modelling, which all objectives have.
+    All of them are taken where all fit, as with the same objective, and when coCondenser goes on
+    from Condenser; otherwise only the head for masked language modelling, which all have.
 
     Returns:
         Whether anything was taken.
@@ -99,7 +99,8 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     held = load_file(str(path))
     saved = msgspec.json.decode((folder / HEADS / OBJECTIVE_FILE).read_bytes())
     parameters = own_parameters(module, encoder)
-    if saved != msgspec.to_builtins(objective):
+    all_fit = all(name in held and held[name].shape == one.shape for name, one in parameters)
+    if saved != msgspec.to_builtins(objective) and not all_fit:
         parameters = [(name, one) for name, one in parameters if name.startswith("encoder.")]
     for name, parameter in parameters:
         if name not in held or held[name].shape != parameter.shape:

@@ -17,6 +17,7 @@ from retrievers.training.condenser import Condenser
 from retrievers.training.contrast import span_contrast
 from retrievers.training.gradient_cache import in_sub_batches
 from retrievers.training.objective import read_objective
+from retrievers.training.saved import load_heads, save_heads
 
 Batch = dict[str, Tensor]
 
@@ -144,11 +145,15 @@ def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> Non
     assert losses[-1] < 0.1 < 5 < losses[0]
 
 
-def test_condenser_s_head_fits() -> None:
-    """The paper starts from Condenser with its head."""
+def test_training_goes_on_with_the_head_of_condenser(tmp_path: Path) -> None:
     condenser = Condenser().heads(tiny.encoder())
-    heads = CoCondenser().heads(tiny.encoder())
-    assert heads.state_dict().keys() == condenser.state_dict().keys()
+    trained = condenser.layers[0].up.weight
+    torch.nn.init.constant_(trained, 0.25)
+    save_heads(condenser, condenser.encoder.encoder, tmp_path, Condenser())
+    settings = CoCondenser(sub_batch=4)
+    heads = settings.heads(tiny.encoder())
+    assert load_heads(heads, heads.encoder.encoder, tmp_path, settings)
+    assert torch.equal(heads.layers[0].up.weight, trained)
 
 
 def test_settings_are_read_strictly() -> None:

@@ -73,7 +73,7 @@ def train(heads: torch.nn.Module, batch: dict[str, Any], steps: int, lr: float) 
         loss = heads(**batch)["loss"]
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 
