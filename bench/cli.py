@@ -17,6 +17,7 @@ import platformdirs
 from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
 from bench.arguments.decisions import add_check, add_compare, add_leaderboard
 from bench.arguments.evaluation import add_estimate, add_run, add_score
+from bench.arguments.finetuning import add_finetune
 from bench.arguments.interchange import add_export, add_import, add_merge
 from bench.arguments.pretraining import add_pretrain
 from bench.arguments.speed import add_speed
@@ -36,6 +37,7 @@ COMMANDS = (
     add_merge,
     add_speed,
     add_pretrain,
+    add_finetune,
     add_list,
     add_show,
     add_fetch,

@@ -22,6 +22,7 @@ from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
 from retrievers.training.student import finished_card, import_trainer
 
+CURVE_FILE = "losses.jsonl"
 TRAINING_FILE = "training.json"
 TRAINED_FILE = "trained.json"
 Report = Callable[[str, int, int], None]

@@ -26,6 +26,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from retrievers.errors import RetrieverError
 from retrievers.training.curve import cut_curve
+from retrievers.training.finetuning import CURVE_FILE
 from retrievers.training.preset import Optimizer
 from retrievers.training.pretrain import OUT_OF_MEMORY, world_size
 from retrievers.training.trainer import (
@@ -38,7 +39,6 @@ from retrievers.training.trainer import (
 )
 
 CHECKPOINTS = "checkpoints"
-CURVE_FILE = "losses.jsonl"
 
 
 @dataclass(frozen=True)

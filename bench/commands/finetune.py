@@ -1,0 +1,133 @@
+"""``finetune``: from a preset, a checkpoint and collections to a folder that ``run`` takes."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from bench.commands.assignments import assignments
+from bench.commands.common import check_out, open_named, print_json
+from bench.errors import ExitCode
+from bench.finetuning import finetune_on
+from bench.store import VectorStore
+from datasets_cfg.catalogue import expand
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.errors import DatasetError
+from reports.training_plots import draw_losses
+from retrievers.model import resolve_model
+from retrievers.training.curve import read_curve
+from retrievers.training.finetune_preset import Finetuning, changed, load_preset
+from retrievers.training.finetuning import CURVE_FILE, Finetuned
+
+# Option: the preset's field that it replaces.
+CHANGES = {
+    "steps": "steps",
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "lr": "optimizer.lr",
+    "precision": "precision",
+    "gradient_checkpointing": "gradient_checkpointing",
+    "seed": "seed",
+}
+
+
+def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``finetune``: mine, train, draw the losses, say what to type next."""
+    preset = _preset(options)
+    check_out(options.out)
+    model = resolve_model(options.model, like=options.like)
+    names = expand(options.on)
+    training = [open_named(name, options, cache_dir) for name in names]
+    with _Bars() as bars:
+        trained = finetune_on(
+            preset,
+            model,
+            training,
+            options.out,
+            VectorStore(cache_dir / "vectors"),
+            evaluated=_evaluated(names, options, cache_dir),
+            device=options.device,
+            save_every=options.save_every,
+            report=bars.show,
+        )
+    if os.environ.get("RANK", "0") == "0":  # of the processes of `accelerate launch`, the first
+        _report(trained, options)
+    return ExitCode.OK
+
+
+def _preset(options: argparse.Namespace) -> Finetuning:
+    asked = {field: getattr(options, name) for name, field in CHANGES.items()}
+    typed = {field: value for field, value in asked.items() if value is not None}
+    return changed(load_preset(options.preset), typed | assignments(options.set), "command line")
+
+
+def _evaluated(names: list[str], options: argparse.Namespace, cache_dir: Path) -> list[Dataset]:
+    """The splits that are held out: what was named, and what else the collections have."""
+    held_out = expand(options.held_out)
+    found = []
+    for name in dict.fromkeys((*held_out, *names)):
+        try:
+            dataset = open_dataset(
+                name,
+                cache_dir=cache_dir,
+                data_dir=options.data_dir,
+                download=not options.offline,
+            )
+        except DatasetError:
+            if name in held_out:
+                raise
+            continue  # a folder that has nothing but a training split
+        found.append(dataset)
+    return found
+
+
+class _Bars:
+    """One bar a stage, on stderr; the first call of a stage says where it goes on from."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._bar: Any = None
+
+    def __enter__(self) -> "_Bars":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """After each piece of a stage's work."""
+        if stage != self._stage:
+            self._close()
+            self._stage = stage
+            self._bar = tqdm(desc=stage, total=total, initial=done - 1, mininterval=0.5)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _report(trained: Finetuned, options: argparse.Namespace) -> None:
+    curve = read_curve(options.out / CURVE_FILE)
+    try:
+        pictures = [str(path) for path in draw_losses(curve, options.out / "losses")]
+    except ImportError:
+        pictures = []
+        print("note: no picture of the losses: pip install matplotlib", file=sys.stderr)
+    if options.json:
+        losses = {"first": curve[0], "last": curve[-1]}
+        print_json({**msgspec.structs.asdict(trained), "losses": losses, "pictures": pictures})
+        return
+    first, last = curve[0].losses["loss"], curve[-1].losses["loss"]
+    resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
+    rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
+    print(
+        f"{trained.folder}: {rounds}{trained.steps:,} steps{resumed}, "
+        f"{trained.queries:,} queries; loss {first:.3f} -> {last:.3f}"
+    )
+    print(f"evaluate it: python -m bench run {' '.join(options.on)} --model {trained.folder}")
