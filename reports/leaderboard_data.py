@@ -70,6 +70,9 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
                 "measure": claim.measure,
                 "value": claim.value,
                 "source": sources[claim.source],
+                "publication": claim.publication,
+                "copied": claim.second_hand,
+                "note": claim.note,
             }
             for claim in board.claims
         ],
@@ -77,6 +80,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
             {"rows": _rows_of(board, pair), "page": f"{page}.html"}
             for pair, page in zip(board.pairs, pages.pairs, strict=True)
         ],
+        "published": board.published,
         "plots": [{"file": file, "title": title} for file, title in plots],
     }
 
@@ -139,6 +143,7 @@ def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str
     judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
     return {
         "name": row.name,
+        "model": row.model,
         "title": row.title,
         "page": f"{page}.html",
         "recipe": row.recipe,

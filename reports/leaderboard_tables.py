@@ -3,11 +3,11 @@
 import csv
 import html
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tabulate import tabulate
 
-from bench.leaderboard.records import Board, Column, Mean, Row, Score, SuiteColumn
+from bench.leaderboard.records import Board, Claim, Column, Mean, Row, Score, SuiteColumn
 
 Place = Column | SuiteColumn
 
@@ -69,6 +69,8 @@ def markdown(board: Board, measure: str) -> str:
     if claimed:
         headers = ["model", "on", "measure", "measured", "published", "difference", "source"]
         parts.append("Published scores are claims.\n\n" + _table(headers, claimed))
+    if board.published:
+        parts.append(_systems(board, measure))
     return "\n\n".join(parts)
 
 
@@ -187,6 +189,49 @@ def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> list[list[str
     return found
 
 
+def _systems(board: Board, measure: str) -> str:
+    """What was published of other systems; a mean stands under the suite that it is the mean of."""
+    found = {some: own for some in board.systems() if (own := claimed_scores(board, some, measure))}
+    if not found:
+        return "Nothing was published of other systems on what is shown here."
+    shown = [place for place in places(board) if any(place.name in own for own in found.values())]
+    headers = ["published system", *(_claim_heading(board, place, measure) for place in shown)]
+    cells = [
+        [
+            system_name(some),
+            *(number(own[place.name]) if place.name in own else "" for place in shown),
+            some[0].source,
+        ]
+        for some, own in found.items()
+    ]
+    return (
+        "Claims of others, not measured here. A mean is over the sets that its heading counts, as "
+        "it was printed, and belongs to no measured mean. (copied): read in somebody else's "
+        f"publication.\n\n{_table([*headers, 'source'], cells)}{_claim_notes(found)}"
+    )
+
+
+def _claim_notes(some: Iterable[Sequence[Claim]]) -> str:
+    notes = [f"{system_name(one)}: {one[0].note}" for one in some if one[0].note]
+    return "".join(f"\n\n{_cell(note)}." for note in notes)
+
+
+def claimed_scores(board: Board, some: Sequence[Claim], measure: str) -> dict[str, float]:
+    """What a system claims by the measure that is shown in each place."""
+    wanted = {place.name: board.measure_of(place, measure) for place in places(board)}
+    return {one.name: one.value for one in some if one.measure == wanted[one.name]}
+
+
+def system_name(some: Sequence[Claim]) -> str:
+    """Name of a system, marked where its scores are copies."""
+    return some[0].model + (" (copied)" if some[0].second_hand else "")
+
+
+def _claim_heading(board: Board, place: Place, measure: str) -> str:
+    members = f" (mean of {len(place.members)})" if isinstance(place, SuiteColumn) else ""
+    return _heading(board, place, measure) + members
+
+
 def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     safe = [[_cell(cell) for cell in row] for row in cells]
     titles = [_cell(name) for name in headers]
@@ -206,6 +251,8 @@ def comma_separated(board: Board, measure: str) -> str:
     headline = board.headline(measure)
     for row in board.ranked(headline, measure):
         writer.writerows(_records(board, row, measure))
+    if board.published:
+        writer.writerows(_claim_records(board))
     return out.getvalue()
 
 
@@ -224,6 +271,19 @@ def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]
         elif score := row.score(place.name, shown):
             record = _score_record(score) | _cell_record(row, place)
             yield {**known, **recipe, "kind": "collection", **record}
+
+
+def _claim_records(board: Board) -> Iterator[dict[str, object]]:
+    """Every claim of other systems, whatever measure is shown."""
+    for one in (one for some in board.systems() for one in some):
+        yield {
+            "model": one.model,
+            "kind": "copied claim" if one.second_hand else "claim",
+            "name": one.name,
+            "measure": one.measure,
+            "published": one.value,
+            "source": one.source,
+        }
 
 
 def _score_record(score: Score) -> dict[str, object]:
@@ -265,6 +325,13 @@ def latex(board: Board, measure: str) -> str:
     cells = [[_bold(board, row, place, measure) for place in shown] for row in ranked]
     models = [_tex(row.name) for row in ranked]
     headings = [_tex(_heading(board, place, measure)) for place in shown]
+    if board.published:
+        for some in board.systems():
+            own = claimed_scores(board, some, measure)
+            if own:
+                models.append(rf"\textit{{{_tex(system_name(some))}}}")
+                values = (own.get(place.name) for place in shown)
+                cells.append(["--" if one is None else number(one) for one in values])
     if len(models) < len(headings):
         models, headings = headings, models
         cells = [list(column) for column in zip(*cells, strict=True)]
@@ -279,7 +346,9 @@ _END = r"\end{tabular}"
 
 
 def _latex_notes(board: Board) -> list[str]:
+    claims = ["italic: claims, not measured"] if board.published else []
     return [
+        *claims,
         r"needs \usepackage{booktabs}",
         "bold: cannot be told apart from the best at the 5 % level "
         f"(paired sign flips, {board.resamples:,} resamples, Holm); *: trained on it",

@@ -234,7 +234,10 @@ def add_leaderboard(commands: Any) -> None:
         "stored results side by side, as a table or as a site",
         "examples:\n"
         "  python -m bench leaderboard --format html\n"
-        "  python -m bench leaderboard --suite beir --format latex\n",
+        "  python -m bench leaderboard --format html --pair minilm bm25\n"
+        "  python -m bench leaderboard --suite beir --format latex\n"
+        "  python -m bench leaderboard --published beir-paper dupmae\n\n"
+        "Published scores are in `bench/leaderboard/published`.\n",
     )
     results_option(board)
     board.add_argument(
@@ -270,6 +273,12 @@ def add_leaderboard(commands: Any) -> None:
         default=3,
         metavar="N",
         help="on pages of pairs, queries on which each is better by most (default: 3)",
+    )
+    board.add_argument(
+        "--published",
+        nargs="*",
+        metavar="NAME",
+        help="show what was published of other systems, marked as claims; these tables or all",
     )
     resampling_options(board)
     group = board.add_argument_group("places")

@@ -9,6 +9,7 @@ from tqdm import tqdm
 from bench.commands.common import check_out, print_json
 from bench.decisions.statistics import Resampling
 from bench.errors import BenchError, ExitCode
+from bench.interchange.claims import cards_with, find_claims
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.records import Board
 from bench.leaderboard.rows import columns, results_in
@@ -46,9 +47,19 @@ def _check_place(out: Path) -> None:
 
 def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
     stored = results_in(options.results)
+    cards = cards_with(all_cards(), find_claims(options.results))
     site = kind == "html"
     pairs = tuple((a, b) for a, b in options.pair)
-    choice = Choice(options.suite, options.measure, site, site, pairs, options.changed)
+    published = None if options.published is None else tuple(options.published)
+    choice = Choice(
+        suite=options.suite,
+        measure=options.measure,
+        every_measure=site,
+        neighbours=site,
+        pairs=pairs,
+        changed=options.changed,
+        published=published,
+    )
     resampling = Resampling(options.resamples, options.seed)
 
     def opened(protocol: Protocol) -> Dataset | str:
@@ -56,7 +67,7 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
 
     look = opened if site or (kind == "json" and pairs) else None
     with tqdm(desc="resampling", total=len(columns(stored)), unit=" collections") as bar:
-        return assemble(stored, all_cards(), choice, resampling, bar.update, look)
+        return assemble(stored, cards, choice, resampling, bar.update, look)
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from bench.decisions.compare import suite_weights
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import Stored, protocol_facts
 from bench.errors import BenchError
+from bench.leaderboard.claims import chosen, claims_of, claims_of_cards
 from bench.leaderboard.groups import Standing, Standings, standings
 from bench.leaderboard.pairs import PairWork
 from bench.leaderboard.queries import OpenDataset, QueryWork
@@ -42,6 +43,8 @@ class Choice(msgspec.Struct, frozen=True):
         neighbours: also compare each row with the next one of the headline.
         pairs: names of rows to compare besides.
         changed: queries of a pair that changed most, each way; 0 for none.
+        published: names of publications whose systems are shown too, empty for all; None for
+            no systems but those with a row.
     """
 
     suite: str = ""
@@ -50,6 +53,7 @@ class Choice(msgspec.Struct, frozen=True):
     neighbours: bool = False
     pairs: tuple[tuple[str, str], ...] = ()
     changed: int = 3
+    published: tuple[str, ...] | None = None
 
 
 def assemble(
@@ -73,7 +77,7 @@ def assemble(
         DatasetError: there is no such suite.
     """
     placed = columns(_chosen(stored, choice))
-    layout = _Layout(placed, rows(placed), cards, choice.suite)
+    layout = _Layout(placed, rows(placed), cards, choice)
     _check_measure(choice.measure, layout.columns)
     suites = [suite.name for suite in layout.suites]
     plain = layout.board({}, (), resampling)
@@ -97,16 +101,20 @@ class _Layout:
         placed: Mapping[str, Sequence[Stored]],
         by_row: Mapping[str, Mapping[str, Stored]],
         cards: Mapping[str, Card],
-        suite: str,
+        choice: Choice,
     ) -> None:
         self.by_row = by_row
         self.columns = tuple(_column(name, some) for name, some in placed.items())
-        self.suites = _suites(self.columns, suite)
-        self._suite, self._cards = suite, cards
+        self.suites = _suites(self.columns, choice.suite)
+        self._choice, self._cards = choice, cards
         self._results = [one.result for some in placed.values() for one in some]
         official = {column.name for column in self.columns if column.official}
         places = official | {one.name for one in self.suites}
-        self._claims = tuple(_claims(cards.values(), places))
+        known = list(claims_of_cards(cards))
+        if choice.published is not None:
+            for publication in chosen(choice.published).values():
+                known += claims_of(publication)
+        self._claims = tuple(one for one in known if one.name in places)
 
     def board(self, stand: Standings, pairs: tuple[Pair, ...], resampling: Resampling) -> Board:
         """The leaderboard with these standings."""
@@ -115,16 +123,20 @@ class _Layout:
             for name, cells in self.by_row.items()
         )
         measures = dict.fromkeys(name for column in self.columns for name in column.measures)
+        show = self._choice.published is not None
+        claimed = {one.name for one in self._claims} if show else set()
+        claimed.add(self._choice.suite)
         return Board(
             measures=tuple(measures),
             columns=self.columns,
-            suites=tuple(suite for suite in self.suites if _has_mean(suite, made, self._suite)),
+            suites=tuple(suite for suite in self.suites if _has_mean(suite, made, claimed)),
             rows=made,
             claims=self._claims,
             pairs=pairs,
             results=len(self._results),
             newest=max(result.conditions.time for result in self._results),
             resamples=resampling.resamples,
+            published=show,
         )
 
 
@@ -225,16 +237,9 @@ def _suites(shown: Iterable[Column], only: str) -> list[SuiteColumn]:
     return found
 
 
-def _has_mean(suite: SuiteColumn, made: Iterable[Row], only: str) -> bool:
+def _has_mean(suite: SuiteColumn, made: Iterable[Row], wanted: Collection[str]) -> bool:
     means = (mean for row in made for mean in row.means.get(suite.name, {}).values())
-    return suite.name == only or any(mean.score for mean in means)
-
-
-def _claims(cards: Iterable[Card], places: Collection[str]) -> Iterable[Claim]:
-    for card in cards:
-        for one in card.expected:
-            if one.dataset in places:
-                yield Claim(card.name, one.dataset, one.measure, one.value, one.source)
+    return suite.name in wanted or any(mean.score for mean in means)
 
 
 def _row(
@@ -248,7 +253,11 @@ def _row(
     results = {column: one.result for column, one in by_column.items()}
     first = next(iter(results.values()))
     card = cards.get(first.model)
-    own = {(one.name, one.measure): one for one in claims if one.model == first.model}
+    own = {
+        (one.name, one.measure): one
+        for one in claims
+        if one.model == first.model and not one.publication
+    }
 
     def score(place: str, measure: str, value: float) -> Score:
         return _score(value, stand.get((place, measure), {}).get(name), own.get((place, measure)))

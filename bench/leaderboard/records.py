@@ -140,13 +140,23 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A published score: of a collection or suite, and who stated it."""
+    """A published score: of a collection or suite, and who stated it.
+
+    Attributes:
+        model: name of a card, or of a system as the publication has it.
+        publication: title; "" for a card's own checkpoint.
+        second_hand: copied from somebody else's publication.
+        note: what a reader must know of it.
+    """
 
     model: str
     name: str
     measure: str
     value: float
     source: str
+    publication: str = ""
+    second_hand: bool = False
+    note: str = ""
 
 
 class Versus(msgspec.Struct, frozen=True):
@@ -206,12 +216,14 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         measures: of any column.
-        claims: of any card, for the columns and suites shown; also of models without results.
+        claims: of any card, and of publications that were asked for, for the columns and suites
+            shown; also of models without results.
         pairs: those asked for, or each row with the next one of the headline.
         results: how many evaluations it was made from.
         newest: time of the newest one, ISO 8601.
         resamples: behind every interval and group.
         texts: of queries that pairs name, by column, as far as the collections were at hand.
+        published: whether claims of other systems are to be shown beside the rows.
     """
 
     measures: tuple[str, ...]
@@ -224,6 +236,16 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     newest: str
     resamples: int
     texts: dict[str, dict[str, str]] = {}
+    published: bool = False
+
+    def systems(self) -> list[tuple[Claim, ...]]:
+        """Claims of one system in one source together, of those that are no row, as given."""
+        known = {row.model for row in self.rows}
+        found: dict[tuple[str, str], list[Claim]] = {}
+        for one in self.claims:
+            if one.publication or one.model not in known:
+                found.setdefault((one.model, one.source), []).append(one)
+        return [tuple(some) for some in found.values()]
 
     def measure_of(self, place: Column | SuiteColumn, measure: str) -> str:
         """The measure that is shown in a place: the one asked for, or its main one."""

@@ -119,7 +119,9 @@ function claimTable() {
       value: (one) => one.value,
       fill: (one, td) => td.append(fixed(one.value)),
     },
+    { id: "copied", label: "read in", value: (one) => (one.copied ? "a copy" : "the source") },
     { id: "source", label: "source", value: (one) => BOARD.sources[one.source] },
+    { id: "note", label: "note", value: (one) => one.note, kind: "words" },
   ];
   return section(
     "Published scores",

@@ -10,8 +10,38 @@ const view = {
   claims: false,
   recipes: false,
   unseen: false,
+  systems: BOARD.published,
   by: null,
 };
+
+// Systems of which only claims are known: one line for each source, in the shape of a row.
+const SYSTEMS = claimedSystems();
+
+function claimedSystems() {
+  const measured = new Set(BOARD.rows.map((row) => row.model));
+  const found = new Map();
+  for (const one of BOARD.claims) {
+    const place = BOARD.places.find((place) => place.name === one.name);
+    if (!place || (!one.publication && measured.has(one.model))) continue;
+    const key = `${one.model}\n${one.source}`;
+    if (!found.has(key))
+      found.set(key, {
+        name: one.model,
+        title: one.publication,
+        claim: one,
+        recipe: {},
+        cells: {},
+      });
+    const { cells } = found.get(key);
+    cells[place.id] ??= { s: {}, d: 0 };
+    cells[place.id].s[one.measure] = [one.value, null, null, null, null, one.source];
+  }
+  return [...found.values()];
+}
+
+function shownRows() {
+  return view.systems ? BOARD.rows.concat(SYSTEMS) : BOARD.rows;
+}
 
 const RECIPE = [
   "pooling",
@@ -38,7 +68,7 @@ function shownPlaces() {
       return false;
     return (
       place.name.toLowerCase().includes(words) &&
-      BOARD.rows.some(
+      shownRows().some(
         (row) =>
           row.cells[place.id]?.s[measureOf(place, view.measure)] ||
           missingOf(row, place, view.measure).length,
@@ -68,7 +98,11 @@ function scoreColumn(place) {
     id: `place-${place.id}`,
     place,
     label: place.name,
-    sub: [measureOf(place, view.measure), place.track, place.main_protocol ? "" : "other protocol"]
+    sub: [
+      measureOf(place, view.measure),
+      place.kind === "suite" ? `mean of ${place.members.length}` : place.track,
+      place.main_protocol ? "" : "other protocol",
+    ]
       .filter(Boolean)
       .join(" · "),
     note: notes.filter(Boolean).join(", "),
@@ -90,6 +124,13 @@ function fillScore(row, place, score, scale, cell) {
           `${missing.length} of ${place.members.length} missing`,
         ),
       );
+    return;
+  }
+  if (row.claim) {
+    const mean = place.kind === "suite" ? `, mean of ${place.members.length} sets` : "";
+    cell.append(
+      el("span", { class: "claimed", title: `claim${mean}: ${score.source}` }, fixed(score.value)),
+    );
     return;
   }
   cell.classList.add("heat");
@@ -140,7 +181,7 @@ function columns() {
     kind: "model",
     heading: true,
     value: (row) => row.name,
-    fill: (row, cell) => cell.append(link(row.page, row.name)),
+    fill: (row, cell) => cell.append(...(row.claim ? systemName(row) : [link(row.page, row.name)])),
   };
   const group = {
     id: "group",
@@ -154,6 +195,13 @@ function columns() {
     place.kind === "suite" ? [scoreColumn(place), zeroShotColumn(place)] : [scoreColumn(place)],
   );
   return [group, model, ...scores, ...(view.recipes ? recipeColumns() : speedColumns())];
+}
+
+function systemName(row) {
+  const { publication, copied, note, source } = row.claim;
+  const words = ["claim", copied && "copied", publication].filter(Boolean).join(", ");
+  const told = [BOARD.sources[source], note].filter(Boolean).join("; ");
+  return [el("span", { class: "claimed" }, row.name), el("small", { title: told }, words)];
 }
 
 function speedColumns() {
@@ -220,7 +268,7 @@ function draw() {
   view.by = by;
   table = sortedTable({
     columns: all,
-    rows: BOARD.rows,
+    rows: shownRows(),
     by,
     caption: "Scores of all models",
     sorted: afterSort,
@@ -237,6 +285,7 @@ function afterSort(column, lines, falling) {
     `Groups by ${place.name}, ${measureOf(place, view.measure)}.`;
   let before = null;
   for (const { row, line } of lines) {
+    if (row.claim) continue;
     const group = groupOf(row);
     line.firstChild.textContent = group ?? "";
     line.classList.toggle("edge", Boolean(column.place) && before !== null && group !== before);
@@ -250,7 +299,7 @@ function filter() {
   for (const { row, line } of table.lines) {
     const text = `${row.name} ${row.title} ${Object.values(row.recipe).join(" ")}`.toLowerCase();
     line.hidden = !words.every((word) => text.includes(word));
-    shown += !line.hidden;
+    shown += !line.hidden && !row.claim;
   }
   document.getElementById("count").textContent = `${shown} of ${BOARD.rows.length} models`;
 }
@@ -262,7 +311,7 @@ function field(label, id, change) {
 }
 
 function tick(label, name) {
-  const input = el("input", { type: "checkbox", id: name });
+  const input = el("input", { type: "checkbox", id: name, checked: view[name] });
   input.addEventListener("change", () => {
     view[name] = input.checked;
     draw();
@@ -314,6 +363,7 @@ function start() {
       tick("published scores", "claims"),
       tick("recipes", "recipes"),
       tick("zero-shot only", "unseen"),
+      SYSTEMS.length ? tick("published systems", "systems") : null,
     ),
   );
   controls.addEventListener("submit", (event) => event.preventDefault());
@@ -326,7 +376,10 @@ function start() {
         { class: "lead" },
         `${count(BOARD.rows.length, "model")} on ${count(BOARD.places.filter((place) => place.kind === "collection").length, "collection")}. `,
         "Models of one group cannot be told apart from its best at the 5 % level; bold scores are in the first group. ",
-        "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap.",
+        "An asterisk marks scores on what a model was trained on. A mean with a gap is a gap. ",
+        SYSTEMS.length
+          ? "Lines in italics are claims of others: not measured here, and in no group or mean."
+          : "",
       ),
       controls,
       el(

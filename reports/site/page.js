@@ -65,6 +65,7 @@ const parametersColumn = {
   numeric: true,
   value: (row) => row.parameters && row.parameters[0],
   fill: (row, cell) => {
+    if (row.claim) return;
     if (!row.parameters) {
       cell.append(el("span", { class: "gap", title: "its results do not say" }, "unknown"));
       return;

@@ -31,6 +31,7 @@ def options(results: Path, **changes: Any) -> argparse.Namespace:
         "measure": "",
         "pair": [],
         "changed": 3,
+        "published": None,
         "data_dir": None,
         "resamples": 199,
         "seed": 0,

@@ -22,8 +22,8 @@ FORUMS = expand(["beir/cqadupstack"])
 CLAIM = Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")
 
 
-def board_of(place, measure="", cards=None):
-    choice = Choice(measure=measure)
+def board_of(place, measure="", cards=None, published=None):
+    choice = Choice(measure=measure, published=published)
     return assemble(results_in(place), cards or {}, choice, Resampling(resamples=199))
 
 
@@ -120,6 +120,40 @@ def test_published_scores_are_called_claims_and_compared(tmp_path):
     assert "claims" in text
     assert (row["measured"], row["published"], row["difference"]) == ("0.5000", "0.6250", "-0.1250")
     assert row["source"] == "a paper"
+
+
+def test_published_systems_stand_in_a_table_of_their_own_with_their_average_and_source(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5, 0.5])
+    board = board_of(tmp_path, published=("dupmae", "openmatch"))
+    shown = {row["published system"]: row for row in tables(markdown(board, ""))[-1]}
+    own = shown["DupMAE"]
+    assert own[f"beir-18 {MEASURE} (mean of 18)"] == "0.4750"
+    assert own[f"beir/scifact {MEASURE}"] == "0.6990"
+    assert own["source"] == "https://arxiv.org/abs/2211.08769"
+    assert "GTR-base (copied)" in shown
+    assert "misprint" in markdown(board, "")
+    ranking = tables(markdown(board, ""))[0]
+    assert [row["model"] for row in ranking] == ["a"]
+    assert ranking[0][f"beir-18 {MEASURE}"] == "17 of 18 missing"
+    assert "published system" not in markdown(board_of(tmp_path), "")
+
+
+def test_a_measure_that_nobody_claims_leaves_no_table(tmp_path):
+    store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@5": [0.5]})
+    text = markdown(board_of(tmp_path, "R@5", published=()), "R@5")
+    assert "Nothing was published" in text
+
+
+def test_csv_and_latex_mark_claims(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    board = board_of(tmp_path, published=("dupmae",))
+    lines = list(csv.DictReader(io.StringIO(comma_separated(board, ""))))
+    (own,) = [one for one in lines if (one["model"], one["name"]) == ("DupMAE", "beir/scifact")]
+    assert (own["kind"], own["value"], own["published"]) == ("claim", "", "0.699")
+    assert {one["kind"] for one in lines if one["model"] == "BM25"} == {"copied claim"}
+    text = latex(board, "")
+    assert r"\textit{DupMAE} & 0.4750 & 0.6990 \\" in text
+    assert "italic: claims" in text
 
 
 def test_another_protocol_is_a_column_that_says_so(tmp_path):
