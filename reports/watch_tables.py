@@ -66,8 +66,7 @@ def _beside(point: Point, chosen: Selection | None) -> list[str]:
     rival = next(one for one in chosen.rivals if one.name == point.checkpoint)
     found = rival.paired
     interval = "" if found.low is None else f" ({found.low:+.4f} to {found.high:+.4f})"
-    judged = "worse" if rival.worse else "cannot tell"
-    return [f"{found.difference:+.4f}{interval}", f"{rival.p:.4f}", judged]
+    return [f"{found.difference:+.4f}{interval}", f"{rival.p:.4f}", rival.verdict]
 
 
 def _level(level: Level, full: bool) -> str:
@@ -85,8 +84,11 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
         more = [] if len(chosen.inseparable) <= NAMED else ["…"]
         named = ", ".join([*chosen.inseparable[:NAMED], *more])
         yield f"cannot be told apart from it: {_plain(named)}"
-    elif chosen.rivals:
+    elif all(one.verdict == "worse" for one in chosen.rivals):
         yield "it is better than every other one"
+    for one in chosen.rivals:
+        if one.verdict == "better":
+            yield f"{_plain(one.name)} is better"
     if chosen.on_test_data:
         yield (
             "**test data were used to select**: the best by these queries is partly the luckiest; "
@@ -102,11 +104,11 @@ def _trust(chosen: Selection) -> Iterator[str]:
             f"did not choose it, it has {score}; differences and p are of these"
         )
         return
-    compared = len(chosen.rivals) + 1
-    yield (
-        f"its score is the highest of {compared:,} on {chosen.reported_on:,} queries, and too high "
-        "for that reason: --select half reports one that is not"
-    )
+    if chosen.candidates > 1:
+        yield (
+            f"its score is the highest of {chosen.candidates:,} on {chosen.reported_on:,} queries, "
+            "and too high for that reason: --select half reports one that is not"
+        )
     flips = "all flips of signs" if chosen.exact else "flips of signs"
     yield f"p is adjusted for all {chosen.pairs:,} pairs (largest statistic over {flips})"
 

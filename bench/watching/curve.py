@@ -19,7 +19,8 @@ from bench.errors import BenchError
 from bench.places import place_of
 from bench.results import load
 from bench.watching.ledger import Broken, Evaluated, Line, has_result
-from bench.watching.selection import Method, Part, Selection, level_of, parts_of, select
+from bench.watching.selection import Method, Selection, level_of, parts_of, select
+from bench.watching.simultaneous import Part
 
 MEAN = "mean"
 

@@ -6,53 +6,28 @@ curves without any difference give any claim. ``half``: choose on half of the qu
 the other half, whose scores know nothing of the choice.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, product
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from bench.decisions.panels import Panel, stream_of
 from bench.decisions.statistics import (
     ALPHA,
     SAME_MEAN,
-    SAME_SCORE,
     Differences,
-    Floats,
     Paired,
-    Resampled,
     Resampling,
     paired,
     resample,
 )
+from bench.errors import BenchError
+from bench.watching.simultaneous import Part, max_statistic, means_of
 
 Method = Literal["all", "half"]
-Pair = tuple[int, int]
-Ints = npt.NDArray[np.int64]
-BLOCK_PAIRS = 64  # whose flips are held at once: 5 MB for 9,999 resamples
-
-
-@dataclass(frozen=True)
-class Part:
-    """All checkpoints on one collection.
-
-    Attributes:
-        weight: of the collection in the mean.
-        scores: float64 ``(queries, m)``, a column for each checkpoint.
-    """
-
-    weight: float
-    scores: Floats
-    resampled: Resampled
-
-    @property
-    def shares(self) -> Floats:
-        """What each query adds to the mean of each checkpoint, float64 ``(queries, m)``."""
-        return self.scores * (self.weight / len(self.scores))
+Verdict = Literal["worse", "better", "cannot tell"]
 
 
 class Rival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,9 +43,11 @@ class Rival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     p: float
 
     @property
-    def worse(self) -> bool:
-        """Whether the best one is better, at 5 % over all that was looked at."""
-        return self.p <= ALPHA and self.paired.difference > 0
+    def verdict(self) -> Verdict:
+        """What this one is beside the best, at 5 % over all that was looked at."""
+        if self.p > ALPHA:
+            return "cannot tell"
+        return "worse" if self.paired.difference > 0 else "better"
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,6 +55,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     Attributes:
         method: see the module.
+        candidates: how many could be chosen.
         chosen_on: queries that chose it.
         reported_on: queries that ``score``, its interval and ``rivals`` are of.
         score: of the mean; with ``all`` it is the highest of many, and too high.
@@ -88,6 +66,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     method: Method
     best: str
+    candidates: int
     chosen_on: int
     reported_on: int
     score: float
@@ -106,7 +85,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def inseparable(self) -> tuple[str, ...]:
         """Checkpoints that cannot be told apart from the best one."""
-        return tuple(one.name for one in self.rivals if not one.worse)
+        return tuple(one.name for one in self.rivals if one.verdict == "cannot tell")
 
 
 def parts_of(
@@ -138,22 +117,25 @@ def select(
         weights: of the collections in the mean; they sum to 1.
         barred: models that are compared and cannot be chosen, such as a baseline.
         splits: of the queries of the collections.
+
+    Raises:
+        BenchError: a collection has no two halves.
     """
     names = list(panels[0].columns)
     whole = parts_of(panels, weights, resampling)
-    choosing, reporting = whole, whole
-    if method == "half":
-        choosing, reporting = _halves(panels, whole, resampling)
-    best = _best(choosing, [place for place, name in enumerate(names) if name not in barred])
+    halves = _halves(panels, whole, resampling) if method == "half" else (whole, whole)
+    choosing, reporting = halves
+    candidates = [place for place, name in enumerate(names) if name not in barred]
+    best = _best(choosing, candidates)
     pairs = list(combinations(range(len(names)), 2))
     if method == "half":
         pairs = [pair for pair in pairs if best in pair]
-    adjusted, exact = max_statistic(reporting, pairs) if pairs else ([], False)
-    by_pair = dict(zip(pairs, adjusted, strict=True))
+    rivals, exact = _rivals(reporting, names, best, pairs)
     level = level_of(reporting, best)
     return Selection(
         method=method,
         best=names[best],
+        candidates=len(candidates),
         chosen_on=sum(len(part.scores) for part in choosing),
         reported_on=sum(len(part.scores) for part in reporting),
         score=level.difference,
@@ -161,17 +143,27 @@ def select(
         high=level.high,
         pairs=len(pairs),
         exact=exact,
-        rivals=tuple(
-            Rival(
-                name=name,
-                paired=compared(reporting, best, place),
-                p=by_pair[min(best, place), max(best, place)],
-            )
-            for place, name in enumerate(names)
-            if place != best
-        ),
+        rivals=rivals,
         splits=tuple(dict.fromkeys(splits)),
     )
+
+
+def _rivals(
+    parts: Sequence[Part], names: Sequence[str], best: int, pairs: Sequence[tuple[int, int]]
+) -> tuple[tuple[Rival, ...], bool]:
+    """All others beside the best one, and whether p is over all flips of signs."""
+    adjusted, exact = max_statistic(parts, pairs)
+    p_of = dict(zip(pairs, adjusted, strict=True))
+    others = [place for place in range(len(names)) if place != best]
+    rivals = [
+        Rival(
+            name=names[place],
+            paired=compared(parts, best, place),
+            p=p_of[min(best, place), max(best, place)],
+        )
+        for place in others
+    ]
+    return tuple(rivals), exact
 
 
 def _best(parts: Sequence[Part], allowed: Sequence[int]) -> int:
@@ -190,16 +182,14 @@ def _halves(
         stream = stream_of(panel.collection)
         order = np.random.default_rng([resampling.seed, stream, 1]).permutation(len(part.scores))
         cut = len(order) // 2
+        if cut == 0:
+            raise BenchError(
+                f"{panel.collection} has one query, which has no halves", "use --select all"
+            )
         for rows, into in ((order[:cut], choosing), (order[cut:], reporting)):
             scores = part.scores[np.sort(rows)]
             into.append(Part(part.weight, scores, resample(scores, resampling, stream)))
     return choosing, reporting
-
-
-def means_of(parts: Sequence[Part]) -> Floats:
-    """Mean of each checkpoint, float64 ``(m,)``."""
-    total: Floats = np.sum([part.weight * part.scores.mean(axis=0) for part in parts], axis=0)
-    return total
 
 
 def level_of(parts: Sequence[Part], column: int) -> Paired:
@@ -230,69 +220,3 @@ def compared(parts: Sequence[Part], a: int, b: int) -> Paired:
         ],
         [part.weight for part in parts],
     )
-
-
-def max_statistic(parts: Sequence[Part], pairs: Sequence[Pair]) -> tuple[list[float], bool]:
-    """p of each pair, adjusted for all of them, and whether it is over all flips of signs.
-
-    The statistic of a pair is its difference of means over the root of its sum of squares, which
-    orders flips as the t of paired differences does, and which no flip of signs changes. A query
-    gets one sign for all pairs, so that flipped curves keep their correlation. p is the share of
-    flips whose largest statistic over all pairs is at least that of the pair (Westfall and Young,
-    1993, single-step maxT): where pairs do not differ, any of them gets p at most 5 % in at most
-    5 % of curves, whatever the other pairs do.
-
-    Args:
-        pairs: columns; the first is not the second.
-    """
-    first, second = (np.array(side) for side in zip(*pairs, strict=True))
-    shares = [part.shares for part in parts]
-    scale = np.sqrt(sum(_squares(one, first, second) for one in shares))
-    flips, exact = _flips(parts, shares)
-    largest = np.zeros(len(flips))
-    for some in _blocks(len(pairs)):
-        ratios = _ratios(flips[:, first[some]] - flips[:, second[some]], scale[some])
-        np.maximum(largest, ratios.max(axis=1), out=largest)
-    means = means_of(parts)
-    seen = _ratios(means[first] - means[second], scale) - _ratios(SAME_MEAN, scale)
-    below = np.searchsorted(np.sort(largest), seen, side="left")
-    as_far = len(largest) - below
-    p = as_far / len(largest) if exact else (1 + as_far) / (1 + len(largest))
-    return p.tolist(), exact
-
-
-def _blocks(pairs: int) -> Iterator[slice]:
-    for start in range(0, pairs, BLOCK_PAIRS):
-        yield slice(start, start + BLOCK_PAIRS)
-
-
-def _squares(shares: Floats, first: Ints, second: Ints) -> Floats:
-    """Sum of squared differences of each pair."""
-    found = [
-        ((shares[:, first[some]] - shares[:, second[some]]) ** 2).sum(axis=0)
-        for some in _blocks(len(first))
-    ]
-    return np.concatenate(found)
-
-
-def _ratios(differences: Floats | float, scale: Floats) -> Floats:
-    """Absolute differences over their scale; 0 for pairs that differ nowhere."""
-    size = np.abs(differences)
-    return np.divide(size, scale, out=np.zeros(np.broadcast(size, scale).shape), where=scale > 0)
-
-
-def _flips(parts: Sequence[Part], shares: Sequence[Floats]) -> tuple[Floats, bool]:
-    """Means under flips of signs, up to what all checkpoints share; and whether these are all.
-
-    Queries on which all checkpoints are equal cancel, so that few others have few flips.
-    """
-    kept = np.concatenate(
-        [
-            one[np.ptp(part.scores, axis=1) > SAME_SCORE]
-            for one, part in zip(shares, parts, strict=True)
-        ]
-    )
-    if len(kept) <= math.log2(len(parts[0].resampled.flipped)):
-        signs = np.array(list(product((1.0, -1.0), repeat=len(kept))))
-        return signs.reshape(-1, len(kept)) @ kept, True
-    return np.sum([part.weight * part.resampled.flipped for part in parts], axis=0), False
