@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _preset(options: argparse.Namespace) -> Pretraining:
     return changed(load_preset(options.preset), typed | _assignments(options.set), "command line")
 
 
-def _assignments(typed: list[str]) -> Mapping[str, Any]:
+def _assignments(typed: list[str]) -> dict[str, Any]:
     """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string."""
     found = {}
     for one in typed:

@@ -139,8 +139,8 @@ class BasicDecoding(nn.Module):
         for layer in self.decoder:
             stream = layer(stream, stream, attention_mask)
         return summed(
-            encoder_loss=self.encoder.loss(states, labels),
-            decoder_loss=self.encoder.loss(stream, decoder_labels),
+            encoder_mlm=self.encoder.loss(states, labels),
+            decoder_mlm=self.encoder.loss(stream, decoder_labels),
         )
 
 
@@ -176,8 +176,8 @@ class EnhancedDecoding(nn.Module):
         queries = states[:, :1] + self.encoder.positions(states.shape[1])
         stream = self.decoder(queries, context, decoder_context)
         return summed(
-            encoder_loss=self.encoder.loss(states, labels),
-            decoder_loss=self.encoder.loss(stream, decoder_labels),
+            encoder_mlm=self.encoder.loss(states, labels),
+            decoder_mlm=self.encoder.loss(stream, decoder_labels),
         )
 
 
