@@ -12,7 +12,8 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _CREDENTIALS = {
 }
 _OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
 _PROBE = ".can-be-written"
+_AT_ONCE = 16  # requests
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,18 @@ def place_of(text: str) -> Place:
 def files_below(place: Place, name: str) -> list[Place]:
     """Files of this name in a place and below, in the order of their paths."""
     return sorted(place.rglob(name), key=lambda one: one.as_posix().split("/"))
+
+
+def read_all(files: Sequence[Place]) -> list[bytes]:
+    """Contents of files of one place; a store is asked for many at once.
+
+    Raises:
+        OSError, BenchError: one cannot be read.
+    """
+    if not any(isinstance(file, RemotePath) for file in files):
+        return [file.read_bytes() for file in files]
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        return list(readers.map(lambda file: file.read_bytes(), files))
 
 
 @contextmanager

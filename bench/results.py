@@ -10,7 +10,7 @@ History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of
 import hashlib
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import BenchError
-from bench.places import Place, RemotePath, replacing
+from bench.places import Place, RemotePath, read_all, replacing
 from bench.runs import Run, check_writable, write_run
 from bench.scoring import Scores
 from retrievers.parameters import Parameters
@@ -206,15 +206,25 @@ def load(folder: Place) -> Result:
         BenchError: no record, a damaged one, or one of another schema.
     """
     path = folder / RESULT_FILE if folder.is_dir() else folder
+    return load_all([path])[0]
+
+
+def load_all(files: Sequence[Place]) -> list[Result]:
+    """Read several ``result.json``, as `load` does."""
     try:
-        content = path.read_bytes()
+        contents = read_all(files)
+    except OSError as error:
+        raise BenchError(f"cannot read the result {error.filename}: {error.strerror}") from error
+    return [_parsed(content, path) for content, path in zip(contents, files, strict=True)]
+
+
+def _parsed(content: bytes, path: Place) -> Result:
+    try:
         stated = msgspec.json.decode(content, type=dict[str, Any]).get("schema")
         if stated not in range(OLDEST, SCHEMA + 1):
             raise BenchError(f"{path} has schema {stated}, this version reads {SCHEMA} and older")
         found = msgspec.json.decode(content, type=Result)
         return msgspec.structs.replace(found, schema=SCHEMA)
-    except OSError as error:
-        raise BenchError(f"cannot read the result {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} is not a result: {error}") from error
 

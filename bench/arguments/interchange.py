@@ -42,7 +42,7 @@ def add_export(commands: Any) -> None:
     export = add_command(
         commands,
         "export",
-        "stored results as mteb, the Hub or trec_eval read them",
+        "stored results as mteb, the Hub or trec_eval read",
         EXPORT_EXAMPLES,
     )
     export.add_argument("format", choices=("mteb", "model-index", "trec"))

@@ -43,8 +43,8 @@ def merge(options: argparse.Namespace, cache_dir: Path) -> int:
     total = sum(len(variants) for variants in merged.values())
     with tqdm(desc="merge", total=total, unit=" results") as bar:
         copied = write(merged, there, claims, options.out, bar.update)
-    found = sum(len(some) for some in sources)
-    done = Merged(found, copied, len(claims), tuple(conflicts(merged)))
+    count = sum(len(some) for some in sources)
+    done = Merged(count, copied, len(claims), tuple(conflicts(merged)))
     _say(done, options.out)
     if options.json:
         print_json(done)

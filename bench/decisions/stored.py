@@ -12,7 +12,7 @@ import msgspec
 from bench.decisions.statistics import Floats
 from bench.errors import BenchError
 from bench.places import Place, files_below, place_of
-from bench.results import RESULT_FILE, RUN_FILE, Protocol, Result, load, load_scores
+from bench.results import RESULT_FILE, RUN_FILE, Protocol, Result, load, load_all, load_scores
 from bench.runs import Run, read_run
 
 CHOICE = "@"
@@ -52,8 +52,9 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
     Raises:
         BenchError: a record is damaged or of another schema.
     """
-    folders = (path.parent for path in files_below(root, RESULT_FILE))
-    found = (Stored(folder, load(folder)) for folder in folders if _is_of(folder, model))
+    files = [file for file in files_below(root, RESULT_FILE) if _is_of(file.parent, model)]
+    results = zip(files, load_all(files), strict=True)
+    found = [Stored(file.parent, result) for file, result in results]
     return [one for one in found if model in ("", one.result.model)]
 
 

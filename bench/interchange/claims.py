@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bench.errors import BenchError
-from bench.places import Place, files_below, replacing
+from bench.places import Place, files_below, read_all, replacing
 from bench.results import place
 from retrievers.card import Card, Expected
 
@@ -71,14 +71,17 @@ def find_claims(root: Place) -> list[Claimed]:
     Raises:
         BenchError: one is damaged or of another schema.
     """
-    return [_read(path) for path in files_below(root, CLAIM_FILE)]
-
-
-def _read(path: Place) -> Claimed:
+    files = files_below(root, CLAIM_FILE)
     try:
-        claim = msgspec.json.decode(path.read_bytes(), type=Claimed)
+        contents = read_all(files)
     except OSError as error:
-        raise BenchError(f"cannot read the claim {path}: {error.strerror}") from error
+        raise BenchError(f"cannot read the claim {error.filename}: {error.strerror}") from error
+    return [_parsed(content, path) for content, path in zip(contents, files, strict=True)]
+
+
+def _parsed(content: bytes, path: Place) -> Claimed:
+    try:
+        claim = msgspec.json.decode(content, type=Claimed)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} is not a claim: {error}") from error
     if claim.schema != SCHEMA:
