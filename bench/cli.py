@@ -14,6 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
+from bench.arguments.ablation import add_ablate
 from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
 from bench.arguments.decisions import add_check, add_compare, add_leaderboard
 from bench.arguments.evaluation import add_estimate, add_run, add_score
@@ -31,6 +32,7 @@ COMMANDS = (
     add_check,
     add_watch,
     add_forgetting,
+    add_ablate,
     add_leaderboard,
     add_export,
     add_import,

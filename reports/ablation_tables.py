@@ -64,11 +64,11 @@ def _heading(report: Report, name: str) -> str:
 def score_table(report: Report, name: str) -> str:
     """All rows on one collection, with the published figures beside them."""
     others = list(dict.fromkeys(key for row in report.rows for key in row.published))
-    headers = ["row", "changes", "seeds", "mean ± 95 %", "sd of seeds", "against", "difference",
+    headers = ["row", "change", "seeds", "mean ± 95 %", "sd of seeds", "against", "difference",
                "95 % interval", "p (Holm)", "verdict", "detectable"]  # fmt: skip
     headers += [f"{key}, published" for key in others]
     cells = [
-        [row.name, "; ".join(row.changes), *_figures(row, row.at(name))]
+        [row.name, row.change, *_figures(row, row.at(name))]
         + [_score(row.published.get(key)) for key in others]
         for row in report.rows
     ]
@@ -222,7 +222,7 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     return "\n\n".join(
         [
-            _table(["row", "against", "changes"], rows),
+            _table(["row", "against", "change"], rows),
             _table(["stage", "tasks", "finished", "to do"], work),
         ]
     )

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from bench.ablation.execute import Outcome
-from bench.ablation.grid import Axis, label_of
+from bench.ablation.grid import Axis
 from bench.ablation.plan import Cell, Plan, Task
 from bench.ablation.records import (
     MEAN,
@@ -18,7 +18,7 @@ from bench.ablation.records import (
     Report,
     RowFound,
 )
-from bench.ablation.rows import Row, differing
+from bench.ablation.rows import Row
 from bench.ablation.twolevel import interval
 from bench.decisions.panels import stream_of
 from bench.decisions.statistics import (
@@ -113,28 +113,11 @@ def _row(
     return RowFound(
         name=row.name,
         against=row.against,
-        changes=_changes(row, plan.rows),
+        change=row.change,
         cells=tuple(_cell(cell, outcome, scores[row.name]) for cell in cells),
         on=on,
         published=_published(row.name, plan),
     )
-
-
-def _changes(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
-    if not row.against:
-        return ()
-    base = next(one for one in rows if one.name == row.against)
-    return tuple(
-        f"{path}: {label_of(_at(base.settings, path))} -> {label_of(_at(row.settings, path))}"
-        for path in differing(base.settings, row.settings)
-    )
-
-
-def _at(settings: Mapping[str, object], path: str) -> object:
-    found: object = settings
-    for key in path.split("."):
-        found = found.get(key, "none") if isinstance(found, Mapping) else "none"
-    return found
 
 
 def _published(row: str, plan: Plan) -> dict[str, float]:

@@ -141,6 +141,8 @@ class Ablation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("a seed is named twice")
         if bool(self.model) == bool(self.pretrain):
             raise ValueError("set either model or [pretrain]: what is trained or evaluated")
+        if "seed" in (self.pretrain or {}) or "seed" in (self.finetune or {}):
+            raise ValueError("seeds says with which seeds every row is trained")
         titles = [axis.title for axis in self.axes]
         for title in titles:
             if titles.count(title) > 1:

@@ -64,13 +64,13 @@ class RowFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     Attributes:
         against: the row that it differs from in one field; "" for the reference.
-        changes: that field, with the value there and the value here; empty for the reference.
+        change: that field, with the value there and the value here; "" for the reference.
         published: somebody else's figures, by measure.
     """
 
     name: str
     against: str
-    changes: tuple[str, ...]
+    change: str
     cells: tuple[CellFound, ...]
     on: tuple[OnCollection, ...]
     published: dict[str, float]

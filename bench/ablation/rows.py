@@ -10,6 +10,8 @@ from datasets_cfg.errors import DatasetError
 from retrievers.errors import RetrieverError
 
 REFERENCE = "reference"
+# What rows must share to be compared.
+FIXED = {"pretrain": ("seed",), "finetune": ("seed",), "evaluate": ("on", "measures", "depth")}
 Settle = Callable[[str, Mapping[str, Any]], Table]
 
 
@@ -21,11 +23,13 @@ class Row:
         name: ``AXIS=LABEL``, or `REFERENCE`.
         against: name of the row that it changes one field of; "" for the reference.
         settings: complete settings by stage.
+        change: the field, with its value there and its value here.
     """
 
     name: str
     settings: Mapping[str, Table]
     against: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,9 @@ def _add(rows: dict[str, Row], against: Row, axis: Axis, number: int, settle: Se
                 f"{name} is the same recipe as {other.name}",
                 "leave one of them out: every row is trained with every seed",
             )
-    rows[name] = Row(name, settings, against.name)
+    before = label_of(value_at(against.settings, axis.field))
+    change = f"{axis.field}: {before} -> {label_of(value_at(settings, axis.field))}"
+    rows[name] = Row(name, settings, against.name, change)
     return Place(label, name)
 
 
@@ -113,6 +119,8 @@ def changed_settings(
             f"{name}: the field {field} names no stage of this ablation",
             suggest(f"{stage}.", known),
         )
+    if path in FIXED.get(stage, ()):
+        raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
     changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
     settled = _settled(settle, stage, changed, name)
     others = [one for one in differing(against.settings[stage], settled) if not _below(one, path)]
@@ -158,6 +166,12 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> li
         elif one != other or (key in a) != (key in b):
             found.append(f"{above}{key}")
     return found
+
+
+def value_at(table: Mapping[str, Any], path: str) -> Any:
+    """What lies at a dotted path that is there."""
+    key, _, rest = path.partition(".")
+    return value_at(table[key], rest) if rest else table[key]
 
 
 def _below(path: str, field: str) -> bool:

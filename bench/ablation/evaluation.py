@@ -1,0 +1,143 @@
+"""The stage ``evaluate``: a checkpoint on collections that it was not trained on."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from bench.ablation.findings import Scored
+from bench.ablation.grid import Table, suggest
+from bench.ablation.places import Places
+from bench.ablation.plan import Task
+from bench.ablation.stages import MODEL, Cost
+from bench.decisions.stored import find_results
+from bench.errors import BenchError
+from bench.judging import measure_names
+from bench.pipeline import Options, evaluate
+from bench.results import save
+from bench.store import VectorStore
+from datasets_cfg.dataset import Dataset
+from retrievers.index import IndexSpec
+from retrievers.model import Model, open_encoder, resolve_model
+from retrievers.recipe import Dtype, StoreDtype
+
+RESULTS, VECTORS = "results", "vectors"
+
+
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a checkpoint is scored.
+
+    Attributes:
+        on: collections or suites.
+        measures: besides the main one of each collection; None for the collection's own.
+        depth: documents per query; None for the collection's.
+        index: ``flat`` is exact.
+        dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
+    """
+
+    on: tuple[str, ...]
+    measures: tuple[str, ...] | None = None
+    depth: int | None = None
+    index: str = "flat"
+    dtype: Dtype | None = None
+    store_dtype: StoreDtype = "float32"
+    backend: Literal["torch", "onnx", "int8"] | None = None
+    max_query_tokens: int | None = None
+    max_document_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """See `bench.ablation.stages.Stage`."""
+
+    places: Places
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All fields of `Evaluation`."""
+        settings = _read(table)
+        IndexSpec.parse(settings.index)
+        if not settings.on:
+            raise BenchError("[evaluate] needs on, a list of collections")
+        for dataset in self.places.open(settings.on):
+            measure_names(dataset, settings.measures)
+        found: Table = msgspec.to_builtins(settings)
+        return found
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """An evaluation draws nothing."""
+        return settings
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Corpora, queries and judgements."""
+        return {
+            one.name: f"{one.corpus.sha256} {one.queries_sha256} {one.qrels_sha256}"
+            for one in self.places.open(settings["on"])
+        }
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""
+        start = time.perf_counter()
+        chosen = _read(settings)
+        found = resolve_model(
+            model,
+            dtype=chosen.dtype,
+            store_dtype=chosen.store_dtype,
+            backend=chosen.backend,
+            max_query_tokens=chosen.max_query_tokens,
+            max_document_tokens=chosen.max_document_tokens,
+        )
+        own = Path(model).name == MODEL
+        store = VectorStore(out / VECTORS if own else self.places.cache_dir / VECTORS)
+        tokens, parameters = 0, 0
+        for dataset in self.places.open(chosen.on):
+            spent, parameters = self._score(dataset, found, chosen, store, out)
+            tokens += spent
+        shutil.rmtree(out / VECTORS, ignore_errors=True)
+        return Cost(time.perf_counter() - start, tokens, parameters)
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """None: its collections were opened and its settings read."""
+        return None
+
+    def _score(
+        self, dataset: Dataset, model: Model, chosen: Evaluation, store: VectorStore, out: Path
+    ) -> tuple[int, int]:
+        """Tokens that were encoded, and parameters of the encoder."""
+        options = Options(
+            index=IndexSpec.parse(chosen.index),
+            depth=chosen.depth,
+            measures=chosen.measures,
+            device=self.places.device,
+        )
+        one = model.for_dataset(dataset.name)
+        encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.places.device)
+        official = self.places.official(dataset)
+        done = evaluate(dataset, one, encoder, store, options, official)
+        save(done.result, done.scores, done.run, out / RESULTS)
+        counted = done.result.parameters
+        return done.result.timings.encoded_tokens, counted.total if counted else 0
+
+
+def _read(table: Mapping[str, Any]) -> Evaluation:
+    try:
+        return msgspec.convert(dict(table), Evaluation)
+    except msgspec.ValidationError as error:
+        _, _, rest = str(error).partition("unknown field `")
+        field = rest.partition("`")[0]
+        fields = list(Evaluation.__struct_fields__)
+        hint = suggest(field, fields) if field else ""
+        raise BenchError(f"[evaluate]: {error}", hint) from error
+
+
+def read_scores(task: Task, out: Path) -> dict[str, Scored]:
+    """Main measure of each query of a finished evaluation, by collection."""
+    found = {}
+    for stored in find_results(task.folder(out) / RESULTS):
+        ids, values = stored.scores()
+        measure = stored.result.main_measure
+        found[stored.collection] = Scored(measure, ids, values[measure])
+    return found

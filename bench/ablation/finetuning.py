@@ -1,0 +1,78 @@
+"""The stage ``finetune``: a preset of `retrievers.training` on judged queries."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.ablation.grid import Table
+from bench.ablation.places import Places
+from bench.ablation.pretraining import REHEARSED, tokens_read, trained_parameters
+from bench.ablation.settings import merged, split_off
+from bench.ablation.stages import MODEL, Cost
+from bench.finetuning import finetune_on
+from bench.store import VectorStore
+from datasets_cfg.catalogue import expand
+from retrievers.model import resolve_model
+from retrievers.training.finetune_preset import from_table, load_preset
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """See `bench.ablation.stages.Stage`.
+
+    Attributes:
+        held_out: collections that the cells are scored on: their queries are not trained on.
+    """
+
+    places: Places
+    held_out: tuple[str, ...]
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, ``on`` and ``split``."""
+        own, changes = split_off(table, "finetune", preset=True)
+        base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
+        words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
+        preset = from_table({**merged(base, changes), **words}, "[finetune]")
+        expand(own["on"])
+        split = {"split": own.get("split", "train")}
+        return {"on": list(own["on"]), **split, **msgspec.to_builtins(preset)}
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of the order of the queries and of dropout."""
+        return {**settings, "seed": seed}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Corpora, queries and judgements, and the queries that are left out."""
+        trained = self.places.open(settings["on"], settings["split"])
+        left_out = self.places.open(self.held_out)
+        return {
+            **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
+            **{f"{one.name} queries": one.queries_sha256 for one in trained},
+            **{f"{one.name} held out": one.queries_sha256 for one in left_out},
+        }
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        start = time.perf_counter()
+        preset = {key: value for key, value in settings.items() if key not in ("on", "split")}
+        finetune_on(
+            from_table(preset, "[finetune]"),
+            resolve_model(model),
+            self.places.open(settings["on"], settings["split"]),
+            out / MODEL,
+            VectorStore(self.places.cache_dir / "vectors"),
+            evaluated=self.places.open(self.held_out),
+            device=self.places.device,
+        )
+        tokens = tokens_read(out / MODEL)
+        return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Two steps; none where negatives are mined with a model, which encodes whole corpora."""
+        if any("model" in mining["sources"] for mining in settings["rounds"]):
+            return None
+        return merged(settings, {"steps": REHEARSED})

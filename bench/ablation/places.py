@@ -1,0 +1,60 @@
+"""Where an ablation finds collections, and where it works."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bench.errors import BenchError
+from datasets_cfg.catalogue import expand
+from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+
+
+@dataclass(frozen=True)
+class Places:
+    """How collections are opened and where models run; the same for all cells.
+
+    Attributes:
+        data_dir, cache_dir, download: see `open_dataset`.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        allow_mismatch: whether a collection may differ from the published one.
+    """
+
+    cache_dir: Path
+    data_dir: Path | None = None
+    download: bool = True
+    device: str = "auto"
+    allow_mismatch: bool = False
+
+    def open(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
+        """Collections, suites as their members.
+
+        Raises:
+            DatasetError: one of them is not there.
+        """
+        return [_open(self, name, split) for name in expand(names)]
+
+    def official(self, dataset: Dataset) -> bool:
+        """Whether the counts are the published ones; if not, that must have been allowed.
+
+        Raises:
+            BenchError: it was not.
+        """
+        different = count_mismatches(dataset)
+        if different and not self.allow_mismatch:
+            raise BenchError(
+                f"this is not the published {dataset.name}: {'; '.join(different)}",
+                "--allow-mismatch goes on all the same",
+            )
+        return not different
+
+
+@cache
+def _open(places: Places, name: str, split: str | None) -> Dataset:
+    return open_dataset(
+        name,
+        cache_dir=places.cache_dir,
+        data_dir=places.data_dir,
+        split=split,
+        download=places.download,
+    )

@@ -1,0 +1,84 @@
+"""The stage ``pretrain``: a preset of `retrievers.training` on corpora."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.ablation.grid import Table
+from bench.ablation.places import Places
+from bench.ablation.settings import merged, split_off
+from bench.ablation.stages import MODEL, Cost
+from bench.training import pretrain_on
+from datasets_cfg.catalogue import expand
+from retrievers.model import resolve_model
+from retrievers.parameters import count_parameters
+from retrievers.training.preset import from_table, load_preset, to_table
+
+REHEARSED = 2  # steps
+CURVES = "losses.jsonl"
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """See `bench.ablation.stages.Stage`."""
+
+    places: Places
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, and ``on``."""
+        own, changes = split_off(table, "pretrain", preset=True)
+        base = to_table(load_preset(own["preset"])) if "preset" in own else {}
+        # A title and a source say nothing about what is trained.
+        words = {"title": "pre-trained in an ablation", "source": ""}
+        preset = from_table({**merged(base, changes), **words}, "[pretrain]")
+        expand(own["on"])
+        return {"on": list(own["on"]), **to_table(preset)}
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of weights, masks and the order of the texts."""
+        return {**settings, "seed": seed}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """The corpora, and the files that training starts from."""
+        corpora = {one.name: one.corpus.sha256 for one in self.places.open(settings["on"])}
+        return {**corpora, **_hashes_of(settings["start"])}
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        start = time.perf_counter()
+        preset = {key: value for key, value in settings.items() if key != "on"}
+        pretrain_on(
+            from_table(preset, "[pretrain]"),
+            self.places.open(settings["on"]),
+            out / MODEL,
+            device=self.places.device,
+        )
+        tokens = tokens_read(out / MODEL)
+        return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Two steps."""
+        return merged(settings, {"steps": REHEARSED})
+
+
+def _hashes_of(start: Mapping[str, Any]) -> dict[str, str]:
+    """Of the checkpoint, or of the tokenizer of a new model."""
+    from retrievers.training.start import find_checkpoint
+
+    checkpoint, _ = find_checkpoint(start["model"] or start["scratch"]["tokenizer"])
+    return dict(checkpoint.hashes)
+
+
+def tokens_read(folder: Path) -> int:
+    """Tokens that a finished training read, by its loss curves."""
+    from retrievers.training.curve import read_curve
+
+    return sum(point.tokens for path in folder.rglob(CURVES) for point in read_curve(path))
+
+
+def trained_parameters(folder: Path) -> int:
+    """Of the encoder of a finished checkpoint, or of its adapter alone."""
+    counted = count_parameters(resolve_model(str(folder)))
+    return (counted.adapter or counted.total) if counted else 0

@@ -1,0 +1,46 @@
+"""Settings of a stage: a preset with changes, or complete ones with a changed field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.ablation.grid import Table
+from bench.errors import BenchError
+
+# Fields of which one is set: naming one unsets the other.
+INSTEAD_OF = {"steps": "epochs", "epochs": "steps", "model": "scratch", "scratch": "model"}
+UNSET = {"model": ""}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """A preset's table with changes; a table of another ``name`` takes the old one's place."""
+    found = dict(base)
+    for key, value in changes.items():
+        other = INSTEAD_OF.get(key)
+        if other in found and other not in changes:
+            found[other] = UNSET.get(other)
+        old = found.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and _same_kind(old, value):
+            found[key] = merged(old, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return "name" not in new or old.get("name") == new["name"]
+
+
+def split_off(table: Mapping[str, Any], stage: str, *, preset: bool) -> tuple[Table, Table]:
+    """What belongs to the harness (``preset``, ``on``, ``split``), and the rest.
+
+    Raises:
+        BenchError: there is no ``on``, or neither a preset nor complete settings.
+    """
+    own = {key: table[key] for key in ("preset", "on", "split") if key in table}
+    rest = {key: value for key, value in table.items() if key not in own}
+    on = own.get("on")
+    if not isinstance(on, Sequence) or isinstance(on, str) or not on:
+        raise BenchError(f"[{stage}] needs on, a list of collections", 'on = ["beir/nfcorpus"]')
+    if preset and "preset" not in own and "title" not in rest:
+        raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
+    return own, rest

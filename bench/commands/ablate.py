@@ -1,0 +1,168 @@
+"""``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
+
+import argparse
+import importlib.util
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from bench.ablation.evaluation import Evaluate, read_scores
+from bench.ablation.execute import execute, finished
+from bench.ablation.findings import Made, report_of
+from bench.ablation.finetuning import Finetune
+from bench.ablation.grid import Ablation, load_ablation
+from bench.ablation.isolation import isolated
+from bench.ablation.leakage import check_leaks
+from bench.ablation.places import Places
+from bench.ablation.plan import Plan, Task, plan_of
+from bench.ablation.pretraining import Pretrain
+from bench.ablation.records import Report
+from bench.ablation.rehearsal import rehearse
+from bench.ablation.stages import Cost, Stage
+from bench.ablation.times import Times
+from bench.atomic import replacing
+from bench.commands.common import check_out, print_json
+from bench.decisions.statistics import Resampling
+from bench.errors import ExitCode
+from bench.pipeline import conditions_here
+from bench.results import Conditions
+from reports.ablation_tables import csv_table, markdown, plan_table
+from retrievers.model import resolve_model
+
+DECISIVE = ("torch", "transformers", "sentence-transformers", "adapters", "peft")
+
+
+def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
+    """Check the whole grid, do what is not done, write the report."""
+    ablation = load_ablation(options.file, options.variant)
+    if options.seeds:
+        ablation = msgspec.structs.replace(ablation, seeds=tuple(options.seeds))
+    check_out(options.out)
+    places = Places(
+        cache_dir, options.data_dir, not options.offline, options.device, options.allow_mismatch
+    )
+    stages = _stages(ablation, places)
+    conditions = conditions_here(options.device)
+    plan = plan_of(ablation, stages, _here(ablation, conditions))
+    leaks = check_leaks(plan, places)
+    if options.dry_run:
+        return _show(plan, options, leaks)
+    _say(_overview(plan, options.out))
+    if not options.no_rehearsal:
+        rehearse(plan, stages, options.out, _apart, _say)
+    outcome = execute(plan, stages, options.out, _apart, _say, conditions.commit)
+    made = Made(_command(options), leaks, conditions, Resampling(options.resamples, options.seed))
+    report = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
+    folder = options.out / ablation.name
+    text = write(report, folder)
+    if options.json:
+        print_json(report)
+    else:
+        print(text, end="")
+    _say(f"kept in {folder}")
+    return ExitCode.MISSING if report.gaps else ExitCode.OK
+
+
+def _stages(ablation: Ablation, places: Places) -> dict[str, Stage]:
+    held_out = tuple(ablation.evaluate.get("on", ()))
+    return {
+        "pretrain": Pretrain(places),
+        "finetune": Finetune(places, held_out),
+        "evaluate": Evaluate(places),
+    }
+
+
+def _here(ablation: Ablation, conditions: Conditions) -> Mapping[str, str]:
+    """What changes figures besides the grid: libraries, the kind of device, the named model."""
+    here = {name: version for name in DECISIVE if (version := _version(name))}
+    here["device"] = _device_kind(conditions.device)
+    if ablation.model:
+        here["model"] = resolve_model(ablation.model).recipe.fingerprint
+    return here
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _device_kind(device: str) -> str:
+    from retrievers.tower import pick_device
+
+    return str(pick_device(device).type)
+
+
+def _apart(stage: Stage, task: Task, out: Path) -> Cost:
+    """A task in a process of its own."""
+    cost: Cost = isolated(stage.work, task.settings, task.starts_from(out), task.folder(out))
+    return cost
+
+
+def _show(plan: Plan, options: argparse.Namespace, leaks: tuple[str, ...]) -> int:
+    """``--dry-run``."""
+    outcome = finished(plan, options.out)
+    tasks = []
+    for stage in plan.rows[0].settings:
+        keys = [task.key for task in plan.tasks() if task.stage == stage]
+        tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
+    rows = [(row.name, row.against, row.change) for row in plan.rows]
+    if options.json:
+        print_json({"rows": rows, "tasks": tasks, "leaks": leaks, "cells": len(plan.cells)})
+    else:
+        print(plan_table(rows, tasks), end="\n\n")
+        print("\n".join([_overview(plan, options.out), *leaks]))
+    return ExitCode.OK
+
+
+def _overview(plan: Plan, out: Path) -> str:
+    """How much is to do, and how long it takes where that is known."""
+    outcome, times = finished(plan, out), Times()
+    for record in outcome.finished.values():
+        times.add(record.stage, record.cost.seconds)
+    left = [task.stage for task in plan.tasks() if task.key not in outcome.finished]
+    seeds = len(plan.ablation.seeds)
+    cells = f"{len(plan.cells)} cells: {len(plan.rows)} rows, {seeds} seeds"
+    if not left:
+        return f"{cells}; all are finished"
+    known = times.seconds(left) is not None
+    return f"{cells}; {times.left(left)}" + ("" if known else "; the time is known after one cell")
+
+
+def write(report: Report, folder: Path) -> str:
+    """``report.md``, ``.csv``, ``.json`` and the pictures; returns the Markdown."""
+    pictures: list[tuple[str, str]] = []
+    if importlib.util.find_spec("matplotlib") is not None:
+        from reports.ablation_plots import draw
+
+        pictures = draw(report, folder)
+    else:
+        _say("no pictures: pip install 'retrieval-bench[plots]'")
+    text = markdown(report, pictures)
+    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    for name, content in (
+        ("report.md", text.encode()),
+        ("report.csv", csv_table(report).encode()),
+        ("report.json", encoded),
+    ):
+        with replacing(folder / name) as file:
+            file.write(content)
+    return text
+
+
+def _command(options: argparse.Namespace) -> str:
+    words = ["python -m bench ablate", shlex.quote(options.file)]
+    if options.variant:
+        words += ["--variant", options.variant]
+    if options.seeds:
+        words += ["--seeds", *map(str, options.seeds)]
+    return " ".join(words)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
