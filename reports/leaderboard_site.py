@@ -48,22 +48,32 @@ def write_site(board: Board, out: Path, measure: str = "", plots: Sequence[Plot]
         plots: to be shown below the table.
     """
     _make_room(out)
-    models = slugs("models", [row.name for row in board.rows])
-    collections = slugs("collections", [column.name for column in board.columns])
-    pairs = slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs])
-    queries = slugs("queries", [column.name for column in board.columns])
-    pages = Pages(models, collections, pairs, queries)
-    _script(out / DATA, "LEADERBOARD", board_data(board, measure, pages, plots))
+    pages = write_data(board, out, measure, plots)
     for name in ASSETS:  # after the data, by which a site is known that was not finished
         (out / name).write_text((SITE / name).read_text(encoding="utf-8"), encoding="utf-8")
     first = len(board.suites)
-    for number, (row, page) in enumerate(zip(board.rows, models, strict=True)):
+    for number, (row, page) in enumerate(zip(board.rows, pages.models, strict=True)):
         _script(out / f"{page}.js", "DETAILS", model_data(board, row))
         _page(out / f"{page}.html", row.name, "model", number, [f"../{page}.js"])
-    for number, (column, page) in enumerate(zip(board.columns, collections, strict=True), first):
+    for number, (column, page) in enumerate(
+        zip(board.columns, pages.collections, strict=True), first
+    ):
         _page(out / f"{page}.html", column.name, "collection", number)
     _write_pairs(board, pages, out)
     return _page(out / "index.html", "Leaderboard", "index", 0)
+
+
+def write_data(board: Board, out: Path, measure: str = "", plots: Sequence[Plot] = ()) -> Pages:
+    """Write what all pages share, again where pictures were drawn later; returns their paths."""
+    collections = [column.name for column in board.columns]
+    pages = Pages(
+        models=slugs("models", [row.name for row in board.rows]),
+        collections=slugs("collections", collections),
+        pairs=slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs]),
+        queries=slugs("queries", collections),
+    )
+    _script(out / DATA, "LEADERBOARD", board_data(board, measure, pages, plots))
+    return pages
 
 
 def _write_pairs(board: Board, pages: Pages, out: Path) -> None:

@@ -4,7 +4,7 @@ matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.leaderboard.records import Board, Column, Row, Score, SuiteColumn
+from reports.leaderboard_plots import (
+    Line,
+    differences,
+    lines_of_neighbours,
+    lines_of_pair,
+    quality_and_steps,
+    trainings,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 Place = Column | SuiteColumn
 Floats = npt.NDArray[np.float64]
 Fill = Callable[["Figure"], None]
+Picture = tuple[str, str, tuple[float, float], Fill]  # name, title, size in inches, what fills it
 
 FRONT, REST = "#0072B2", "#7F7F7F"  # the first is Okabe and Ito's blue (2008)
 SHADES = "cividis"  # the same order to all kinds of colour vision, and in grey
@@ -41,18 +50,24 @@ def can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(board: Board, measure: str, site: Path) -> list[tuple[str, str]]:
-    """Draw into ``plots`` below a site; returns file (SVG) and title of each."""
+def draw(
+    board: Board, measure: str, site: Path, asked: Collection[tuple[str, str]] = ()
+) -> list[tuple[str, str]]:
+    """Draw into ``plots`` below a site; returns file (SVG) and title of each.
+
+    Args:
+        asked: names of pairs that have a picture of their own.
+    """
     folder = site / "plots"
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for name, title, size, fill in _pictures(board, measure):
+    for name, title, size, fill in [*_pictures(board, measure), *_of_pairs(board, asked)]:
         _save(folder / name, size, fill)
         drawn.append((f"plots/{name}.svg", title))
     return drawn
 
 
-def _pictures(board: Board, measure: str) -> Iterator[tuple[str, str, tuple[float, float], Fill]]:
+def _pictures(board: Board, measure: str) -> Iterator[Picture]:
     headline = board.headline(measure)
     ranked = board.ranked(headline, measure)
     every: list[Place] = [*board.suites, *board.columns]
@@ -69,6 +84,36 @@ def _pictures(board: Board, measure: str) -> Iterator[tuple[str, str, tuple[floa
             (8.0, 5.0),
             lambda figure: quality_and_speed(figure, points, headline, measure),
         )
+    lines = lines_of_neighbours(board, measure)
+    if lines:
+        title = f"Each model minus the next one on {headline.name}"
+        yield "neighbours", title, _forest_size(lines), _forest(lines, title)
+    curves = trainings(ranked, headline, measure)
+    if curves:
+        yield (
+            "steps",
+            f"Quality ({headline.name}) against training steps",
+            (8.0, 5.0),
+            lambda figure: quality_and_steps(figure, curves, headline, measure),
+        )
+
+
+def _of_pairs(board: Board, asked: Collection[tuple[str, str]]) -> Iterator[Picture]:
+    for number, pair in enumerate(board.pairs, start=1):
+        lines = lines_of_pair(pair)
+        if lines and (pair.a, pair.b) in asked:
+            title = f"{pair.a} − {pair.b}"
+            yield f"differences-{number}", title, _forest_size(lines), _forest(lines, title)
+
+
+def _forest(lines: Sequence[Line], title: str) -> Fill:
+    axis = "difference with 95 % interval; filled: told from zero at 5 % (Holm over collections)"
+    return lambda figure: differences(figure, lines, title, axis)
+
+
+def _forest_size(lines: Sequence[Line]) -> tuple[float, float]:
+    widest = max(len(label) for label, _ in lines)
+    return 6 + 0.07 * min(widest, 60), 1.3 + 0.26 * len(lines)
 
 
 def _save(path: Path, size: tuple[float, float], fill: Fill) -> None:

@@ -16,7 +16,7 @@ from bench.leaderboard.rows import columns, results_in
 from bench.leaderboard.texts import at_hand
 from bench.results import Protocol
 from datasets_cfg.dataset import Dataset
-from reports.leaderboard_site import is_free, write_site
+from reports.leaderboard_site import is_free, write_data, write_site
 from reports.leaderboard_tables import comma_separated, latex, markdown
 from reports.plots import can_plot, draw
 from retrievers.card import all_cards
@@ -73,7 +73,9 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
 def _write(board: Board, options: argparse.Namespace) -> None:
     index = write_site(board, options.out, options.measure)
     if can_plot():
-        write_site(board, options.out, options.measure, draw(board, options.measure, options.out))
+        asked = [(a, b) for a, b in options.pair]
+        plots = draw(board, options.measure, options.out, asked)
+        write_data(board, options.out, options.measure, plots)
     else:
         print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     print(index)

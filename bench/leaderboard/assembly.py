@@ -26,7 +26,7 @@ from bench.leaderboard.records import (
     Score,
     SuiteColumn,
 )
-from bench.leaderboard.rows import columns, row_facts, rows
+from bench.leaderboard.rows import columns, row_facts, rows, training_step
 from bench.results import Result, Timings
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
@@ -263,6 +263,7 @@ def _row(
         return _score(value, stand.get((place, measure), {}).get(name), own.get((place, measure)))
 
     speed, device = _speed(list(results.values()))
+    training, step = training_step(name, first.model)
     return Row(
         name=name,
         model=first.model,
@@ -278,6 +279,8 @@ def _row(
         trained_on=card.trained_on if card else (),
         tokens_per_s=speed,
         speed_device=device,
+        training=training,
+        step=step,
         parameters=next((one.parameters for one in results.values() if one.parameters), None),
     )
 

@@ -5,6 +5,7 @@ row is a model under one recipe and index; prompts are resolved by collection an
 inside a row.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
@@ -26,6 +27,7 @@ from bench.results import Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.recipe import Prompts
 
+CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-_]?(?P<step>\d+)")
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
@@ -210,6 +212,19 @@ def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:
     facts = [recipe_facts(one.result) for one in some]
     varied = differing(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
+
+
+def training_step(name: str, model: str) -> tuple[str, int | None]:
+    """Training and step of a checkpoint: ``run-a/checkpoint-500`` is step 500 of ``run-a``.
+
+    Args:
+        name: of the row; what tells recipes of one model apart tells trainings apart too.
+    """
+    found = CHECKPOINT.fullmatch(model)
+    if not found:
+        return "", None
+    training = found["training"].rstrip("-_./") or "checkpoints"
+    return training + name.removeprefix(model), int(found["step"])
 
 
 def row_facts(some: Sequence[Stored]) -> dict[str, str]:
