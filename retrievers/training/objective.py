@@ -67,6 +67,8 @@ OBJECTIVES = {
     "retromae": "retrievers.training.retromae:RetroMAE",
     "condenser": "retrievers.training.condenser:Condenser",
     "cocondenser": "retrievers.training.cocondenser:CoCondenser",
+    "simcse": "retrievers.training.simcse:SimCSE",
+    "ict": "retrievers.training.ict:ICT",
 }
 
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 _WORD = re.compile(r"\S+")
+_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
 
 
 def two_spans(text: str, most_words: int, rng: np.random.Generator) -> tuple[str, str]:
@@ -23,6 +24,29 @@ def two_spans(text: str, most_words: int, rng: np.random.Generator) -> tuple[str
     slack = len(words) - 2 * size
     first, second = sorted(rng.choice(slack + 2, 2, replace=False))
     return _part(text, words, first, size), _part(text, words, second - 1 + size, size)
+
+
+def sentence_and_rest(
+    text: str, most_words: int, kept: float, rng: np.random.Generator
+) -> tuple[str, str]:
+    """A sentence of a text, and the text without it or, with probability ``kept``, with it.
+
+    A sentence ends with the line, or at a full stop, question mark or exclamation mark before white
+    space. A text of one sentence gives its first and second half instead.
+
+    Args:
+        text: words are what white space separates.
+        most_words: of the text; what follows is left out.
+    """
+    words = [found.span() for found in _WORD.finditer(text)]
+    if len(words) > most_words:
+        text = text[: words[most_words - 1][1]]
+    sentences = [found.span() for found in _SENTENCE.finditer(text)]
+    if len(sentences) < 2:
+        return two_spans(text, len(words), rng)
+    start, end = sentences[rng.integers(len(sentences))]
+    rest = text if rng.random() < kept else f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
+    return text[start:end], rest
 
 
 def _part(text: str, words: list[tuple[int, int]], first: int, size: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.spans import two_spans
+from retrievers.training.spans import sentence_and_rest, two_spans
 
 words = st.text("abc\u00e9", min_size=1, max_size=4)
 gaps = st.sampled_from([" ", "\n", "\t  "])
@@ -35,3 +35,37 @@ def test_every_pair_of_spans_is_equally_likely() -> None:
     }
     # 4 standard deviations of a count of 1,000
     assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in found.values())
+
+
+TEXT = "The river rose. Was it e.g. the rain? A bridge fell!\n\nStones at 3.5 m"
+SENTENCES = ["The river rose.", "Was it e.g.", "the rain?", "A bridge fell!", "Stones at 3.5 m"]
+
+
+def test_a_sentence_is_taken_out_of_its_text() -> None:
+    rng = np.random.default_rng(0)
+    found = Counter(sentence_and_rest(TEXT, 99, 0.0, rng)[0] for _ in range(500))
+    assert set(found) == set(SENTENCES)
+    for _ in range(20):
+        sentence, rest = sentence_and_rest(TEXT, 99, 0.0, rng)
+        assert sentence not in rest
+        others = [one for one in SENTENCES if one != sentence]
+        assert rest.split() == " ".join(others).split()
+
+
+def test_a_share_of_the_texts_keeps_its_sentence() -> None:
+    rng = np.random.default_rng(0)
+    assert {sentence_and_rest(TEXT, 99, 1.0, rng)[1] for _ in range(20)} == {TEXT}
+    kept = sum(sentence_and_rest(TEXT, 99, 0.1, rng)[1] == TEXT for _ in range(1_000))
+    assert abs(kept - 100) < 4 * 90**0.5
+
+
+def test_sentences_are_drawn_from_what_the_encoder_will_read() -> None:
+    rng = np.random.default_rng(0)
+    found = {sentence_and_rest(TEXT, 4, 1.0, rng) for _ in range(50)}
+    assert found == {(one, "The river rose. Was") for one in ("The river rose.", "Was")}
+
+
+def test_a_text_of_one_sentence_gives_its_halves() -> None:
+    found = sentence_and_rest("a river of stones", 99, 0.1, np.random.default_rng(0))
+    assert found == ("a river", "of stones")
+    assert sentence_and_rest("river", 99, 0.0, np.random.default_rng(0)) == ("river", "river")
