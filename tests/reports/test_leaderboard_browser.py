@@ -3,10 +3,7 @@
 Needs Chromium and selenium (the extra ``test``); skipped with a reason without either.
 """
 
-import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,45 +16,10 @@ from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import write_site
 from retrievers.card import Card, Expected
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-if not CHROMIUM or not DRIVER:
-    pytest.skip("needs Chromium and its chromedriver", allow_module_level=True)
+from tests.reports.browser_for_tests import HOSTILE, PHONE, asked_for, choose, opened, press, texts
 
 FORUMS = expand(["beir/cqadupstack"])
-HOSTILE = (
-    "<script>window.hacked=1</script>",
-    "<img src=x onerror=window.hacked=1>",
-    "</script><script>window.hacked=1</script>",
-    "javascript:window.hacked=1",
-    '"><svg onload=window.hacked=1>',
-    "\u2028window.hacked=1//\u2029",
-)
 SORT_BY = "thead th[data-column='{}'] button"
-
-
-def chromium() -> "webdriver.Chrome":
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--window-size=1280,900",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["webdriver.Chrome"]:
-    driver = chromium()
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -86,34 +48,8 @@ def index(tmp_path_factory) -> Path:
     return write_site(board, place / "site")
 
 
-def opened(browser, page: Path) -> None:
-    """Open a page, and wait until its last script has run: a busy browser answers early."""
-    browser.get_log("browser")
-    browser.get(page.as_uri())
-    drawn = "return document.URL === arguments[0] && document.readyState === 'complete'"
-    wait = webdriver.support.wait.WebDriverWait(browser, 60)
-    wait.until(lambda driver: driver.execute_script(drawn, page.as_uri()))
-
-
-def texts(browser, selector: str) -> list[str]:
-    """Texts of what is visible."""
-    script = (
-        "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())"
-        ".map(e => e.textContent)"
-    )
-    return browser.execute_script(script, selector)
-
-
 def models(browser) -> list[str]:
     return texts(browser, "#table tbody th.model")
-
-
-def press(browser, selector: str) -> None:
-    browser.find_element("css selector", selector).click()
-
-
-def choose(browser, selector: str, value: str) -> None:
-    press(browser, f"{selector} option[value='{value}']")
 
 
 def column_of(browser, name: str) -> str:
@@ -262,15 +198,10 @@ def test_names_that_hold_html_or_script_are_text_on_every_page(browser, index):
 
 
 def test_the_pages_ask_for_nothing_but_files_beside_them(browser, index):
-    browser.get_log("performance")
+    asked_for(browser)
     for page in sorted(index.parent.rglob("*.html")):
         opened(browser, page)
-    sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    addresses = [
-        message["params"]["request"]["url"]
-        for message in sent
-        if message["method"] == "Network.requestWillBeSent"
-    ]
+    addresses = asked_for(browser)
     assert addresses
     root = index.parent.as_uri()
     assert [one for one in addresses if not one.startswith((root, "data:,"))] == []
@@ -328,8 +259,7 @@ def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index
 
 
 def test_no_page_is_wider_than_a_phone(browser, index):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:
         for page in sorted(index.parent.rglob("*.html")):
             opened(browser, page)

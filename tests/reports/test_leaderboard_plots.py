@@ -157,8 +157,8 @@ def test_long_names_are_cut_in_a_forest_plot(compared):
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
-    place = tmp_path / "checkpoints"
+def checkpoints(tmp_path_factory):
+    place = tmp_path_factory.mktemp("checkpoints")
     for step, score in ((500, 0.25), (1000, 0.5), (10000, 0.75)):
         store(place, f"run-a/checkpoint-{step}", "one", [score, score])
     for step in (10, 20):
