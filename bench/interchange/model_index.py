@@ -143,7 +143,7 @@ def _read(path: Path) -> "Iterator[tuple[str, list[EvalResult]]]":
             yield model_index_to_eval_results([one])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BenchError(
-            f"{path}: its model-index is not as the Hub defines it: {error}"
+            f"{path}: its model-index is not as the Hub defines it: {error!r}"
         ) from error
 
 

@@ -1,4 +1,7 @@
-"""A real S3-compatible server on the loopback interface: rclone, which checks signatures."""
+"""S3-compatible servers on the loopback interface.
+
+rclone checks signatures, but does not know conditional writes; localbucket is the other way round.
+"""
 
 import os
 import shutil
@@ -30,17 +33,29 @@ def can_serve(program: str) -> bool:
 def served(program: str, folder: Path) -> Iterator[str]:
     """Serve a folder, whose folders are the buckets; gives the address."""
     port = _free_port()
-    address = f"127.0.0.1:{port}"
-    options = ["--addr", address, "--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off"]
+    options = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
     config = ["--config", str(folder / ".none.conf")]
-    server = subprocess.Popen(
-        [program, "serve", "s3", *options, *config, str(folder)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with _running([program, "serve", "s3", *options, *config, str(folder)], port) as address:
+        yield address
+
+
+@contextmanager
+def serving_conditionally(folder: Path) -> Iterator[str]:
+    """The same by a server that knows ``If-None-Match``, and no credentials."""
+    port = _free_port()
+    with _running(
+        [sys.executable, "-m", "localbucket", str(folder), "--port", str(port)], port
+    ) as address:
+        yield address
+
+
+@contextmanager
+def _running(command: list[str], port: int) -> Iterator[str]:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, **quiet)
     try:
         _wait_for(port, server)
-        yield f"http://{address}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(START_S)

@@ -126,9 +126,8 @@ def test_an_object_of_several_parts_is_read_as_it_was_written(server, monkeypatc
 
 def test_nothing_is_written_where_the_block_fails(bucket):
     place = place_of("s3://bucket/failed")
-    with pytest.raises(RuntimeError), replacing(place) as file:
-        file.write(b"half")
-        raise RuntimeError
+    with pytest.raises(TypeError), replacing(place) as file:
+        file.writelines([b"half", None])
     assert not place.exists()
     with pytest.raises(FileNotFoundError, match="s3://bucket/failed"):
         place.read_bytes()
@@ -141,6 +140,27 @@ def test_an_object_is_never_written_over(bucket):
     with pytest.raises(BenchError, match="is there already, with other content"):
         place.create(b"second")
     assert place.read_bytes() == b"first"
+
+
+def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
+    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
+    (tmp_path / "bucket").mkdir()
+
+    def won(writer: int) -> bool:
+        try:
+            place_of("s3://bucket/race").create(str(writer).encode())
+        except BenchError:
+            return False
+        return True
+
+    with s3_for_tests.serving_conditionally(tmp_path) as address:
+        allow(monkeypatch, address)
+        with ThreadPoolExecutor(8) as writers:
+            winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
+        assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
 
 
 def test_files_below_have_the_order_of_their_paths(bucket):
