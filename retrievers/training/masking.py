@@ -112,7 +112,9 @@ def whole_word_mask(words: Ids, rate: float, rng: np.random.Generator) -> Mask:
         return np.zeros(words.shape, dtype=bool)
     texts = len(words)
     sizes = _word_sizes(words, count)
-    keys = np.where(sizes > 0, rng.random((texts, count)), 2.0)  # words that are not there: last
+    keys = np.where(
+        sizes > 0, rng.random((texts, count), np.float32), 2
+    )  # words that are not there: last
     order = keys.argsort(axis=1)
     ordered = np.take_along_axis(sizes, order, axis=1)
     ends = ordered.cumsum(axis=1)
@@ -136,13 +138,14 @@ def _word_sizes(words: Ids, count: int) -> Ids:
 
 def replace_masked(ids: Ids, masked: Mask, vocabulary: Vocabulary, rng: np.random.Generator) -> Ids:
     """Ids with 80 % of the masked tokens replaced by the mask, 10 % by a random id, 10 % kept."""
-    draws = rng.random(ids.shape)
-    random = rng.integers(0, vocabulary.size, ids.shape)
-    shown = np.where(
-        draws < RANDOM, random, np.where(draws < RANDOM + KEPT, ids, vocabulary.mask_id)
-    )
-    result: Ids = np.where(masked, shown, ids)
-    return result
+    shown = ids.copy()
+    texts, places = masked.nonzero()
+    draws = rng.random(len(texts), dtype=np.float32)
+    said = np.where(draws < RANDOM + KEPT, ids[texts, places], vocabulary.mask_id)
+    random = draws < RANDOM
+    said[random] = rng.integers(0, vocabulary.size, int(random.sum()))
+    shown[texts, places] = said
+    return shown
 
 
 def masked_copy(

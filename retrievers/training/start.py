@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from retrievers.card import Card, load_card
-from retrievers.card import card_names as known_cards
-from retrievers.checkpoint import HUB_ID, Checkpoint, locate, open_checkpoint, position_limit
+from retrievers.card import Card, card_names, load_card, suggestion
+from retrievers.checkpoint import Checkpoint, locate, open_checkpoint, position_limit
 from retrievers.errors import RetrieverError
 from retrievers.loading import LOAD_ERRORS, load_tokenizer
 from retrievers.lookup import CARD_FILE
@@ -72,15 +71,17 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         RetrieverError: there is none, or its files are damaged.
     """
     folder = Path(model).expanduser()
-    if model in known_cards() or model.endswith(".toml"):
+    if model in card_names() or model.endswith(".toml"):
         card = load_card(model)
         base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
         return _open(_folder_of(card, base)), card.trained_on
     if folder.is_dir():
         own = folder / CARD_FILE
         return _open(folder.resolve()), load_card(own).trained_on if own.is_file() else ()
-    if not HUB_ID.fullmatch(model):
-        raise RetrieverError(f"there is no card and no folder {model!r} to start from")
+    if model.count("/") != 1 or model.startswith((".", "~", "/")):
+        raise RetrieverError(
+            f"there is no card and no folder {model!r} to start from", suggestion(model)
+        )
     return _open(locate(model, "main", base=Path.cwd())), ()
 
 

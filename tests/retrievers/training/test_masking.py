@@ -26,7 +26,7 @@ from retrievers.training.masking import (
     whole_word_mask,
 )
 
-DRAWS = 20_000
+DRAWS = 8_000
 TEXT = [-1, 0, 1, 1, 2, 3, 3, 3, -1, -1]  # two words of one token, one of two, one of three
 
 

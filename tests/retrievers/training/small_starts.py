@@ -1,0 +1,79 @@
+"""Checkpoints small enough to train in a second, with tokenizers trained on the texts at hand."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+
+from retrievers.training.preset import Pretraining, from_table
+
+WORDS = [
+    *("river", "stone", "cloud", "bridge", "over", "under", "the"),
+    *("of", "and", "gamma", "delta", "water", "flows", "slowly"),
+]
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}
+
+
+def texts(count: int = 40) -> list[str]:
+    """Sentences in which a word decides the next one, so that there is something to learn."""
+    size = len(WORDS)
+    return [
+        " ".join(WORDS[(start + step * place) % size] for place in range(10))
+        for start, step in ((number % size, 1 + number // size % 3) for number in range(count))
+    ]
+
+
+def write_start(
+    folder: Path, texts: Sequence[str], kind: str = "bert", vocabulary: int = 300
+) -> Path:
+    """An encoder without a head and its tokenizer."""
+    folder.mkdir(parents=True)
+    if kind == "bert":
+        wordpiece = tokenizers.BertWordPieceTokenizer(lowercase=True)
+        wordpiece.train_from_iterator(texts, vocab_size=vocabulary, show_progress=False)
+        wordpiece.save_model(str(folder))
+        tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
+    else:
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        bytes_ = tokenizers.ByteLevelBPETokenizer()
+        bytes_.train_from_iterator(
+            texts, vocab_size=vocabulary, special_tokens=special, show_progress=False
+        )
+        bytes_.save_model(str(folder))
+        files = str(folder / "vocab.json"), str(folder / "merges.txt")
+        tokenizer = transformers.RobertaTokenizerFast(*files)
+    tokenizer.save_pretrained(str(folder))
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {**SIZES, "vocab_size": len(tokenizer)}
+    if kind == "bert":
+        model = transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=False)
+    else:
+        config = transformers.RobertaConfig(**sizes, pad_token_id=1)
+        model = transformers.RobertaModel(config, add_pooling_layer=False)
+    model.save_pretrained(str(folder))
+    return folder
+
+
+def preset(start: Path, /, **changes: Any) -> Pretraining:
+    """RetroMAE for 12 steps of 4 texts."""
+    table = {
+        "title": "small",
+        "start": {"model": str(start)},
+        "objective": {"name": "retromae"},
+        "optimizer": {"lr": 0.003},
+        "batch_size": 4,
+        "max_tokens": 16,
+        "steps": 12,
+        **changes,
+    }
+    return from_table(json.loads(json.dumps(table)), "test")

@@ -1,0 +1,111 @@
+"""Presets are strict: what is misspelt or contradicts itself is refused with a suggestion."""
+
+import msgspec
+import pytest
+
+from retrievers.errors import RetrieverError
+from retrievers.training.objective import OBJECTIVES
+from retrievers.training.preset import changed, from_table, load_preset, preset_names, to_table
+from retrievers.training.retromae import RetroMAE
+
+WHOLE = {
+    "title": "t",
+    "start": {"model": "bert"},
+    "objective": {"name": "retromae"},
+    "steps": 10,
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_shipped_preset_can_be_read_and_says_where_its_figures_are_from(name):
+    preset = load_preset(name)
+    assert preset.objective.name in OBJECTIVES
+    assert preset.source
+    assert from_table(msgspec.json.decode(msgspec.json.encode(preset)), "again") == preset
+
+
+def test_every_objective_has_a_published_and_a_small_preset():
+    assert {f"{name}{kind}" for name in OBJECTIVES for kind in ("", "-small")} <= set(
+        preset_names()
+    )
+
+
+def test_the_preset_of_retromae_has_the_figures_of_the_paper():
+    preset = load_preset("retromae")
+    assert preset.objective == RetroMAE(
+        decoding="enhanced", decoder_layers=1, encoder_mask=0.3, decoder_mask=0.5
+    )
+    assert (preset.optimizer.lr, preset.batch_size, preset.epochs) == (1e-4, 32, 8)
+    assert preset.max_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"batchsize": 3}, "unknown field `batchsize`", "batch_size"),
+        ({"batch_size": "3"}, "Expected `int`, got `str`", ""),
+        ({"batch_size": 0}, ">= 1", ""),
+        ({"epochs": 2}, "either steps or epochs", ""),
+        ({"steps": None}, "either steps or epochs", ""),
+        ({"start": {}}, "either a model or scratch", ""),
+        ({"start": {"modle": "bert"}}, "unknown field `modle`", "model"),
+        ({"optimizer": {"warm_up": 0.1}}, "unknown field `warm_up`", "warmup"),
+        ({"optimizer": {"lr": -1.0}}, "lr", ""),
+        (
+            {"objective": {"name": "retromae", "decoder_lairs": 1}},
+            "decoder_lairs",
+            "decoder_layers",
+        ),
+        ({"objective": "retromae"}, "objective", ""),
+        (
+            {"start": {"scratch": {"tokenizer": "bert", "layers": 2, "width": 10, "heads": 3}}},
+            "intermediate",
+            "",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(changes, message, hint):
+    with pytest.raises(RetrieverError) as caught:
+        from_table(WHOLE | changes, "mine.toml")
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_a_width_must_be_split_among_the_heads():
+    scratch = {"tokenizer": "bert", "layers": 2, "width": 10, "heads": 3, "intermediate": 20}
+    with pytest.raises(RetrieverError, match="width 10 cannot be split among 3 heads"):
+        from_table(WHOLE | {"start": {"scratch": scratch}}, "mine.toml")
+
+
+def test_changes_are_checked_as_the_file_is():
+    preset = from_table(WHOLE, "mine.toml")
+    done = changed(preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
+    assert (done.optimizer.lr, done.objective) == (3e-5, RetroMAE(decoding="basic"))
+    assert changed(preset, {"epochs": 2.0}, "test").steps is None
+    with pytest.raises(RetrieverError, match="unknown field `decodin`"):
+        changed(preset, {"objective.decodin": "basic"}, "test")
+    with pytest.raises(RetrieverError, match=r"no optimiser\.lr") as caught:
+        changed(preset, {"optimiser.lr": 1e-3}, "test")
+    assert "optimizer" in caught.value.hint
+
+
+def test_another_objective_begins_with_its_own_settings():
+    preset = from_table(WHOLE | {"objective": {"name": "retromae", "encoder_mask": 0.4}}, "mine")
+    done = changed(preset, {"objective.mask": 0.2, "objective.name": "mlm"}, "test")
+    assert to_table(done)["objective"] == {"name": "mlm", "mask": 0.2}
+
+
+def test_a_model_takes_the_place_of_a_new_one():
+    preset = changed(load_preset("retromae-scratch-small"), {"start.model": "minilm"}, "test")
+    assert (preset.start.model, preset.start.scratch) == ("minilm", None)
+
+
+def test_an_unknown_preset_has_a_suggestion(tmp_path):
+    with pytest.raises(RetrieverError, match="no preset for pre-training") as caught:
+        load_preset("retromea")
+    assert "retromae" in caught.value.hint
+    with pytest.raises(RetrieverError, match="cannot read"):
+        load_preset(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("= 3")
+    with pytest.raises(RetrieverError, match="is not TOML"):
+        load_preset(tmp_path / "bad.toml")
