@@ -21,7 +21,7 @@ from bench.leaderboard.records import (
 )
 
 DIGITS = 6  # more than is ever shown
-DOT_DIGITS = 4
+DOT_DIGITS = 3
 
 Plot = tuple[str, str]  # file below the site, title
 Numbers = Mapping[str, Mapping[str, int]]  # of queries that are named, by column and id

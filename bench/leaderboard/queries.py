@@ -24,7 +24,7 @@ from bench.results import RUN_FILE, Protocol
 from bench.runs import Run
 from datasets_cfg.dataset import Dataset
 
-GRID = 40  # dots from score 0 to 1
+GRID = 32  # dots from score 0 to 1
 NAMED = 3  # queries of a dot
 LIGHT = 8_000_000  # bytes of a run file that is read though nobody asked for the pair
 RUNS = 4  # kept at a time: neighbours share one

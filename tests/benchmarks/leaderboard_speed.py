@@ -4,7 +4,8 @@ Records are synthetic but valid: the collections are declared ones with their ow
 queries (at most --queries), scores share the difficulty of a query, and one in five is zero. The
 time to read and resample everything (``assemble_s``), the time to write the pages (``site_s``) and
 their size are reported apart. As for the site, every measure is resampled, and every model is
-compared with the next one.
+compared with the next one, query by query, without rankings and texts; claims of every
+publication are shown. ``plots_s`` is for the pictures.
 
     python -m tests.benchmarks.leaderboard_speed [--models 100] [--collections 30] [--keep DIR]
 
@@ -26,7 +27,8 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
-from reports.leaderboard_site import write_site
+from reports.leaderboard_site import write_data, write_site
+from reports.plots import draw
 from retrievers.card import all_cards, card_names
 from tests.bench.leaderboard_for_tests import recipe_of, store
 
@@ -69,15 +71,20 @@ def measure(place: Path, options: argparse.Namespace) -> dict[str, float]:
     write_results(place / "results", options.models, options.collections, options.queries)
     start = time.perf_counter()
     stored = results_in(place / "results")
-    board = assemble(stored, all_cards(), Choice(every_measure=True, neighbours=True), Resampling())
+    choice = Choice(every_measure=True, neighbours=True, published=())
+    board = assemble(stored, all_cards(), choice, Resampling(), opened=lambda protocol: "not here")
     assembled = time.perf_counter()
     write_site(board, place / "site")
     written = time.perf_counter()
+    plots = draw(board, "", place / "site")
+    write_data(board, place / "site", "", plots)
+    drawn = time.perf_counter()
     files = [path for path in (place / "site").rglob("*") if path.is_file()]
     return {
         "results": len(stored),
         "assemble_s": assembled - start,
         "site_s": written - assembled,
+        "plots_s": drawn - written,
         "site_files": len(files),
         "site_bytes": sum(path.stat().st_size for path in files),
         "data_bytes": (place / "site" / "data.js").stat().st_size,
