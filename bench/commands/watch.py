@@ -1,8 +1,11 @@
 """``watch``: the checkpoints of a running training, evaluated as they are completed."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from bench.atomic import replacing
 from bench.commands.common import check_out, open_contender, print_json
@@ -32,9 +35,14 @@ def watch(options: argparse.Namespace, cache_dir: Path) -> int:
     aim = _aim(options, opened)
     work = _work(options, cache_dir, out, aim, opened)
     with Ledger(out / "ledger.jsonl") as ledger:
-        watcher = Watcher(work, ledger, lambda: _write(curve_of(ledger.lines, aim), out))
+        watcher = Watcher(work, ledger)
         ending = Ending(options.every, options.once, options.until, options.stop_after)
-        follow(Lookout(options.folder), watcher, ending)
+        follow(
+            Lookout(options.folder),
+            watcher,
+            ending,
+            lambda: _write(curve_of(ledger.lines, aim), out),
+        )
         curve = curve_of(ledger.lines, aim)
         _write(curve, out)
     if curve is None and options.once:
@@ -43,6 +51,9 @@ def watch(options: argparse.Namespace, cache_dir: Path) -> int:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
         print(markdown(curve), end="")
+    if watcher.cut:
+        print(f"{watcher.cut} was not evaluated to the end", file=sys.stderr)
+        return ExitCode.INTERRUPTED
     return ExitCode.OK
 
 
@@ -99,13 +110,19 @@ def _work(
 
 
 def _write(curve: Curve | None, out: Path) -> None:
-    """Table and picture of what is known, replaced at each checkpoint."""
+    """Table and picture of what is known, where they are not those of this curve already."""
     if curve is None:
         return
+    content = msgspec.json.format(msgspec.json.encode(curve), indent=1)
+    path = out / "curve.json"
+    if path.exists() and path.read_bytes() == content:
+        return
+    draw(curve, out / "curve")
     for name, text in (("curve.md", markdown(curve)), ("curve.csv", comma_separated(curve))):
         with replacing(out / name) as file:
             file.write(text.encode())
-    draw(curve, out / "curve")
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _nothing(folder: Path, said: Mapping[str, str]) -> BenchError:

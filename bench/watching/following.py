@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.watching.completed import Look, Lookout
+from bench.watching.completed import Finished, Look, Lookout
 from bench.watching.watcher import Watcher
 
 SETTLE_S = 2.0  # between two looks at what may be being written
+PUBLISH_S = 10.0  # between two pictures of a curve that grows fast
 
 
 @dataclass(frozen=True)
@@ -35,34 +37,42 @@ class Ending:
         return self.once
 
 
-def follow(lookout: Lookout, watcher: Watcher, ending: Ending) -> None:
-    """Look, evaluate what is new, wait. Ctrl-C while waiting is the usual end.
+def follow(lookout: Lookout, watcher: Watcher, ending: Ending, publish: Callable[[], None]) -> None:
+    """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.cut`.
 
-    Raises:
-        KeyboardInterrupt: it came in an evaluation, which is then not in the ledger.
+    Args:
+        publish: called when there are new evaluations; not for each of many that are fast.
     """
+    try:
+        _follow(lookout, watcher, ending, publish)
+    except KeyboardInterrupt:
+        print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
+
+
+def _follow(
+    lookout: Lookout, watcher: Watcher, ending: Ending, publish: Callable[[], None]
+) -> None:
     look = lookout.look()
     latest = time.monotonic()
-    while _wait(min(SETTLE_S, ending.every_s) if _moves(look) else ending.every_s):
+    while True:
+        time.sleep(min(SETTLE_S, ending.every_s) if _moves(look) else ending.every_s)
         look = lookout.look()
         new = [one for one in look.finished if watcher.is_new(one)]
-        for one in new:
-            watcher.evaluate(one)
+        _evaluate(new, watcher, publish)
         watcher.tell(look.unfinished)
         latest = time.monotonic() if new else latest
         if ending.is_reached(look, time.monotonic() - latest):
             return
 
 
+def _evaluate(new: Sequence[Finished], watcher: Watcher, publish: Callable[[], None]) -> None:
+    fresh, published = False, time.monotonic()
+    for one in new:
+        fresh |= watcher.evaluate(one)
+        if fresh and (one is new[-1] or time.monotonic() - published >= PUBLISH_S):
+            publish()
+            fresh, published = False, time.monotonic()
+
+
 def _moves(look: Look) -> bool:
     return any(not one.broken for one in look.unfinished)
-
-
-def _wait(seconds: float) -> bool:
-    """False where Ctrl-C ended the wait."""
-    try:
-        time.sleep(seconds)
-    except KeyboardInterrupt:
-        print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
-        return False
-    return True

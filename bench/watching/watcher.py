@@ -60,16 +60,16 @@ class Watcher:
     """Deals with each checkpoint once, and again when its files change.
 
     Attributes:
-        changed: called when the ledger has a new evaluation of a checkpoint on everything.
         done: files of the checkpoints that were dealt with, by name.
         said: why checkpoints were not evaluated, by name.
+        cut: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
     """
 
     work: Work
     ledger: Ledger
-    changed: Callable[[], None]
     done: dict[str, Files] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
+    cut: str = ""
 
     def is_new(self, checkpoint: Finished) -> bool:
         """Whether these files were not yet dealt with."""
@@ -85,23 +85,34 @@ class Watcher:
             if one.broken:
                 self._add_broken(one.name, one.step, one.why)
 
-    def evaluate(self, checkpoint: Finished) -> None:
-        """Evaluate on every collection; a checkpoint that fails is reported and left out."""
+    def evaluate(self, checkpoint: Finished) -> bool:
+        """Evaluate on every collection; a checkpoint that fails is reported and left out.
+
+        Returns:
+            Whether the ledger has new evaluations.
+        """
         self.done[checkpoint.name] = checkpoint.files
+        self.cut = checkpoint.name
+        fresh = self._try(checkpoint)
+        self.cut = ""
+        return fresh
+
+    def _try(self, checkpoint: Finished) -> bool:
         try:
             with held(checkpoint, self.work.held) as folder:
-                self._evaluate(checkpoint, folder)
+                fresh = self._evaluate(checkpoint, folder)
         except FAILURES as error:
             self.said[checkpoint.name] = str(error)
             print(f"warning: {checkpoint.name} is left out: {error}", file=sys.stderr)
             self._add_broken(checkpoint.name, checkpoint.step, str(error))
-        else:
-            self.said.pop(checkpoint.name, None)
+            return False
+        self.said.pop(checkpoint.name, None)
+        return fresh
 
     def _add_broken(self, name: str, step: int, why: str) -> None:
         self.ledger.add(Broken(checkpoint=name, step=step, why=why, time=now()))
 
-    def _evaluate(self, checkpoint: Finished, folder: Path) -> None:
+    def _evaluate(self, checkpoint: Finished, folder: Path) -> bool:
         model, encoder = self.work.open_model(folder)
         model = renamed(model, f"{self.work.training}/{checkpoint.name}")
         if self.ledger.files_of(checkpoint.name) not in ("", files_sha256(model.recipe)):
@@ -111,7 +122,7 @@ class Watcher:
             self._evaluate_on(one, checkpoint, model, encoder)
         if missing:
             self._tidy(model)
-            self.changed()
+        return bool(missing)
 
     def _is_known(self, checkpoint: Finished, model: Model, one: Opened) -> bool:
         fingerprint = model.recipe.for_dataset(one.dataset.name).fingerprint
