@@ -65,6 +65,7 @@ class Objective(Protocol):
 OBJECTIVES = {
     "mlm": "retrievers.training.mlm:MLM",
     "retromae": "retrievers.training.retromae:RetroMAE",
+    "dupmae": "retrievers.training.dupmae:DupMAE",
     "condenser": "retrievers.training.condenser:Condenser",
     "cocondenser": "retrievers.training.cocondenser:CoCondenser",
     "simcse": "retrievers.training.simcse:SimCSE",

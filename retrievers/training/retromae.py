@@ -172,13 +172,18 @@ class EnhancedDecoding(nn.Module):
             decoder_context: bool ``(texts, length, length)``, see `context_mask`.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        context = after_cls(states, self.encoder.embed(decoder_input_ids))
-        queries = states[:, :1] + self.encoder.positions(states.shape[1])
-        stream = self.decoder(queries, context, decoder_context)
+        stream = self.decode(states, decoder_input_ids, decoder_context)
         return summed(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),
         )
+
+    def decode(self, states: Tensor, input_ids: Tensor, context_mask: Tensor) -> Tensor:
+        """What the decoder makes of the state at position 0, ``(texts, length, width)``."""
+        context = after_cls(states, self.encoder.embed(input_ids))
+        queries = states[:, :1] + self.encoder.positions(states.shape[1])
+        stream: Tensor = self.decoder(queries, context, context_mask)
+        return stream
 
 
 def after_cls(states: Tensor, embedded: Tensor) -> Tensor:
