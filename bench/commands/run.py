@@ -22,6 +22,7 @@ from bench.errors import BenchError, ExitCode
 from bench.estimate import confirm, mean_tokens, measure_speed
 from bench.judging import measure_names
 from bench.pipeline import Options, check_memory, evaluate
+from bench.places import Place
 from bench.results import Result, place, save
 from bench.runs import check_writable
 from bench.store import VectorStore
@@ -157,7 +158,7 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_done(result: Result, folder: Path) -> None:
+def _say_done(result: Result, folder: Place) -> None:
     spent = result.timings
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
