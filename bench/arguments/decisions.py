@@ -265,7 +265,7 @@ def add_leaderboard(commands: Any) -> None:
         action="append",
         default=[],
         metavar="ROW",
-        help="compare these two rows as well as neighbours; repeatable",
+        help="a page that compares these two rows, as neighbours have one; repeatable",
     )
     board.add_argument(
         "--changed",

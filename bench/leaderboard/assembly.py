@@ -150,6 +150,9 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
                 f"the leaderboard has no row {name!r}",
                 f"did you mean {' or '.join(close)}?" if close else f"rows: {', '.join(known)}",
             )
+    for a, b in choice.pairs:
+        if a == b:
+            raise BenchError(f"a pair names {a!r} twice", "name two rows of the leaderboard")
     place = board.headline(choice.measure)
     shown = board.measure_of(place, choice.measure)
     ranked = board.ranked(place, choice.measure)

@@ -176,7 +176,7 @@ class Versus(msgspec.Struct, frozen=True):
     p_holm: float | None = None
 
 
-class Dot(msgspec.Struct, frozen=True):
+class Dot(msgspec.Struct, frozen=True, gc=False):
     """Queries whose scores under two rows are nearly the same: their means, and some of them.
 
     Attributes:

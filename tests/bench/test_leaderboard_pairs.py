@@ -85,3 +85,8 @@ def test_an_unknown_row_is_an_error_that_says_what_was_meant(results):
     with pytest.raises(BenchError, match="no row 'goood'") as caught:
         board_of(results, Choice(pairs=(("goood", "bad"),)))
     assert "good" in caught.value.hint
+
+
+def test_a_row_is_not_compared_with_itself(results):
+    with pytest.raises(BenchError, match="names 'good' twice"):
+        board_of(results, Choice(pairs=(("good", "good"),)))
