@@ -392,6 +392,7 @@ function start() {
       el("div", { id: "table" }),
       collectionList(),
       ...pictures(),
+      claimSources() ?? "",
     );
   draw();
 }
@@ -401,6 +402,15 @@ function collectionList() {
   for (const place of BOARD.places.filter((one) => one.kind === "collection"))
     list.append(el("li", {}, link(place.page, place.name)));
   return section("Collections", list);
+}
+
+function claimSources() {
+  const used = [...new Set(SYSTEMS.map((row) => BOARD.sources[row.claim.source]))];
+  if (!used.length) return null;
+  return section(
+    "Where published scores come from",
+    el("ul", {}, ...used.map((text) => el("li", {}, text))),
+  );
 }
 
 function pictures() {

@@ -253,6 +253,7 @@ def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser,
     heads = texts(browser, "#table thead th")
     assert any(f"beir-18{MEASURE} · mean of 18" in head for head in heads)
     assert texts(browser, "#count") == ["2 of 2 models"]
+    assert texts(browser, "section:last-of-type li") == ["https://arxiv.org/abs/2211.08769"]
     press(browser, "#systems")
     assert texts(browser, "#table tbody th.model") == ["alpha", "beta"]
     browser.find_element("id", "find").send_keys("nothing like it")
