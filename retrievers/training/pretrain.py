@@ -232,15 +232,25 @@ def explained(preset: Pretraining, out: Path) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not isinstance(error, MemoryError) and not _lacks_memory(error):
             raise
-        smaller = max(1, preset.batch_size // 2)
-        same = preset.accumulate * preset.batch_size // smaller
         raise RetrieverError(
             f"not enough memory for {preset.batch_size} texts of {preset.max_tokens} tokens",
-            f"use --batch-size {smaller} --accumulate {same}, which is the same training, or "
-            "--gradient-checkpointing"
-            if preset.batch_size > 1
-            else "use fewer --max-tokens, or --gradient-checkpointing",
+            _less_memory(preset),
         ) from error
+
+
+def _less_memory(preset: Pretraining) -> str:
+    """What to type for less memory; the same training where that is possible."""
+    checkpointing = "--gradient-checkpointing"
+    if hasattr(preset.objective, "sub_batch"):  # texts of a batch are contrasted with each other
+        size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
+        smaller = f"--set objective.sub_batch={size}" if size else ""
+    else:
+        size = preset.batch_size // 2
+        same = preset.accumulate * preset.batch_size // max(1, size)
+        smaller = f"--batch-size {size} --accumulate {same}" if size else ""
+    if smaller:
+        return f"use {smaller}, which is the same training, or {checkpointing}"
+    return f"use fewer --max-tokens, or {checkpointing}"
 
 
 def _lacks_memory(error: RuntimeError) -> bool:
