@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from bench.commands.common import Contender, check_out, open_contender, print_json
@@ -17,7 +17,7 @@ from bench.store import VectorStore
 from bench.watching.collections import Opened, one_measure
 from bench.watching.evaluating import renamed, stored_or_new
 from bench.watching.forgetting import Forgetting, Sequenced, forgetting_of
-from datasets_cfg.catalogue import dataset_names, expand
+from datasets_cfg.catalogue import expand
 from reports.forgetting_plots import can_plot, draw
 from reports.forgetting_tables import comma_separated, markdown
 from retrievers.card import card_names
@@ -42,16 +42,7 @@ def _print(found: Forgetting, options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Bad input stops before anything is encoded."""
-    trained, count = expand(options.on), len(options.checkpoints)
-    if len(trained) != count:
-        raise BenchError(
-            f"{count} checkpoints and {len(trained)} collections: each checkpoint was trained on "
-            "one collection",
-            "name them in the same order; collections that none was trained on go after --also",
-        )
-    if both := set(trained) & set(expand(options.also)):
-        raise BenchError(f"{', '.join(sorted(both))} is both in --on and in --also", "name it once")
+    """Bad input stops before anything is opened."""
     names = [*options.checkpoints, *([options.base] if options.base else [])]
     for name, times in Counter(names).items():
         if times > 1:
@@ -59,6 +50,18 @@ def _check(options: argparse.Namespace) -> None:
     if options.plot is not None and not can_plot():
         raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
     check_out(options.results)
+
+
+def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[str]) -> None:
+    if len(trained) != checkpoints:
+        raise BenchError(
+            f"{checkpoints} checkpoints and {len(trained)} collections: each checkpoint was "
+            "trained on one collection",
+            "name them in the same order; collections that none was trained on go after --also",
+        )
+    for name, times in Counter([*trained, *also]).items():
+        if times > 1:
+            raise BenchError(f"the collection {name} is named {times} times", "name it once")
 
 
 def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
@@ -70,32 +73,28 @@ def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
 
     checkpoints = [entrant(name) for name in options.checkpoints]
     base = entrant(options.base) if options.base else None
-    trained, also = (_own_names(names, checkpoints) for names in (options.on, options.also))
-    mains = {
-        one.main_measure
-        for entry in checkpoints
-        for key, one in entry.entries.items()
-        if key in {*trained, *also}
-    }
+    stored = set().union(*(one.entries for one in checkpoints))
+    trained, also = (_names(typed, stored) for typed in (options.on, options.also))
+    _check_collections(len(checkpoints), trained, also)
+    wanted = {*trained, *also}
+    found = [entry for one in checkpoints for name, entry in one.entries.items() if name in wanted]
+    mains = sorted({entry.main_measure for entry in found})
     if options.measure is None and len(mains) > 1:
         raise BenchError(
-            f"the main measures of the collections differ: {', '.join(sorted(mains))}",
+            f"the main measures of the collections differ: {', '.join(mains)}",
             "choose one with --measure",
         )
     return Sequenced(checkpoints, trained, also, base), options.measure or "".join(mains)
 
 
-def _own_names(typed: Sequence[str], checkpoints: Sequence[Entrant]) -> list[str]:
-    stored = set().union(*(one.entries for one in checkpoints))
-    names = expand(typed)
-    return [
-        name if name in stored or name in dataset_names() else Path(name).resolve().name
-        for name in names
-    ]
+def _names(typed: Sequence[str], stored: Collection[str]) -> list[str]:
+    return [one for name in typed for one in ([name] if name in stored else expand([name]))]
 
 
 def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced, str]:
     """Every checkpoint on every collection; stored results are used again."""
+    count = len(options.checkpoints)
+    _check_collections(count, expand(options.on), expand(options.also))
     opened = open_collections([*options.on, *options.also], options, cache_dir)
     measure = one_measure(list(opened.values()), options.measure)
     names = [*([options.base] if options.base else []), *options.checkpoints]
@@ -112,16 +111,21 @@ def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced,
 
 
 def labels(typed: Sequence[str]) -> dict[str, str]:
-    """A name for each checkpoint: as many of the last parts of its path as tell them apart."""
-    paths = {name: Path(name).resolve() if Path(name).is_dir() else Path(name) for name in typed}
-    for count in range(1, max(len(path.parts) for path in paths.values()) + 1):
-        found = {
-            name: "/".join(path.parts[-count:]) if path.is_absolute() else name
-            for name, path in paths.items()
-        }
-        if len(set(found.values())) == len(found):
-            break
-    return {name: "_".join(label.strip("/").split()) for name, label in found.items()}
+    """A name for each checkpoint: as many of the last parts of its path as tell it apart."""
+    parts = {name: _parts(name) for name in typed}
+    return {name: _label(parts[name], list(parts.values())) for name in typed}
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Of the path of a folder; a name that is none is one part."""
+    path = Path(name).expanduser()
+    return path.resolve().parts[1:] if path.is_dir() else (name,)
+
+
+def _label(own: tuple[str, ...], every: Sequence[tuple[str, ...]]) -> str:
+    counts = range(1, len(own) + 1)
+    alone = (n for n in counts if sum(one[-n:] == own[-n:] for one in every) == 1)
+    return "_".join("/".join(own[-next(alone, len(own)) :]).split())
 
 
 def _opened(typed: str, label: str, options: argparse.Namespace) -> Contender:

@@ -55,7 +55,8 @@ def _follow(
     look = lookout.look()
     latest = time.monotonic()
     while True:
-        time.sleep(min(SETTLE_S, ending.every_s) if _moves(look) else ending.every_s)
+        soon = ending.once or any(not one.broken for one in look.unfinished)
+        time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
         look = lookout.look()
         new = [one for one in look.finished if watcher.is_new(one)]
         _evaluate(new, watcher, publish)
@@ -72,7 +73,3 @@ def _evaluate(new: Sequence[Finished], watcher: Watcher, publish: Callable[[], N
         if fresh and (one is new[-1] or time.monotonic() - published >= PUBLISH_S):
             publish()
             fresh, published = False, time.monotonic()
-
-
-def _moves(look: Look) -> bool:
-    return any(not one.broken for one in look.unfinished)
