@@ -1,0 +1,126 @@
+"""The curve of a training as a table and a picture: what they say, and names that do no harm."""
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from bench.decisions.panels import Panel
+from bench.decisions.statistics import Resampling
+from bench.watching.curve import Curve, Level, Point
+from bench.watching.selection import Method, select
+from reports.watch_plots import draw, training_curve
+from reports.watch_tables import comma_separated, markdown
+
+FAST = Resampling(resamples=199)
+
+
+def curve(
+    method: Method = "all",
+    split: str = "dev",
+    collections: tuple[str, ...] = ("tiny", "other"),
+    names: tuple[str, ...] = ("checkpoint-5", "checkpoint-10", "checkpoint-15"),
+    baseline: bool = False,
+) -> Curve:
+    """The second checkpoint is best, the third cannot be told apart, the first is worse."""
+    rng = np.random.default_rng(0)
+    steps = {name: 5 * (place + 1) for place, name in enumerate(names)}
+    columns = [*names, *(["$old$"] if baseline else [])]
+    panels = []
+    for name in collections:
+        scores = np.repeat(rng.random((80, 1)), len(columns), axis=1) * 0.5
+        scores += rng.normal(0, 0.01, scores.shape)
+        scores[:, 1:] += 0.2
+        places = {one: place for place, one in enumerate(columns)}
+        panels.append(Panel(name, "nDCG@10", places, {}, scores, None, 0))
+    weights = [1 / len(panels)] * len(panels)
+    points = []
+    for place, name in enumerate(columns):
+        values = {one.collection: float(one.scores[:, place].mean()) for one in panels}
+        values["mean"] = float(np.mean(list(values.values())))
+        levels = {key: Level(value, value - 0.03, value + 0.04) for key, value in values.items()}
+        points.append(Point(name, steps.get(name, 0), levels))
+    barred = columns[len(names) :]
+    return Curve(
+        training="my $run$",
+        measure="nDCG@10",
+        collections=collections,
+        headline="mean" if len(collections) > 1 else collections[0],
+        points=tuple(points[: len(names)]),
+        baseline=points[-1] if baseline else None,
+        selection=select(panels, weights, FAST, method, barred, [split])
+        if len(columns) > 1
+        else None,
+        broken={"checkpoint-20": "cut | off"},
+        left_out=("2 evaluations whose results were deleted",),
+        resampling=FAST,
+    )
+
+
+def test_the_table_has_a_row_for_each_checkpoint_and_names_the_best():
+    found = curve()
+    text = markdown(found)
+    rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert rows[1:] == ["checkpoint-5", "checkpoint-10", "checkpoint-15"]
+    assert f"best on the mean: {found.selection.best}, step" in text
+    assert "| worse |" in text.replace("  ", "")
+    assert "highest of 3 on 160 queries" in text
+    assert "p is adjusted for all 3 pairs" in text
+
+
+def test_a_checkpoint_that_could_not_be_evaluated_and_what_is_left_out_are_said():
+    text = markdown(curve())
+    assert "checkpoint-20 could not be evaluated: cut \\| off" in text
+    assert "not shown: 2 evaluations whose results were deleted" in text
+
+
+@pytest.mark.parametrize("method", ["all", "half"])
+def test_test_data_that_chose_are_said_and_development_data_are_not(method):
+    assert "test data were used to select" in markdown(curve(method, "test"))
+    assert "test data were used to select" not in markdown(curve(method, "dev"))
+
+
+def test_half_says_on_how_many_queries_it_chose():
+    assert "chosen on 80 queries; on the other 80" in markdown(curve("half"))
+
+
+def test_a_single_checkpoint_is_a_table_without_a_choice():
+    text = markdown(curve(names=("checkpoint-5",)))
+    assert "best" not in text
+    assert "checkpoint-5" in text
+
+
+def test_comma_separated_values_are_not_rounded():
+    found = curve()
+    rows = list(csv.DictReader(io.StringIO(comma_separated(found))))
+    assert len(rows) == 3 * 3
+    level = found.points[0].levels["tiny"]
+    assert float(rows[0]["value"]) == level.value
+    assert (rows[0]["step"], rows[0]["collection"]) == ("5", "tiny")
+
+
+def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    first, second = (draw(curve(), tmp_path / name / "curve") for name in ("one", "two"))
+    assert [path.name for path in first] == ["curve.svg", "curve.png"]
+    assert first[0].read_bytes() == second[0].read_bytes()
+    assert first[1].read_bytes().startswith(b"\x89PNG")
+    ET.parse(first[0])
+
+
+def test_the_picture_has_a_line_for_each_collection_a_band_and_a_star_on_the_best():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    found = curve(baseline=True)
+    training_curve(figure, found)
+    axes = figure.axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    assert {"tiny", "other", "mean", "$old$ (baseline)"} <= set(lines)
+    assert lines["mean"].get_xdata().tolist() == [5, 10, 15]
+    star = lines[f"best: {found.selection.best}"]
+    best = next(one for one in found.points if one.checkpoint == found.selection.best)
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (best.step, best.levels["mean"].value)
+    low, high = axes.collections[0].get_paths()[0].get_extents().intervaly
+    assert low == pytest.approx(min(one.levels["mean"].low for one in found.points))
+    assert high == pytest.approx(max(one.levels["mean"].high for one in found.points))
