@@ -12,6 +12,7 @@ import io
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -198,6 +199,28 @@ def replacing(place: Place) -> Iterator[BinaryIO]:
     content = io.BytesIO()
     yield content
     place.create(content.getvalue())
+
+
+@contextmanager
+def filling(place: Place) -> Iterator[Path]:
+    """A local folder to write files to, which are in the place when the block ends well.
+
+    For what is made anew each time, such as pages: a file takes the place of an earlier one.
+    """
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield folder
+        files = [path for path in folder.rglob("*") if path.is_file()]
+
+        def send(file: Path) -> None:
+            # Not pipe_file: this one tells the store from the name what kind of file it is.
+            _store(place).put_file(str(file), f"{place}/{file.relative_to(folder).as_posix()}")
+
+        with _speaking(place), ThreadPoolExecutor(_AT_ONCE) as writers:
+            list(writers.map(send, files))
 
 
 def _store(place: RemotePath) -> Any:

@@ -18,6 +18,7 @@ from bench.arguments.shared import (
     results_option,
     share,
 )
+from bench.places import place_of
 
 CHECK_EXAMPLES = """\
 examples:
@@ -248,10 +249,10 @@ def add_leaderboard(commands: Any) -> None:
     )
     board.add_argument(
         "--out",
-        type=Path,
+        type=place_of,
         default=Path("leaderboard"),
         metavar="DIR",
-        help="folder of the pages (default: leaderboard)",
+        help="folder or URL of the pages (default: leaderboard)",
     )
     board.add_argument(
         "--suite", default="", metavar="NAME", help="only its collections, its mean even as a gap"

@@ -14,10 +14,12 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.records import Board
 from bench.leaderboard.rows import columns, results_in
 from bench.leaderboard.texts import at_hand
+from bench.places import Place, filling
 from bench.results import Protocol
 from datasets_cfg.dataset import Dataset
-from reports.leaderboard_site import is_free, write_data, write_site
-from reports.leaderboard_tables import comma_separated, latex, markdown
+from reports.leaderboard_exports import comma_separated, latex
+from reports.leaderboard_site import DATA, is_free, write_data, write_site
+from reports.leaderboard_tables import markdown
 from reports.plots import can_plot, draw
 from retrievers.card import all_cards
 
@@ -39,9 +41,10 @@ def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def _check_place(out: Path) -> None:
+def _check_place(out: Place) -> None:
     check_out(out)
-    if not is_free(out):
+    free = is_free(out) if isinstance(out, Path) else not out.exists() or (out / DATA).exists()
+    if not free:
         raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
 
 
@@ -71,14 +74,15 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:
-    index = write_site(board, options.out, options.measure)
-    if can_plot():
-        asked = [(a, b) for a, b in options.pair]
-        plots = draw(board, options.measure, options.out, asked)
-        write_data(board, options.out, options.measure, plots)
-    else:
-        print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
-    print(index)
+    with filling(options.out) as folder:
+        index = write_site(board, folder, options.measure)
+        if can_plot():
+            asked = [(a, b) for a, b in options.pair]
+            plots = draw(board, options.measure, folder, asked)
+            write_data(board, folder, options.measure, plots)
+        else:
+            print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    print(options.out / index.name)
     print(
         f"{len(board.rows)} models on {len(board.columns)} collections: open it in a browser",
         file=sys.stderr,
