@@ -10,6 +10,12 @@ from bench.watching.curve import Curve, Level, Point
 from bench.watching.selection import Selection
 
 NAMED = 6  # checkpoints that a sentence lists
+ON_TEST_DATA = {
+    "all": "the best by these queries is partly the luckiest; choose with --split dev, and report "
+    "another collection or split",
+    "half": "the score on the other half is not too high for that reason, but it is of half of the "
+    "queries, and no longer honest once it was used to choose",
+}
 FIELDS = ("checkpoint", "step", "collection", "measure", "value", "low", "high")
 
 
@@ -90,10 +96,7 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
         if one.verdict == "better":
             yield f"{_plain(one.name)} is better"
     if chosen.on_test_data:
-        yield (
-            "**test data were used to select**: the best by these queries is partly the luckiest; "
-            "choose with --split dev, and report another collection or split"
-        )
+        yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
 
 
 def _trust(chosen: Selection) -> Iterator[str]:
@@ -124,7 +127,8 @@ def _legend(curve: Curve) -> str:
     return (
         f"Intervals: 95 %, bootstrap over queries, {count:,} resamples, seed {seed}. Those of two "
         "checkpoints may overlap though they can be told apart: they answer the same queries. "
-        "p counts this look at the curve, not the looks before it."
+        "The interval of a difference is of that pair alone; p counts all pairs, and this look at "
+        "the curve, not the looks before it."
     )
 
 
