@@ -1,13 +1,11 @@
-"""A leaderboard as text: Markdown, CSV and LaTeX."""
+"""A leaderboard as text for people: Markdown."""
 
-import csv
 import html
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
-from bench.leaderboard.records import Board, Claim, Column, Mean, Row, Score, SuiteColumn
+from bench.leaderboard.records import Board, Claim, Column, Row, Score, SuiteColumn
 
 Place = Column | SuiteColumn
 
@@ -20,38 +18,6 @@ RECIPE = (
     "index",
 )
 PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
-CSV_FIELDS = (
-    "model",
-    "row",
-    "kind",
-    "name",
-    "measure",
-    "value",
-    "low",
-    "high",
-    "group",
-    "in_domain",
-    "zero_shot",
-    "missing",
-    "published",
-    "source",
-    "judged_at_10",
-    "tie_low",
-    "tie_high",
-    "tokens_per_s",
-    "search_ms",
-    "parameters",
-    "adapter_parameters",
-    "official",
-    "title_track",
-    *RECIPE,
-)
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
 
 
 def places(board: Board) -> list[Place]:
@@ -78,7 +44,7 @@ def _ranking(board: Board, ranked: Sequence[Row], headline: Place, measure: str)
     shown = places(board)
     headers = ["group", "model", "95 % interval"]
     for place in shown:
-        headers.append(_heading(board, place, measure))
+        headers.append(heading(board, place, measure))
         if isinstance(place, SuiteColumn):
             headers.append("zero-shot")
     cells = []
@@ -86,7 +52,7 @@ def _ranking(board: Board, ranked: Sequence[Row], headline: Place, measure: str)
         first = row.score(headline.name, board.measure_of(headline, measure))
         line = [str(first.group or "") if first else "", row.name, _interval(first)]
         for place in shown:
-            line += _shown(board, row, place, measure)
+            line += shown_cells(board, row, place, measure)
         cells.append(line)
     return _table(headers, cells)
 
@@ -95,11 +61,12 @@ def _interval(score: Score | None) -> str:
     return "" if score is None or score.low is None else f"{score.low:.3f}–{number(score.high, 3)}"
 
 
-def _heading(board: Board, place: Place, measure: str) -> str:
+def heading(board: Board, place: Place, measure: str) -> str:
+    """A place and the measure that is shown there."""
     return f"{place.name} {board.measure_of(place, measure)}".rstrip()
 
 
-def _shown(board: Board, row: Row, place: Place, measure: str) -> list[str]:
+def shown_cells(board: Board, row: Row, place: Place, measure: str) -> list[str]:
     """Cells of a place: its score and, for a suite, the mean over what is not in-domain."""
     shown = board.measure_of(place, measure)
     score = row.score(place.name, shown)
@@ -229,7 +196,7 @@ def system_name(some: Sequence[Claim]) -> str:
 
 def _claim_heading(board: Board, place: Place, measure: str) -> str:
     members = f" (mean of {len(place.members)})" if isinstance(place, SuiteColumn) else ""
-    return _heading(board, place, measure) + members
+    return heading(board, place, measure) + members
 
 
 def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
@@ -241,126 +208,3 @@ def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 def _cell(text: str) -> str:
     """Text that neither ends its cell nor is read as HTML."""
     return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
-
-
-def comma_separated(board: Board, measure: str) -> str:
-    """A line for each score, RFC 4180, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    headline = board.headline(measure)
-    for row in board.ranked(headline, measure):
-        writer.writerows(_records(board, row, measure))
-    if board.published:
-        writer.writerows(_claim_records(board))
-    return out.getvalue()
-
-
-def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]]:
-    recipe: dict[str, object] = {name: row.recipe.get(name, "") for name in RECIPE}
-    if row.parameters:
-        recipe["parameters"] = row.parameters.total
-        recipe["adapter_parameters"] = row.parameters.adapter
-    for place in places(board):
-        shown = board.measure_of(place, measure)
-        known = {"model": row.model, "row": row.name, "name": place.name, "measure": shown}
-        if isinstance(place, SuiteColumn):
-            mean = row.means.get(place.name, {}).get(shown)
-            if mean:
-                yield {**known, **recipe, "kind": "suite", **_suite_record(mean, place)}
-        elif score := row.score(place.name, shown):
-            record = _score_record(score) | _cell_record(row, place)
-            yield {**known, **recipe, "kind": "collection", **record}
-
-
-def _claim_records(board: Board) -> Iterator[dict[str, object]]:
-    """Every claim of other systems, whatever measure is shown."""
-    for one in (one for some in board.systems() for one in some):
-        yield {
-            "model": one.model,
-            "kind": "copied claim" if one.second_hand else "claim",
-            "name": one.name,
-            "measure": one.measure,
-            "published": one.value,
-            "source": one.source,
-        }
-
-
-def _score_record(score: Score) -> dict[str, object]:
-    names = ("value", "low", "high", "group", "published", "source")
-    return {name: getattr(score, name) for name in names}
-
-
-def _suite_record(mean: Mean, place: SuiteColumn) -> dict[str, object]:
-    return {
-        **(_score_record(mean.score) if mean.score else {}),
-        "in_domain": _yes(mean.score is not None and mean.zero_shot_members < len(place.members)),
-        "zero_shot": mean.zero_shot,
-        "missing": " ".join(mean.missing),
-    }
-
-
-def _cell_record(row: Row, place: Column) -> dict[str, object]:
-    cell = row.cells[place.name]
-    names = ("judged_at_10", "tie_low", "tie_high", "tokens_per_s", "search_ms")
-    return {
-        **{name: getattr(cell, name) for name in names},
-        "in_domain": _yes(cell.in_domain),
-        "official": _yes(place.official),
-        "title_track": place.title_track,
-    }
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def latex(board: Board, measure: str) -> str:
-    """A booktabs table; models are columns where they are fewer than what they are scored on.
-
-    Bold is every score in the first group; an asterisk marks in-domain scores.
-    """
-    ranked = board.ranked(board.headline(measure), measure)
-    shown = places(board)
-    cells = [[_bold(board, row, place, measure) for place in shown] for row in ranked]
-    models = [_tex(row.name) for row in ranked]
-    headings = [_tex(_heading(board, place, measure)) for place in shown]
-    if board.published:
-        for some in board.systems():
-            own = claimed_scores(board, some, measure)
-            if own:
-                models.append(rf"\textit{{{_tex(system_name(some))}}}")
-                values = (own.get(place.name) for place in shown)
-                cells.append(["--" if one is None else number(one) for one in values])
-    if len(models) < len(headings):
-        models, headings = headings, models
-        cells = [list(column) for column in zip(*cells, strict=True)]
-    lines = [" & ".join([name, *line]) + r" \\" for name, line in zip(models, cells, strict=True)]
-    head = " & ".join(["", *headings]) + r" \\"
-    begin = rf"\begin{{tabular}}{{l{'r' * len(headings)}}}"
-    middle = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
-    return "\n".join([f"% {line}" for line in _latex_notes(board)] + [begin, *middle, _END]) + "\n"
-
-
-_END = r"\end{tabular}"
-
-
-def _latex_notes(board: Board) -> list[str]:
-    claims = ["italic: claims, not measured"] if board.published else []
-    return [
-        *claims,
-        r"needs \usepackage{booktabs}",
-        "bold: cannot be told apart from the best at the 5 % level "
-        f"(paired sign flips, {board.resamples:,} resamples, Holm); *: trained on it",
-    ]
-
-
-def _bold(board: Board, row: Row, place: Place, measure: str) -> str:
-    score = row.score(place.name, board.measure_of(place, measure))
-    text = _shown(board, row, place, measure)[0] if score else "--"
-    return rf"\textbf{{{text}}}" if score and score.group == 1 else text
-
-
-def _tex(text: str) -> str:
-    """A name that TeX prints as it is."""
-    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))

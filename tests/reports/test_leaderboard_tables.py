@@ -13,7 +13,8 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard_tables import CSV_FIELDS, _cell, _tex, comma_separated, latex, markdown
+from reports.leaderboard_exports import CSV_FIELDS, _tex, comma_separated, latex
+from reports.leaderboard_tables import _cell, markdown
 from retrievers.card import Card, Expected
 from retrievers.parameters import Parameters
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
