@@ -4,12 +4,12 @@ Reads declared facts only; no model or collection is opened.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.errors import BenchError
+from bench.places import place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
 from datasets_cfg.facts import Facts
 from retrievers.card import Card, all_cards, card_names, load_card
@@ -41,10 +41,10 @@ def describe(name: str) -> dict[str, Any]:
         return _plain(facts_for(name))
     if name in suite_names():
         return _plain(suite_for(name))
-    if Path(name).exists():
+    if place_of(name).exists():
         from bench.results import load
 
-        return _plain(load(Path(name)))
+        return _plain(load(place_of(name)))
     known = (*card_names(), *dataset_names(), *suite_names())
     hint = unknown(name, known).hint
     raise BenchError(f"there is no model, collection, suite or result {name!r}", hint)

@@ -23,7 +23,8 @@ examples:
   python -m bench import README.md --model my-model --source 'its model card'
 
 A result of mteb, a folder of them, or a model card (README.md, .yaml). What is imported is a claim:
-it has no values of queries, is never compared or tested, and the leaderboard shows it as published.
+it has no values of queries and is never compared or tested. The leaderboard shows it beside what
+was measured of the same model, and with --published as a row of its own, marked.
 A TREC run file is scored instead: python -m bench score RUN --dataset NAME
 """
 

@@ -34,10 +34,11 @@ def merge(options: argparse.Namespace, cache_dir: Path) -> int:
     """``merge``: everything is read before anything is written."""
     check_out(options.out)
     sources = [_variants(place) for place in options.places]
-    claims = [claim for place in options.places for claim in find_claims(place)]
-    for place, found in zip(options.places, sources, strict=True):
-        if not found and not find_claims(place):
+    stated = [find_claims(place) for place in options.places]
+    for place, *found in zip(options.places, sources, stated, strict=True):
+        if not any(found):
             raise BenchError(f"{place} holds no results", "name a folder that run wrote to")
+    claims = [claim for found in stated for claim in found]
     there = _variants(options.out)
     merged = union(one for found in (there, *sources) for one in found)
     total = sum(len(variants) for variants in merged.values())

@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from bench.errors import BenchError
 from bench.places import Place, files_below, place_of
 from bench.results import RESULT_FILE, RUN_FILE, Protocol, Result, load, load_all, load_scores
 from bench.runs import Run, read_run
+
+logger = logging.getLogger(__name__)
 
 CHOICE = "@"
 SHOWN = 6  # results that an error lists
@@ -141,7 +144,13 @@ def _nothing(name: str, root: Place) -> BenchError:
 def _newest(name: str, found: Sequence[Stored]) -> Stored:
     """The latest of several records of one evaluation; different evaluations are refused."""
     if len({one.result.key for one in found}) == 1:
-        return max(found, key=lambda one: one.result.conditions.time)
+        newest = max(found, key=lambda one: one.result.conditions.time)
+        if any(_disagree(one.result, newest.result) for one in found):
+            logger.warning(
+                "%s on %s was evaluated %d times with different scores; the newest counts: %s",
+                *(name, newest.collection, len(found), newest.folder),
+            )
+        return newest
     told = [facts(one.result) for one in found]
     fields = differing(told)
     lines = [
@@ -154,6 +163,12 @@ def _newest(name: str, found: Sequence[Stored]) -> Stored:
         f"{', '.join(fields)}:{''.join(lines)}{more}",
         f"say which: {_choices(name, found)}, or one of the folders",
     )
+
+
+def _disagree(one: Result, other: Result) -> bool:
+    """Whether a mean that both have differs."""
+    shared = one.measures.keys() & other.measures.keys()
+    return any(one.measures[name] != other.measures[name] for name in shared)
 
 
 def _choices(name: str, found: Sequence[Stored]) -> str:

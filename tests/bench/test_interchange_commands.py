@@ -191,3 +191,13 @@ def test_help_has_examples(command, bench):
     done = bench(command, "--help")
     assert done.code == 0
     assert f"python -m bench {command}" in done.stdout
+
+
+def test_scores_that_disagree_are_never_chosen_among_in_silence(bench, results, tmp_path, caplog):
+    other, out = tmp_path / "other", tmp_path / "merged"
+    laid(other, "mine", {"nDCG@10": [0.5, 0.0]})
+    assert bench("merge", results, other, "--out", out).code == ExitCode.DRIFT
+    assert (
+        bench("export", "model-index", "words", "--results", out, "--out", tmp_path / "c").code == 0
+    )
+    assert "words on mine was evaluated 2 times with different scores" in caplog.text
