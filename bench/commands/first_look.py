@@ -44,7 +44,7 @@ class _Part:
     names: tuple[str, ...]
     others: Mapping[str, Stored]  # by role
     pool: Pool
-    document_s: float
+    document_s: float  # on average: what is stored takes none
     query_s: float
 
     @property
@@ -124,7 +124,8 @@ def _parts(
         roles = {role: stored[name] for role, _, stored in others}
         runs = _pooled(dataset, protocol, roles, known, looker)
         encoder = looker.encoder.for_dataset(name)
-        if not looker.store.plan(encoder, dataset.corpus).missing_rows:
+        missing = looker.store.plan(encoder, dataset.corpus).missing_rows
+        if not missing:
             print(f"{name}: everything is encoded already; leave --quick out", file=sys.stderr)
         probe_s = min(PROBE_S, options.budget / 10)
         speed = speed or measure_speed(encoder, dataset.corpus, probe_s).tokens_per_s
@@ -135,7 +136,7 @@ def _parts(
             names=measures,
             others=roles,
             pool=pool_of(dataset, runs, cutoff),
-            document_s=mean_tokens(encoder, dataset.corpus) / speed,
+            document_s=mean_tokens(encoder, dataset.corpus) / speed * missing / len(dataset.corpus),
             query_s=queries.lengths.tokens / speed,
         )
 
@@ -219,7 +220,7 @@ def _limits(parts: Sequence[_Part], budget_s: float) -> list[int]:
             f"--budget {int(needed * 1.2) + 1}s, or fewer collections with --on",
         )
     rest = sum(part.rest_s for part in parts)
-    share = min(1.0, (budget_s - needed) / rest) if rest else 0.0
+    share = min(1.0, (budget_s - needed) / rest) if rest else 1.0
     return [
         part.pool.smallest + int(share * (len(part.pool.judged) - part.pool.smallest))
         for part in parts

@@ -4,10 +4,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from bench.decisions.check import Against, Check, Row
 from bench.decisions.foresight import Foreseen
+from bench.decisions.looks import Look, Quick, relation
+from bench.decisions.pace import Pace, SpeedCheck
 from bench.decisions.statistics import Differences, Resampling, paired, resample
+from bench.decisions.subset import Subset
+from bench.speed.records import Spread
 from reports.check_junit import junit
 from reports.check_reports import markdown, plain
 
@@ -73,6 +78,107 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
     }
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "1"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        ("REGRESSION", "failure"),
+        ("DRIFT", "error"),
+        ("MISSING", "error"),
+        ("INCONCLUSIVE", "skipped"),
+    ],
+)
+def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kind):
+    one = structs.replace(check.against[0], outcome=outcome, reasons=("because",))
+    text = junit(structs.replace(check, outcome=outcome, exit_code=9, against=(one,)))
+    (suite,) = ElementTree.fromstring(text.encode())
+    (case,) = [case for case in suite.iter("testcase") if case.get("name") == "outcome"]
+    (note,) = case
+    assert (note.tag, note.get("type")) == (kind, outcome)
+    assert note.get("message") == note.text == f"{outcome}: because"
+    assert {one.get("name"): one.get("value") for one in suite.iter("property")} == {
+        "outcome": outcome,
+        "exit_code": "9",
+    }
+
+
+def test_speed_has_a_table_and_test_cases(check):
+    fast = pace("encoding", 1.01, "OK")
+    slow = pace("answering", 1.5, "REGRESSION")
+    speed = SpeedCheck(
+        baseline=AWKWARD,
+        slower=1.1,
+        collection="beir/scifact",
+        rows=100,
+        processor="any",
+        load=0.5,
+        paces=(fast, slow),
+        outcome="REGRESSION",
+        reasons=("answering takes 1.50 times as long",),
+    )
+    told = structs.replace(check, speed=speed)
+    assert "### Speed: REGRESSION" in markdown(told)
+    assert "1.500" in markdown(told)
+    _, suite = ElementTree.fromstring(junit(told).encode())
+    assert suite.get("failures") == "1"
+    assert [child.tag for case in suite for child in case] == ["failure"]
+
+
+def pace(what: str, slowdown: float, outcome: str) -> Pace:
+    seconds = Spread.of([1.0, 1.1])
+    return Pace(
+        what=what,
+        unit="ms",
+        candidate_rate=1.0,
+        baseline_rate=1.0,
+        candidate_s=seconds,
+        baseline_s=seconds,
+        slowdown=slowdown,
+        low=slowdown,
+        high=slowdown,
+        outcome=outcome,
+    )
+
+
+LOOK = Look(
+    time="2030-01-01T00:00:00+00:00",
+    candidate=AWKWARD,
+    baseline="old",
+    candidate_fingerprint="a",
+    baseline_fingerprint="b",
+    collection="one",
+    protocol="p",
+    measure="RR@10",
+    documents=10,
+    of=100,
+    seed=0,
+    difference=0.03,
+    low=-0.01,
+    high=0.05,
+    full=0.01,
+)
+
+
+def test_a_first_look_says_whom_it_favours_and_how_looks_related_to_full_checks(check):
+    subset = Subset(
+        collection=AWKWARD,
+        documents=10,
+        of=100,
+        judged=3,
+        hard=5,
+        random=2,
+        depth=10,
+        pooled=("bm25 1", "old 2"),
+        seed=0,
+    )
+    new = structs.replace(check, quick=Quick(300.0, (subset,), (), None))
+    assert "favour the candidate" in markdown(new)
+    assert "No first look has a full result yet" in markdown(new)
+    old = structs.replace(check, quick=Quick(300.0, (subset,), (LOOK,), relation([LOOK])))
+    assert "look minus full was +0.0200 on average" in markdown(old)
+    assert "+0.0100" in markdown(structs.replace(check, looks=(LOOK,)))
+    assert "<script>" not in markdown(old)
 
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):

@@ -1,0 +1,106 @@
+"""The ledger of first looks: written once, completed when full results exist, never lost."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from bench.decisions.looks import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
+from bench.decisions.looks import remember as write_down
+from bench.results import Protocol
+
+PROTOCOL = Protocol(
+    collection="one",
+    version="1",
+    split="test",
+    title_track="",
+    corpus_sha256="c",
+    queries_sha256="q",
+    qrels_sha256="r",
+    exclude_self=False,
+    depth=10,
+    official=True,
+)
+LOOK = Look(
+    time="2030-01-01T00:00:00+00:00",
+    candidate="new",
+    baseline="old",
+    candidate_fingerprint="a",
+    baseline_fingerprint="b",
+    collection="one",
+    protocol=digest(PROTOCOL),
+    measure="RR@10",
+    documents=10,
+    of=100,
+    seed=0,
+    difference=0.03,
+    low=-0.01,
+    high=0.05,
+)
+
+
+def stored(fingerprint: str, value: float, protocol: Protocol = PROTOCOL, index: str = "flat"):
+    """As much of a stored result as the ledger reads."""
+    result = SimpleNamespace(
+        fingerprint=fingerprint, protocol=protocol, index=index, measures={"RR@10": value}
+    )
+    return SimpleNamespace(collection=protocol.collection, result=result)
+
+
+def test_a_look_waits_until_both_full_results_are_there(tmp_path):
+    write_down(tmp_path, [LOOK])
+    assert complete(tmp_path, lambda: [stored("a", 0.5)]) == []
+    (found,) = complete(tmp_path, lambda: [stored("a", 0.5), stored("b", 0.48)])
+    assert found.full == pytest.approx(0.02)
+
+
+def test_a_pair_stays_when_its_results_are_gone_and_they_are_not_read_again(tmp_path):
+    write_down(tmp_path, [LOOK])
+    complete(tmp_path, lambda: [stored("a", 0.5), stored("b", 0.48)])
+    (found,) = complete(tmp_path, lambda: pytest.fail("nothing waits"))
+    assert found.full == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        stored("b", 0.4, msgspec.structs.replace(PROTOCOL, depth=20)),
+        stored("b", 0.4, index="IVF4,Flat"),
+        stored("c", 0.4),
+    ],
+)
+def test_results_of_another_evaluation_complete_nothing(tmp_path, other):
+    write_down(tmp_path, [LOOK])
+    assert complete(tmp_path, lambda: [stored("a", 0.5), other]) == []
+
+
+def test_the_same_look_is_written_once(tmp_path):
+    again = msgspec.structs.replace(LOOK, time="2031-01-01T00:00:00+00:00")
+    write_down(tmp_path, [LOOK])
+    write_down(tmp_path, [again, msgspec.structs.replace(LOOK, seed=1)])
+    assert len(list((tmp_path / LEDGER).rglob(LOOK_FILE))) == 2
+    kept = msgspec.json.decode((tmp_path / LEDGER / LOOK.key / LOOK_FILE).read_bytes(), type=Look)
+    assert kept == LOOK
+
+
+def test_a_damaged_file_is_named_and_left_out(tmp_path, caplog):
+    other = msgspec.structs.replace(LOOK, seed=1)
+    write_down(tmp_path, [LOOK, other])
+    (tmp_path / LEDGER / LOOK.key / LOOK_FILE).write_bytes(b'{"format": 1')
+    both = [stored("a", 0.5), stored("b", 0.48)]
+    assert [look.seed for look in complete(tmp_path, lambda: both)] == [1]
+    assert LOOK.key in caplog.text
+    assert not (tmp_path / LEDGER / LOOK.key / FULL_FILE).exists()
+
+
+def test_relation_counts_signs_and_intervals():
+    pairs = [(0.03, 0.02), (0.01, -0.01), (-0.02, -0.04)]
+    looks = [
+        msgspec.structs.replace(LOOK, difference=d, low=d - 0.015, high=d + 0.015, full=full)
+        for d, full in pairs
+    ]
+    found = relation(looks)
+    assert (found.looks, found.same_sign, found.covered) == (3, 2, 1)
+    assert found.bias == pytest.approx(0.05 / 3)
+    assert (found.lowest, found.highest) == pytest.approx((0.01, 0.02))
+    assert relation([]) is None

@@ -1,0 +1,66 @@
+"""p of a loss that allows for gains which a sample missed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bench.decisions.skew import allowance, mean_of, p_of_loss, studentise
+from bench.decisions.statistics import Resampling
+
+MANY = Resampling(9_999, 0)
+
+
+def p(scores: np.ndarray, resampling: Resampling = MANY) -> float:
+    return p_of_loss(studentise(scores, resampling))
+
+
+def test_of_many_normal_differences_it_is_the_t_test_of_the_loss_without_the_allowance():
+    scores = np.random.default_rng(2).normal(-0.004, 0.2, 3_000)
+    expected = stats.ttest_1samp(scores + 1 / 3_000, 0).pvalue
+    assert p(scores) == pytest.approx(expected, rel=0.3)
+
+
+def test_small_losses_that_one_unseen_gain_would_balance_are_no_loss():
+    scores = np.r_[np.full(20, -0.04), np.zeros(30)]
+    assert p(scores) == 1.0
+    assert p(10 * scores) < 0.01
+
+
+@given(st.floats(0, 0.5), st.integers(10, 60))
+def test_a_gain_is_never_a_loss(gain, count):
+    scores = np.r_[np.random.default_rng(count).normal(gain, 0.1, count), np.zeros(40)]
+    assert p(np.abs(scores), Resampling(99)) == 1.0
+
+
+@pytest.mark.parametrize("scores", [np.r_[np.full(9, -1.0), np.zeros(20)], np.full(1, -1.0)])
+def test_too_few_queries_show_no_loss(scores):
+    assert p(scores) == 1.0
+
+
+def test_equal_losses_of_all_queries_are_as_sure_as_resamples_allow():
+    assert p(np.full(40, -0.5), Resampling(99)) == 0.02
+
+
+def test_resampled_means_and_errors_are_those_of_drawing_queries_with_replacement():
+    scores = np.r_[np.random.default_rng(5).normal(0.1, 0.3, 60), np.zeros(140)]
+    found = studentise(scores, MANY)
+    drawn = scores[np.random.default_rng(1).integers(200, size=(20_000, 200))]
+    for ours, oracle in (
+        (found.means, drawn.mean(axis=1)),
+        (found.errors, drawn.std(axis=1) / np.sqrt(200)),
+    ):
+        assert ours.mean() == pytest.approx(oracle.mean(), abs=0.05 * oracle.std())
+        assert ours.std() == pytest.approx(oracle.std(), rel=0.05)
+
+
+def test_a_collection_split_in_two_halves_keeps_its_p():
+    scores = np.random.default_rng(7).normal(-0.03, 0.2, 1_000)
+    halves = mean_of([studentise(half, MANY) for half in (scores[:500], scores[500:])], [0.5, 0.5])
+    assert p_of_loss(halves) == pytest.approx(p(scores), abs=0.01)
+
+
+def test_what_may_be_missing_is_one_query_of_each_collection_in_the_mean():
+    assert allowance([50]) == pytest.approx(0.02)
+    assert allowance([50, 200], [0.5, 0.5]) == pytest.approx(0.0125)
