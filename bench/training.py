@@ -16,7 +16,7 @@ from retrievers.training.preset import Pretraining
 from retrievers.transformer import join
 
 if TYPE_CHECKING:
-    from retrievers.training.pretrain import Trained
+    from retrievers.training.record import Trained
     from retrievers.training.trainer import Progress
 
 

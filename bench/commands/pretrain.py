@@ -16,7 +16,8 @@ from datasets_cfg.catalogue import expand
 from reports.training_plots import draw_losses
 from retrievers.training.curve import read_curve
 from retrievers.training.preset import Pretraining, changed, load_preset
-from retrievers.training.pretrain import CURVE_FILE, Trained
+from retrievers.training.pretrain import CURVE_FILE
+from retrievers.training.record import Trained
 from retrievers.training.trainer import Progress
 
 # Option: the preset's field that it replaces.

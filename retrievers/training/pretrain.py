@@ -4,7 +4,6 @@ A training that was killed goes on from its last checkpoint when the same call i
 reads what it would have read; one that is finished is not repeated.
 """
 
-import hashlib
 import math
 import os
 import shutil
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -20,65 +18,27 @@ from torch import nn
 
 from retrievers.card import Card
 from retrievers.errors import RetrieverError
-from retrievers.lookup import CARD_FILE
 from retrievers.training.curve import cut_curve
 from retrievers.training.preset import Pretraining, to_table
+from retrievers.training.record import Trained, Training, claim, sample_of, write_trained
 from retrievers.training.saved import load_heads, save_checkpoint, save_heads
 from retrievers.training.start import Started, open_start
 from retrievers.training.stream import Stream
 from retrievers.training.trainer import (
+    DivergedError,
     Progress,
     StreamTrainer,
     Watch,
     arguments_of,
     last_checkpoint,
+    load_weights,
+    step_of,
 )
 
 CHECKPOINTS = "checkpoints"  # removed when the training is finished
 CURVE_FILE = "losses.jsonl"
-TRAINING_FILE = "training.json"
-TRAINED_FILE = "trained.json"
-SAMPLED_TEXTS = 1_000
+GOOD = "last-good"  # model of the last checkpoint before a loss that is not a number
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-
-
-class Training(msgspec.Struct, frozen=True):
-    """What is trained, so that a folder is gone on with only by the same training.
-
-    Attributes:
-        preset: all of it, as a table.
-        steps: that it takes.
-        texts: how many there are.
-        sample: sha256 (hex) of up to 1,000 of them, evenly spaced.
-        trained_on: collections that the texts are from, and those that the start had seen.
-        processes: that share each step.
-    """
-
-    preset: dict[str, Any]
-    steps: int
-    texts: int
-    sample: str
-    trained_on: tuple[str, ...]
-    processes: int
-
-
-class Trained(msgspec.Struct, frozen=True):
-    """A finished training.
-
-    Attributes:
-        folder: of the checkpoint, for ``--model``.
-        steps: of the optimizer.
-        texts_read: with repetitions.
-        seconds: of the last call, resumed steps not counted.
-        resumed_at: step that the last call went on from; 0 where it began.
-    """
-
-    folder: str
-    objective: str
-    steps: int
-    texts_read: int
-    seconds: float
-    resumed_at: int
 
 
 def pretrain(
@@ -113,22 +73,36 @@ def pretrain(
     check_length(preset, started)
     places_a_step = preset.batch_size * preset.accumulate * world_size()
     steps = steps_of(preset, len(texts), places_a_step)
+    training = Training(
+        preset=to_table(preset),
+        steps=steps,
+        texts=len(texts),
+        sample=sample_of(texts),
+        trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
+        processes=world_size(),
+    )
     arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
-    seen = tuple(dict.fromkeys([*started.trained_on, *trained_on]))
-    training = training_of(preset, steps, texts, seen)
-    if finished := _earlier(training, out):
+    with arguments.main_process_first():  # one process clears up, the others find it done
+        begun = last_checkpoint(out / CHECKPOINTS)
+        finished = claim(out, training, begun is not None)
+    if finished:
         return finished
     module = _module(preset, started)
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     stream = Stream(texts, steps * places_a_step, preset.seed)
     trainer = StreamTrainer(module, arguments, stream, collate)
-    resumed_at, seconds = _train(trainer, preset, out, progress)
+    resumed_at = step_of(begun) if begun else 0
+    start = time.perf_counter()
+    try:
+        _train(trainer, begun, preset, out, progress)
+    except DivergedError as error:
+        raise _rescued(error, module, started, preset, training, out) from error
     trained = Trained(
         folder=str(out),
         objective=preset.objective.name,
         steps=steps,
         texts_read=len(stream),
-        seconds=seconds,
+        seconds=time.perf_counter() - start,
         resumed_at=resumed_at,
     )
     if trainer.is_world_process_zero():
@@ -158,40 +132,6 @@ def check_length(preset: Pretraining, started: Started) -> None:
         )
 
 
-def training_of(
-    preset: Pretraining, steps: int, texts: Sequence[str], trained_on: tuple[str, ...]
-) -> Training:
-    """What identifies a training; reads a sample of the texts."""
-    digest = hashlib.sha256()
-    stride = max(1, len(texts) // SAMPLED_TEXTS)
-    for place in range(0, len(texts), stride):
-        content = texts[place].encode()
-        digest.update(len(content).to_bytes(8, "little") + content)
-    table = to_table(preset)
-    return Training(table, steps, len(texts), digest.hexdigest(), trained_on, world_size())
-
-
-def _earlier(training: Training, out: Path) -> Trained | None:
-    """The same training where it is finished; what another one began is refused."""
-    path, asked = out / TRAINING_FILE, msgspec.json.encode(training)
-    if not path.exists():
-        if (out / CARD_FILE).exists() or (out / CHECKPOINTS).exists():
-            raise RetrieverError(f"{out} holds something else", "name another folder")
-        out.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(asked))
-        return None
-    held, wanted = msgspec.json.decode(path.read_bytes()), msgspec.json.decode(asked)
-    different = [name for name in wanted if held.get(name) != wanted[name]]
-    if different:
-        raise RetrieverError(
-            f"{out} holds another training: it differs in {', '.join(different)}",
-            "name another folder, or remove it",
-        )
-    if not (out / CARD_FILE).exists():
-        return None
-    return msgspec.json.decode((out / TRAINED_FILE).read_bytes(), type=Trained)
-
-
 def _module(preset: Pretraining, started: Started) -> nn.Module:
     """The objective's module with the heads of the start, where it has any."""
     torch.manual_seed(preset.seed)
@@ -205,30 +145,47 @@ def _module(preset: Pretraining, started: Started) -> nn.Module:
 
 def _train(
     trainer: StreamTrainer,
+    begun: Path | None,
     preset: Pretraining,
     out: Path,
     progress: Callable[[Progress], None] | None,
-) -> tuple[int, float]:
-    """Train to the end; the step that it went on from, and seconds."""
-    checkpoint = last_checkpoint(out / CHECKPOINTS)
-    resumed_at = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    cut_curve(out / CURVE_FILE, resumed_at)
+) -> None:
+    """Train to the end, from a checkpoint where there is one."""
+    if trainer.is_world_process_zero():
+        cut_curve(out / CURVE_FILE, step_of(begun) if begun else 0)
     trainer.add_callback(Watch(trainer, out / CURVE_FILE, progress))
-    start = time.perf_counter()
-    with explained(preset, out):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return resumed_at, time.perf_counter() - start
+    with explained(preset):
+        trainer.train(resume_from_checkpoint=str(begun) if begun else None)
+
+
+def _rescued(
+    error: RetrieverError,
+    module: nn.Module,
+    started: Started,
+    preset: Pretraining,
+    training: Training,
+    out: Path,
+) -> RetrieverError:
+    """Make a model of the last checkpoint, which is good, and say so."""
+    kept = last_checkpoint(out / CHECKPOINTS)
+    if kept is None:
+        return error
+    load_weights(module, kept)
+    good = out / GOOD
+    training = msgspec.structs.replace(training, steps=step_of(kept))
+    _save(module, started, preset, training, good)
+    return RetrieverError(
+        f"{error}; the model of step {training.steps} is kept in {good}",
+        f"go on from it more slowly: --start {good} --lr {preset.optimizer.lr / 10:g} "
+        "--out ANOTHER",
+    )
 
 
 @contextmanager
-def explained(preset: Pretraining, out: Path) -> Iterator[None]:
-    """Turn a lack of memory, and a loss that is not a number, into what to do next."""
+def explained(preset: Pretraining) -> Iterator[None]:
+    """Turn a lack of memory into what to type instead."""
     try:
         yield
-    except RetrieverError as error:
-        kept = last_checkpoint(out / CHECKPOINTS)
-        place = f"; the last good checkpoint is kept in {kept}" if kept else ""
-        raise RetrieverError(f"{error}{place}", error.hint) from error
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not isinstance(error, MemoryError) and not _lacks_memory(error):
             raise
@@ -266,11 +223,17 @@ def _finish(
     out: Path,
 ) -> None:
     """Write the folder; only then let go of what a resumed training would need."""
+    write_trained(out, trained)
+    _save(module, started, preset, training, out)
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+
+
+def _save(
+    module: nn.Module, started: Started, preset: Pretraining, training: Training, out: Path
+) -> None:
     encoder = started.encoder.encoder
     save_heads(module, encoder, out, preset.objective)
-    (out / TRAINED_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(trained)))
     save_checkpoint(encoder, started.tokenizer, out, card_of(preset, training, out))
-    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
 
 
 def card_of(preset: Pretraining, training: Training, out: Path) -> Card:

@@ -26,6 +26,10 @@ LONGEST_BLIND = 50  # steps between two looks at the loss
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
+class DivergedError(RetrieverError):
+    """The loss or a weight is not a number."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a training is.
@@ -81,8 +85,8 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
     """Trains an objective's module on a stream.
 
     Raises:
-        RetrieverError: while it trains, when the loss or a weight is no longer a number; nothing
-            is saved then, so that the last checkpoint is good.
+        DivergedError: while it trains, when the loss or a weight is no longer a number; nothing is
+            saved then, so that the last checkpoint is good.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
         weights = (parameter.isfinite().all() for parameter in self.model.parameters())
         if self.meter.finite and all(map(bool, weights)):
             return
-        raise RetrieverError(
+        raise DivergedError(
             f"the loss is no longer a number at step {step}",
             "lower the learning rate or use precision float32, and train into another folder",
         )
@@ -138,7 +142,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
         save_model(self.model, str(folder / WEIGHTS))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_model(model or self.model, str(Path(resume_from_checkpoint) / WEIGHTS))
+        load_weights(model or self.model, Path(resume_from_checkpoint))
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]
@@ -171,9 +175,19 @@ class Watch(TrainerCallback):  # type: ignore[misc]
             (folder / COMPLETE).touch()
 
 
+def load_weights(module: nn.Module, checkpoint: Path) -> None:
+    """Take the weights of a checkpoint; each must be there."""
+    load_model(module, str(checkpoint / WEIGHTS))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint in a folder, or None; those that a kill left unfinished go away."""
-    found = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")}
+    found = {step_of(path): path for path in folder.glob("checkpoint-*")}
     whole = {step: path for step, path in found.items() if (path / COMPLETE).exists()}
     for path in set(found.values()) - set(whole.values()):
         shutil.rmtree(path)
