@@ -279,7 +279,8 @@ def add_leaderboard(commands: Any) -> None:
         "--published",
         nargs="*",
         metavar="NAME",
-        help="show what was published of other systems, marked as claims; these tables or all",
+        help="show what was published of other systems, marked as claims: these tables, `cards` "
+        "for models of `list models`, or all",
     )
     resampling_options(board)
     group = board.add_argument_group("places")

@@ -11,7 +11,7 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import Stored, protocol_facts
 from bench.errors import BenchError
 from bench.leaderboard.cells import row_of
-from bench.leaderboard.claims import chosen, claims_of, claims_of_cards
+from bench.leaderboard.claims import gathered
 from bench.leaderboard.groups import Standings, standings
 from bench.leaderboard.pairs import PairWork
 from bench.leaderboard.queries import OpenDataset, QueryWork
@@ -38,8 +38,8 @@ class Choice(msgspec.Struct, frozen=True):
         neighbours: also compare each row with the next one of the headline.
         pairs: names of rows to compare besides.
         changed: queries of a pair that changed most, each way; 0 for none.
-        published: names of publications whose systems are shown too, empty for all; None for
-            no systems but those with a row.
+        published: names of publications whose systems are shown too, ``cards`` for those of
+            cards; empty for all, None for no systems but those with a row.
     """
 
     suite: str = ""
@@ -105,10 +105,8 @@ class _Layout:
         self._results = [one.result for some in placed.values() for one in some]
         official = {column.name for column in self.columns if column.official}
         places = official | {one.name for one in self.suites}
-        known = list(claims_of_cards(cards))
-        if choice.published is not None:
-            for publication in chosen(choice.published).values():
-                known += claims_of(publication)
+        models = {one.result.model for some in placed.values() for one in some}
+        known = gathered(cards, models, choice.published)
         self._claims = tuple(one for one in known if one.name in places)
 
     def board(self, stand: Standings, pairs: tuple[Pair, ...], resampling: Resampling) -> Board:

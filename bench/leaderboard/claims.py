@@ -7,7 +7,7 @@ claim of its own, on the suite that it is the mean of.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from bench.errors import BenchError
 from bench.leaderboard.records import Claim
 from retrievers.card import Card
 
+CARDS = "cards"
 PUBLISHED = Path(__file__).parent / "published"
 
 
@@ -79,24 +80,38 @@ def _hint(problem: str) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def chosen(names: Sequence[str]) -> dict[str, Publication]:
-    """The publications of these names; all where there are none.
+def gathered(
+    cards: Mapping[str, Card], models: Collection[str], names: Sequence[str] | None
+) -> list[Claim]:
+    """Claims to show: of the models that were measured, and of other systems as far as named.
+
+    Args:
+        names: of publications, and ``cards`` for models that were not measured; empty for all,
+            None for no other systems.
 
     Raises:
         BenchError: there is no such publication.
     """
-    known = publications()
+    wanted = names or ()
+    every = not wanted
+    own = [one for one in _of_cards(cards) if every or CARDS in wanted or one.model in models]
+    found = publications() if names is not None else {}
+    _check_names(wanted, found)
+    shown = (one for name, one in found.items() if every or name in wanted)
+    return own + [claim for one in shown for claim in claims_of(one)]
+
+
+def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:
+    known = [CARDS, *publications]
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3)
-            hint = (
-                f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(known)}"
-            )
+            listed = ", ".join(known)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {listed}"
             raise BenchError(f"no published scores are called {name!r}", hint)
-    return {name: one for name, one in known.items() if name in names or not names}
 
 
-def claims_of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
+def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
     """What cards state of their own checkpoints."""
     for card in cards.values():
         for one in card.expected:

@@ -5,7 +5,7 @@ import pytest
 from bench.decisions.statistics import Resampling
 from bench.errors import BenchError
 from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.claims import chosen, claims_of, publications
+from bench.leaderboard.claims import claims_of, gathered, publications
 from bench.leaderboard.rows import results_in
 from bench.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
@@ -74,7 +74,7 @@ def test_where_the_printed_mean_is_another_a_note_says_so(model):
 
 def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
     with pytest.raises(BenchError, match="no published scores are called 'dupmea'") as caught:
-        chosen(["dupmea"])
+        gathered({}, [], ["dupmea"])
     assert "dupmae" in caught.value.hint
 
 
@@ -137,15 +137,30 @@ def test_a_system_of_a_publication_never_claims_for_a_row_of_its_name(tmp_path):
     assert "DupMAE" in [some[0].model for some in board.systems()]
 
 
-def test_systems_are_told_apart_by_their_source_and_rows_are_none(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.5])
+def systems(place, published) -> list[tuple[str, str]]:
+    """Names and sources, where a card of a model with a row and another card claim something."""
     expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper"),)
     cards = {
         name: Card(name=name, title="t", missing="x", expected=expected) for name in ("a", "other")
     }
-    board = board_of(tmp_path, ("dupmae", "beir-paper"), cards)
-    systems = [(some[0].model, some[0].source) for some in board.systems()]
-    assert ("other", "a paper") in systems
-    assert "a" not in [name for name, _ in systems]
-    assert len([name for name, _ in systems if name == "BM25"]) == 2
-    assert len(systems) == len(set(systems))
+    board = board_of(place, published, cards)
+    assert board.rows[0].score("beir/scifact", MEASURE).published == 0.6
+    return [(some[0].model, some[0].source) for some in board.systems()]
+
+
+def test_systems_are_told_apart_by_their_source_and_rows_are_none(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    found = systems(tmp_path, ())
+    assert ("other", "a paper") in found
+    assert "a" not in [name for name, _ in found]
+    assert len([name for name, _ in found if name == "BM25"]) == 2
+    assert len(found) == len(set(found))
+
+
+def test_of_named_publications_only_those_are_shown(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    assert systems(tmp_path, ("cards",)) == [("other", "a paper")]
+    named = systems(tmp_path, ("openmatch",))
+    assert {source for _, source in named} == {"https://github.com/OpenMatch/OpenMatch"}
+    both = systems(tmp_path, ("openmatch", "cards"))
+    assert set(both) == {("other", "a paper"), *named}
