@@ -49,6 +49,7 @@ def draw(curve: Curve, path: Path) -> list[Path]:
         FigureCanvasAgg(figure)
         training_curve(figure, curve)
         figure.savefig(files[0], metadata={"Date": None})
+        figure.set_layout_engine("none")  # it keeps the places that were found
         figure.savefig(files[1], dpi=PNG_DPI)
     return files
 
