@@ -20,6 +20,7 @@ from retrievers.model import Model, resolve_model
 from retrievers.training.examples import TrainingSet
 from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
+from retrievers.training.order import check_batch
 from retrievers.training.student import finished_card, import_trainer
 
 CURVE_FILE = "losses.jsonl"
@@ -94,6 +95,7 @@ def finetune(
     card = finished_card(model, preset, examples.trained_on)
     if mine is None and preset.hard_negatives:
         raise RetrieverError("this preset mines negatives, and no search was handed in")
+    check_batch(examples, preset.batch_size)
     job = Job(
         preset=msgspec.to_builtins(preset),
         start=model.recipe.fingerprint,

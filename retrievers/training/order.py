@@ -44,13 +44,9 @@ def order_of(
         keys: of all relevant documents.
 
     Raises:
-        RetrieverError: a batch is larger than the number of queries.
+        RetrieverError: see `check_batch`.
     """
-    if batch_size > len(examples):
-        raise RetrieverError(
-            f"a batch of {batch_size} queries is more than the {len(examples)} there are",
-            "lower batch_size: a query twice in a batch would be its own negative",
-        )
+    check_batch(examples, batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
     stream = (
         _Candidate(q, row, int(keys.of(np.array([row]))[0])) for q, row in _epochs(examples, seed)
@@ -61,6 +57,15 @@ def order_of(
         np.array([[one.query for one in batch] for batch in shown], np.int64),
         np.array([[one.positive for one in batch] for batch in shown], np.int64),
     )
+
+
+def check_batch(examples: TrainingSet, batch_size: int) -> None:
+    """Refuse batches that are larger than the number of queries."""
+    if batch_size > len(examples):
+        raise RetrieverError(
+            f"a batch of {batch_size} queries is more than the {len(examples)} there are",
+            "lower batch_size: a query twice in a batch would be its own negative",
+        )
 
 
 def draw_negatives(
