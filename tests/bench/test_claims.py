@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.decisions.stored import find_results
@@ -20,6 +20,7 @@ def changed(**fields) -> Claimed:
     return msgspec.structs.replace(CLAIM, **fields)
 
 
+@settings(deadline=None, max_examples=25)
 @given(measures=st.dictionaries(st.sampled_from(["nDCG@10", "R@100", "RR@10"]), st.floats(0, 1)))
 def test_a_claim_is_read_as_it_was_kept(measures, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
