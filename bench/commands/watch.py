@@ -15,7 +15,7 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import results_of
 from bench.errors import BenchError, ExitCode
 from bench.watching.collections import Opened, one_measure, weights_by_name
-from bench.watching.completed import Lookout
+from bench.watching.completed import Lookout, training_of
 from bench.watching.curve import Aim, Curve, curve_of
 from bench.watching.following import Ending, follow
 from bench.watching.ledger import Ledger
@@ -29,7 +29,7 @@ from retrievers.model import Model
 
 def watch(options: argparse.Namespace, cache_dir: Path) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
-    out = options.out or options.folder / "watch"
+    out = options.out or training_of(options.folder) / "watch"
     _check(options, out)
     opened = open_collections(options.on, options, cache_dir)
     aim = _aim(options, opened)
@@ -76,7 +76,7 @@ def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
         stored = results_of(options.baseline, options.results)
         baseline = (options.baseline, {name: Entry.of(one) for name, one in stored.items()})
     return Aim(
-        training="_".join(options.folder.resolve().name.split()) or "training",
+        training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights_by_name(options.on, opened),
         measure=one_measure(list(opened.values()), options.measure),
         method=options.select,

@@ -18,6 +18,8 @@ from retrievers.st_folder import is_st_folder, read_st_folder
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
 STATE = "trainer_state.json"
 OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+INNER = "checkpoints"  # of a training's folder, where they have one of their own
+MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
 ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
 
 Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
@@ -100,12 +102,28 @@ def _by_step(finished: list[Finished], unfinished: list[Unfinished]) -> Look:
 
 
 def _checkpoints(folder: Path) -> dict[str, Path]:
-    """Folders whose name ends in a number, by name."""
-    return {
-        path.name: path
-        for path in sorted(folder.iterdir())
-        if STEP.fullmatch(path.name) and path.is_dir()
-    }
+    """Folders whose name ends in a number, by name; none where a training has removed them."""
+    found = [path for place in (folder, folder / INNER) for path in _inside(place)]
+    return {path.name: path for path in found if STEP.fullmatch(path.name) and path.is_dir()}
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def training_of(folder: Path) -> Path:
+    """The folder that a training is known by: where its checkpoints are, or the one above."""
+    here = folder.resolve()
+    return here.parent if here.name == INNER else here
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """Where the model of a checkpoint is: beside what training goes on with, or the folder."""
+    inner = checkpoint / MODEL
+    return inner if (inner / "config.json").is_file() else checkpoint
 
 
 def _files(folder: Path) -> Files:
@@ -141,7 +159,7 @@ def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
     try:
         if STATE in files:
             read_json(folder / STATE)
-        _check_model(folder)
+        _check_model(model_folder(folder))
     except RetrieverError as error:
         return str(error)
     except OSError as error:

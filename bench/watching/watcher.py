@@ -12,7 +12,7 @@ from bench.places import Place
 from bench.store import VectorStore
 from bench.store.usage import remove, usage
 from bench.watching.collections import Opened
-from bench.watching.completed import Files, Finished, Unfinished
+from bench.watching.completed import Files, Finished, Unfinished, model_folder
 from bench.watching.evaluating import (
     files_sha256,
     protocol_here,
@@ -113,7 +113,7 @@ class Watcher:
         self.ledger.add(Broken(checkpoint=name, step=step, why=why, time=now()))
 
     def _evaluate(self, checkpoint: Finished, folder: Path) -> bool:
-        model, encoder = self.work.open_model(folder)
+        model, encoder = self.work.open_model(model_folder(folder))
         model = renamed(model, f"{self.work.training}/{checkpoint.name}")
         if self.ledger.files_of(checkpoint.name) not in ("", files_sha256(model.recipe)):
             print(f"{checkpoint.name} has other files than before", file=sys.stderr)

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
-from bench.watching.completed import STATE, Finished, Lookout, Unfinished
+from bench.watching.completed import (
+    STATE,
+    Finished,
+    Lookout,
+    Unfinished,
+    model_folder,
+    training_of,
+)
 from bench.watching.held import held
 from tests.bench.training_for_tests import train
 from tests.retrievers.tiny_checkpoints import write_bert, write_mlm_pickle, write_st_files
@@ -161,6 +168,32 @@ def test_a_missing_shard_is_named(tmp_path):
     assert looked(tmp_path)[0] == ["step_1"]
     next((tmp_path / "step_1").glob("model-00002-*")).unlink()
     assert "model-00002-" in looked(tmp_path)[1]["step_1"].why
+
+
+def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training, tmp_path):
+    """As ``pretrain`` leaves them: what training goes on with, and a model in a folder."""
+    inner = tmp_path / "run" / "checkpoints"
+    checkpoint = inner / "checkpoint-7"
+    shutil.copytree(training / LAST, checkpoint / "model")
+    (checkpoint / "model" / STATE).rename(checkpoint / STATE)
+    (checkpoint / "model.safetensors").write_bytes(
+        (checkpoint / "model" / "model.safetensors").read_bytes()
+    )
+    assert looked(tmp_path / "run")[0] == ["checkpoint-7"]
+    assert looked(inner)[0] == ["checkpoint-7"]
+    assert model_folder(checkpoint) == checkpoint / "model"
+    assert model_folder(training / LAST) == training / LAST
+    assert training_of(inner) == training_of(tmp_path / "run") == tmp_path / "run"
+    os.truncate(checkpoint / "model" / "model.safetensors", 100)
+    assert looked(inner)[0] == []
+
+
+def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(training):
+    lookout = Lookout(training)
+    lookout.look()
+    shutil.rmtree(training)
+    look = lookout.look()
+    assert (look.finished, look.unfinished) == ((), ())
 
 
 def finished_in(folder: Path) -> Finished:
