@@ -90,6 +90,7 @@ def evaluate(
     names = measure_names(dataset, options.measures)
     clock = getattr(encoder, "clock", None) or Clock()
     earlier, stages = clock.copy(), Clock()
+    parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them
     searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
     run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
     with stages.phase("score_s"):
@@ -117,7 +118,7 @@ def evaluate(
             **stages.seconds,
         ),
         conditions=conditions_here(options.device),
-        parameters=parameters_of(model, encoder, store),
+        parameters=parameters,
         **msgspec.structs.asdict(standing),
     )
     return Evaluation(result, scores, run)

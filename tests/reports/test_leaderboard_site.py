@@ -56,6 +56,37 @@ def test_a_pair_has_a_page_with_its_differences(tmp_path):
     assert (p, corrected, wins, ties, losses) == (0.5, 0.5, 2, 0, 0)
 
 
+def test_dots_of_all_pairs_refer_to_one_list_of_queries_for_each_collection(tmp_path):
+    for model, scores in (("a", [0.5, 0.75]), ("b", [0.25, 0.25]), ("c", [0.0, 0.125])):
+        store(tmp_path / "results", model, "set", scores)
+    board = assemble(
+        results_in(tmp_path / "results"),
+        {},
+        Choice(neighbours=True),
+        Resampling(resamples=99),
+        opened=lambda protocol: "not here",
+    )
+    site = write_site(board, tmp_path / "site").parent
+    queries = script_data(site / "queries" / "set.js")
+    assert sorted(queries) == [["q0"], ["q1"]]
+    for pair, expected in (("a-b", {"q0": [0.5, 0.25]}), ("b-c", {"q1": [0.25, 0.125]})):
+        (found,) = script_data(site / "pairs" / f"{pair}.js")["queries"].values()
+        scores = {queries[number][0]: [a, b] for a, b, _, (number,) in found["dots"]}
+        assert expected.items() <= scores.items()
+        assert found["changes"]["without"] == "not here"
+
+
+def test_a_pair_that_was_not_looked_at_has_no_queries(tmp_path):
+    for model, scores in (("a", [0.5, 0.75]), ("b", [0.25, 0.25])):
+        store(tmp_path / "results", model, "set", scores)
+    board = assemble(
+        results_in(tmp_path / "results"), {}, Choice(neighbours=True), Resampling(resamples=99)
+    )
+    site = write_site(board, tmp_path / "site").parent
+    assert script_data(site / "pairs" / "a-b.js")["queries"] == {}
+    assert list((site / "queries").iterdir()) == []
+
+
 def test_every_file_that_a_page_names_is_there_and_is_named_relatively(site):
     for page in site.rglob("*.html"):
         named = re.findall(r'(?:src|href)="([^"#][^"]*)"', page.read_text())
