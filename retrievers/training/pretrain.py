@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,7 +155,8 @@ def _train(
     if trainer.is_world_process_zero():
         cut_curve(out / CURVE_FILE, step_of(begun) if begun else 0)
     trainer.add_callback(Watch(trainer, out / CURVE_FILE, progress))
-    with explained(preset):
+    with explained(preset), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
         trainer.train(resume_from_checkpoint=str(begun) if begun else None)
 
 

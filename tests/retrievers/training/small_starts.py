@@ -34,7 +34,11 @@ def texts(count: int = 40) -> list[str]:
 
 
 def write_start(
-    folder: Path, texts: Sequence[str], kind: str = "bert", vocabulary: int = 300
+    folder: Path,
+    texts: Sequence[str],
+    kind: str = "bert",
+    vocabulary: int = 300,
+    **changes: Any,
 ) -> Path:
     """An encoder without a head and its tokenizer."""
     folder.mkdir(parents=True)
@@ -54,7 +58,7 @@ def write_start(
         tokenizer = transformers.RobertaTokenizerFast(*files)
     tokenizer.save_pretrained(str(folder))
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {**SIZES, "vocab_size": len(tokenizer)}
+    sizes: dict[str, Any] = {**SIZES, "vocab_size": len(tokenizer), **changes}
     if kind == "bert":
         model = transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=False)
     else:

@@ -1,6 +1,7 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -86,6 +87,31 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
     (tmp_path / "out" / "checkpoints" / "checkpoint-11").mkdir()
     assert train(small.preset(start), tmp_path / "out", save_every=4).resumed_at == 8
     assert_equal_trainings(tmp_path / "out", finished)
+
+
+SHARED = """
+import json, sys
+from pathlib import Path
+from retrievers.training.preset import from_table
+from retrievers.training.pretrain import pretrain
+table, texts, out = json.loads(Path(sys.argv[1]).read_text())
+pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=5)
+"""
+
+
+def test_processes_share_each_step(tmp_path):
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    start = small.write_start(tmp_path / "start", TEXTS, **dropout)
+    train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
+    job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS, str(tmp_path / "shared")]
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "shared.py").write_text(SHARED)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    files = [str(tmp_path / "shared.py"), str(tmp_path / "job.json")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *launcher, *files], env=environment, check=True, timeout=300)
+    one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
 def test_the_seed_decides_everything(start, finished, tmp_path):
