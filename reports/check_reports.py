@@ -44,7 +44,7 @@ def markdown(check: Check) -> str:
     if check.looks:
         parts += ["### First looks at this candidate before", _looks(check.looks)]
     if check.foreseen:
-        parts += ["Seen before encoding:", foreseen_table(check.foreseen)]
+        parts += ["What could be seen, as said before encoding:", foreseen_table(check.foreseen)]
     parts.append(_terms(check))
     return "\n\n".join(parts) + "\n"
 

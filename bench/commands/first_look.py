@@ -15,7 +15,7 @@ from bench.decisions.looks import Look, Quick, complete, digest, relation, remem
 from bench.decisions.panels import Entry, protocol_differences
 from bench.decisions.statistics import Paired
 from bench.decisions.stored import Stored, find_results, recipe_facts
-from bench.decisions.subset import DEEPEST, Pool, Subset, choose, part_of, pool_of, restricted
+from bench.decisions.subset import DEEPEST, Pool, Subset, choose, part_of, pool_of
 from bench.errors import BenchError
 from bench.estimate import mean_tokens, measure_speed, readable
 from bench.judging import measure_names, protocol_of, score_run
@@ -44,6 +44,7 @@ class _Part:
     names: tuple[str, ...]
     others: Mapping[str, Stored]  # by role
     pool: Pool
+    cutoff: int
     document_s: float  # on average: what is stored takes none
     query_s: float
 
@@ -135,7 +136,8 @@ def _parts(
             protocol=protocol,
             names=measures,
             others=roles,
-            pool=pool_of(dataset, runs, cutoff),
+            pool=pool_of(dataset, runs, set(map(_name, roles.values())), cutoff),
+            cutoff=cutoff,
             document_s=mean_tokens(encoder, dataset.corpus) / speed * missing / len(dataset.corpus),
             query_s=queries.lengths.tokens / speed,
         )
@@ -183,7 +185,11 @@ def _pooled(
             f"python -m bench run {dataset.name} --model ANOTHER, or leave --quick out",
         )
     chosen = [*(lexical[:1] or [_run_bm25(dataset, protocol, looker)]), *models[:MOST_POOLED]]
-    return {f"{one.result.model} {one.result.key}": one.run() for one in chosen}
+    return {_name(one): one.run() for one in chosen}
+
+
+def _name(one: Stored) -> str:
+    return f"{one.result.model} {one.result.key}"
 
 
 def _is_bm25(one: Stored) -> bool:
@@ -240,7 +246,7 @@ def _look_at(
             looker.contender.on(part.dataset.name),
             looker.store,
             looker.options,
-            part.pool.cutoff,
+            part.cutoff,
             part.names[1:],
             official=False,
         )
@@ -257,14 +263,14 @@ def _look_at(
         run=lambda: done.run,
     )
     for role, stored in part.others.items():
-        run = restricted(stored.run(), part.dataset.corpus, kept)
-        entries[role] = _entry(smaller, run, stored, part, result.protocol)
+        entries[role] = _entry(stored, part, result.protocol)
     return subset, entries
 
 
-def _entry(smaller: Dataset, run: Run, stored: Stored, part: _Part, protocol: Protocol) -> Entry:
-    """A stored ranking on a part of its collection."""
-    scores, _ = score_run(smaller, run, part.names, part.pool.cutoff)
+def _entry(stored: Stored, part: _Part, protocol: Protocol) -> Entry:
+    """A stored ranking, whose first documents are all in the part."""
+    run = stored.run()
+    scores, _ = score_run(part.dataset, run, part.names, part.cutoff)
     return Entry(
         protocol=protocol,
         main_measure=part.names[0],

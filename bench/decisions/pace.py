@@ -32,9 +32,10 @@ Turn = Callable[[], float]  # does the work once; its seconds
 
 BLOCKS = 16  # of encoding; latency has one a query
 LATENCY_SHARE = 1 / 3  # of the time
-DOCUMENTS = (16, 2_000)  # fewest and most of one pass
+DOCUMENTS = (4, 2_000)  # fewest and most of one pass
 QUERIES = (16, 200)
 ROWS = 30_000  # vectors that a query is searched among
+REAL = 128  # of which so many are encoded, and the rest made like them
 PROBE_S = 1.0
 
 
@@ -196,7 +197,7 @@ def _answers(
     encoder: Encoder, queries: Sequence[str], rows: int, dataset: Dataset, device: str
 ) -> Callable[[str], float]:
     """A function that answers a query, and returns its seconds."""
-    titles, texts = sample_documents(dataset.corpus, min(rows, DOCUMENTS[1] // 4))
+    titles, texts = sample_documents(dataset.corpus, min(rows, REAL))
     documents = stand_ins(encoder.encode_documents(titles, texts), rows)
     encoder.encode_queries(queries[:1])
     vectors, ranks, place = ArrayVectors(documents), np.arange(rows), search_device(device)

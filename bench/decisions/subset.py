@@ -1,13 +1,13 @@
 """A part of a collection for a first look: judged documents, hard candidates, a random sample.
 
-A candidate is judged unfairly well on it: the hard candidates are those of other models, and its
-own false positives are mostly not there. The baseline's ranking of the part is its stored ranking
-of the whole, without the documents left out: exact to the depth that every pooled run is kept to.
+All that a model which is compared with finds down to the measure's cut-off is in the part, so that
+its scores there are those of the whole, and nothing of it is encoded. A candidate is judged
+unfairly well: its own false positives are mostly not there.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class Subset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes:
         documents, of: of the part, and of the collection.
         judged, hard, random: of the part; a judged document counts as judged only.
-        depth: of the rankings from which hard candidates come.
+        depth: of the rankings from which hard candidates come, beyond what is needed.
         pooled: the models whose rankings they are.
     """
 
@@ -60,74 +60,82 @@ class Pool:
 
     Attributes:
         judged: bool ``(n,)``.
+        compared: bool ``(n,)``, what the models that it is compared with find down to the
+            measure's cut-off.
         best_rank: int64 ``(n,)``, best rank in any pooled ranking, from 0; `DEEPEST` where none.
-        cutoff: of the measure: so many documents of each ranking are needed.
     """
 
     collection: str
     judged: Bools
+    compared: Bools
     best_rank: Ints
-    cutoff: int
     pooled: tuple[str, ...]
 
     @property
+    def needed(self) -> Bools:
+        """Documents without which a look means nothing: those, and the first of each ranking."""
+        return self.judged | self.compared | (self.best_rank < 1)
+
+    @property
     def smallest(self) -> int:
-        """Documents without which a look means nothing."""
-        return int((self.judged | (self.best_rank < self.cutoff)).sum())
+        """How many they are."""
+        return int(self.needed.sum())
 
 
-def pool_of(dataset: Dataset, runs: Mapping[str, Run], cutoff: int) -> Pool:
-    """The pool of some models' rankings of a collection."""
+def pool_of(
+    dataset: Dataset, runs: Mapping[str, Run], compared: Collection[str], cutoff: int
+) -> Pool:
+    """The pool of some models' rankings of a collection.
+
+    Args:
+        runs: by name.
+        compared: names of those that a candidate is compared with.
+        cutoff: of the measure.
+    """
     corpus = dataset.corpus
-    judged = np.zeros(len(corpus), bool)
+    judged, found = np.zeros(len(corpus), bool), np.zeros(len(corpus), bool)
     rows = corpus.rows_of(dataset.qrels.doc_ids)
     judged[rows[rows >= 0]] = True
     best = np.full(len(corpus), DEEPEST, np.int64)
-    for run in runs.values():
-        rows = _rows(run, corpus)
-        starts = np.repeat(run.offsets[:-1], np.diff(run.offsets))
-        ranks = np.minimum(np.arange(len(rows)) - starts, DEEPEST)
-        np.minimum.at(best, rows[rows >= 0], ranks[rows >= 0])
-    return Pool(dataset.name, judged, best, cutoff, tuple(runs))
+    for name, run in runs.items():
+        rows, ranks = _rows_and_ranks(run, corpus)
+        np.minimum.at(best, rows, ranks)
+        if name in compared:
+            found[rows[ranks < cutoff]] = True
+    return Pool(dataset.name, judged, found, best, tuple(runs))
+
+
+def _rows_and_ranks(run: Run, corpus: Corpus) -> tuple[Ints, Ints]:
+    """Row and rank, at most `DEEPEST`, of each document of a run that the corpus has."""
+    rows = corpus.rows_of(run.doc_ids.to_pylist())
+    ranks = np.arange(len(rows)) - np.repeat(run.offsets[:-1], np.diff(run.offsets))
+    return rows[rows >= 0], np.minimum(ranks, DEEPEST)[rows >= 0]
 
 
 def choose(pool: Pool, limit: int, seed: int) -> tuple[Subset, Bools]:
     """The part of at most ``limit`` documents (but at least ``pool.smallest``), bool ``(n,)``."""
-    count = len(pool.judged)
+    needed, count = pool.needed, len(pool.judged)
     limit = max(limit, pool.smallest)
-    room = pool.smallest + int(HARD_SHARE * (limit - pool.smallest))
-    others = np.sort(pool.best_rank[~pool.judged])
-    fitting = room - int(pool.judged.sum())
-    depth = DEEPEST if fitting >= len(others) else int(others[fitting])
-    depth = min(max(depth, pool.cutoff), DEEPEST)
-    hard = ~pool.judged & (pool.best_rank < depth)
-    kept = pool.judged | hard
+    others = np.sort(pool.best_rank[~needed])
+    room = int(HARD_SHARE * (limit - pool.smallest))
+    depth = DEEPEST if room >= len(others) else max(1, int(others[room]))
+    kept = needed | (pool.best_rank < depth)
+    hard = int((kept & ~pool.judged).sum())
     rest = np.flatnonzero(~kept)
     size = min(len(rest), limit - int(kept.sum()))
-    drawn = np.random.default_rng(seed).choice(rest, size, replace=False)
-    kept[drawn] = True
+    kept[np.random.default_rng(seed).choice(rest, size, replace=False)] = True
     subset = Subset(
         collection=pool.collection,
         documents=int(kept.sum()),
         of=count,
         judged=int(pool.judged.sum()),
-        hard=int(hard.sum()),
+        hard=hard,
         random=size,
         depth=depth,
         pooled=pool.pooled,
         seed=seed,
     )
     return subset, kept
-
-
-def restricted(run: Run, corpus: Corpus, kept: Bools) -> Run:
-    """A ranking of a part: the ranking of the whole without the other documents."""
-    rows = _rows(run, corpus)
-    stays = (rows >= 0) & kept[rows]
-    before = np.concatenate([[0], np.cumsum(stays)])
-    return Run(
-        run.query_ids, before[run.offsets], run.doc_ids.filter(pa.array(stays)), run.scores[stays]
-    )
 
 
 def part_of(dataset: Dataset, kept: Bools, cache_dir: Path) -> Dataset:
@@ -165,7 +173,3 @@ class _PartReader:
 
     def judgements(self) -> Judgements:
         return self.whole.judgements()
-
-
-def _rows(run: Run, corpus: Corpus) -> Ints:
-    return corpus.rows_of(run.doc_ids.to_pylist())
