@@ -254,6 +254,22 @@ def add_leaderboard(commands: Any) -> None:
         metavar="DIR",
         help="folder or URL of the pages (default: leaderboard)",
     )
+    _shown(board)
+    resampling_options(board)
+    group = board.add_argument_group("places")
+    group.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where collections lie, for texts of queries (default: $BENCH_DATA)",
+    )
+    group.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="of `run` (default: $BENCH_CACHE)"
+    )
+
+
+def _shown(board: argparse.ArgumentParser) -> None:
+    """What a leaderboard shows."""
     board.add_argument(
         "--suite", default="", metavar="NAME", help="only its collections, its mean even as a gap"
     )
@@ -281,15 +297,4 @@ def add_leaderboard(commands: Any) -> None:
         metavar="NAME",
         help="show what was published of other systems, marked as claims: these tables, `cards` "
         "for models of `list models`, or all",
-    )
-    resampling_options(board)
-    group = board.add_argument_group("places")
-    group.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="DIR",
-        help="where collections lie, for texts of queries (default: $BENCH_DATA)",
-    )
-    group.add_argument(
-        "--cache-dir", type=Path, metavar="DIR", help="of `run` (default: $BENCH_CACHE)"
     )

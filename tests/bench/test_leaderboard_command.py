@@ -4,14 +4,25 @@ import argparse
 import csv
 import io
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from bench.__main__ import main
 from bench.commands.leaderboard import leaderboard
 from bench.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, script_data, store
+
+
+@pytest.fixture(autouse=True)
+def settings_of_one_command() -> Iterator[None]:
+    """What a command sets for the libraries of its process is not there for the next test."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture
@@ -125,3 +136,20 @@ def test_a_damaged_record_is_named(results):
     file.write_text('{"schema": 1}')
     with pytest.raises(BenchError, match=r"result\.json is not a result"):
         leaderboard(options(results), results.parent)
+
+
+def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    monkeypatch.chdir(results.parent)
+    words = "leaderboard --format html --pair better worse --changed 1 --published dupmae"
+    assert main([*words.split(), "--resamples", "199", "--quiet"]) == 0
+    assert Path(capsys.readouterr().out.strip()) == Path("leaderboard/index.html")
+    assert Path("leaderboard/pairs/better-worse.html").is_file()
+    data = script_data(Path("leaderboard/data.js"))
+    assert data["published"] is True
+    assert "plots/differences-1.svg" in [plot["file"] for plot in data["plots"]]
+
+
+def test_an_unknown_publication_is_bad_input(results, capsys):
+    assert main(["leaderboard", "--results", str(results), "--published", "nothing"]) == 2
+    assert "no published scores are called 'nothing'" in capsys.readouterr().err
