@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import BenchError
-from bench.places import Place, RemotePath, read_all, replacing
+from bench.places import Place, read_all, replacing
+from bench.remote import RemotePath
 from bench.runs import Run, check_writable, write_run
 from bench.scoring import Scores
 from retrievers.parameters import Parameters

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from bench.errors import BenchError
-from bench.places import Place, RemotePath
+from bench.places import Place
+from bench.remote import RemotePath
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.tables import facts_table
 from retrievers.encoder import Encoder

@@ -15,7 +15,8 @@ import msgspec
 
 from bench.decisions.stored import Stored
 from bench.interchange.claims import Claimed, keep
-from bench.places import Place, RemotePath, replacing
+from bench.places import Place, replacing
+from bench.remote import RemotePath
 from bench.results import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, place
 
 Evaluation = tuple[str, str]  # model, key

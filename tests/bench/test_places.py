@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import BenchError
-from bench.places import RemotePath, files_below, place_of, read_all, replacing
+from bench.places import files_below, place_of, read_all, replacing
+from bench.remote import RemotePath
 from tests.bench import s3_for_tests
 
 
