@@ -32,6 +32,7 @@ from retrievers.encoder import Encoder
 from retrievers.index import FaissIndex, Hits, IndexSpec, import_faiss
 from retrievers.model import Model
 from retrievers.parameters import COUNTING, Parameters, count_parameters
+from retrievers.views import View, Viewed
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 RECALL_DEPTHS = (10, 100, 1000)
@@ -48,6 +49,8 @@ class Options:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
+        view: what is made of the vectors of an encoder that stores every pooling; None for any
+            other encoder.
     """
 
     index: IndexSpec
@@ -55,6 +58,7 @@ class Options:
     measures: tuple[str, ...] | None = None
     device: str = "auto"
     max_memory: int | None = None
+    view: View | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,10 @@ def _search(
     with stages.phase("encode_queries_s"):
         queries = store.queries(encoder, dataset.queries.texts)
     with stages.phase("encode_documents_s"):
-        vectors = _encode(dataset, encoder, store, plan, clock)
+        stored = _encode(dataset, encoder, store, plan, clock)
+    vectors = Viewed(stored, options.view) if options.view else stored
+    if options.view:
+        queries = options.view.queries(queries)
     with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
     recall = _index_recall(hits, truth, depth) if truth else {}
@@ -241,7 +248,7 @@ def _encode(
 
 def _search_vectors(
     dataset: Dataset,
-    vectors: StoredVectors,
+    vectors: StoredVectors | Viewed,
     queries: npt.NDArray[np.float32],
     options: Options,
     depth: int,
@@ -250,7 +257,8 @@ def _search_vectors(
     """Hits, and the exact ones beside them where the index is approximate."""
     ranks, device = dataset.corpus.tie_rank, search_device(options.device)
     budget = options.max_memory or default_budget()
-    plan = plan_search(budget, *vectors.shape, len(queries), depth)
+    held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, Viewed) else 0)
+    plan = plan_search(budget, len(dataset.corpus), held, len(queries), depth)
     exact = _with_bar(
         f"{dataset.name}: search",
         len(dataset.corpus),

@@ -25,7 +25,7 @@ from retrievers.packed import (
     pack,
     pool_packed,
 )
-from retrievers.recipe import Pooling
+from retrievers.recipe import StoredPooling
 
 KERNEL = "torch.nn.attention.varlen"
 FIRST_CAPABILITY = (8, 0)
@@ -100,6 +100,6 @@ class CompiledNetwork:
                 "--dtype float32, which is not compiled",
             ) from error
 
-    def pooled(self, mode: Pooling, batch: PackedBatch) -> Tensor:
+    def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
         """One float32 vector for each text, ``(n, width)``; see ``pool_packed``."""
         return pool_packed(mode, self(batch), batch.cu_seqlens, self._network.pooler)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievers.errors import RetrieverError
-from retrievers.recipe import Pooling
+from retrievers.recipe import EVERY, StoredPooling
 
 Ints = npt.NDArray[np.int64]
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
@@ -206,7 +206,9 @@ def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
     )
 
 
-def pool_packed(mode: Pooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any = None) -> Tensor:
+def pool_packed(
+    mode: StoredPooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any = None
+) -> Tensor:
     """One float32 vector for each text, ``(n, width)``; the modes of ``pooling.pool``.
 
     Raises:
@@ -218,6 +220,8 @@ def pool_packed(mode: Pooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any =
         return pooled.float()
     if mode in ("pooler", "none"):
         raise RetrieverError(f"this model's output cannot be pooled by {mode!r}")
+    if mode == "every":
+        return torch.cat([pool_packed(one, hidden, cu_seqlens) for one in EVERY], dim=1)
     if mode == "cls":
         return hidden[ends[:-1]].float()
     if mode == "last":

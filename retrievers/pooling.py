@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.errors import RetrieverError
-from retrievers.recipe import Pooling
+from retrievers.recipe import EVERY, StoredPooling
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -43,12 +43,13 @@ class LoadedStage:
         return ACTIVATIONS[self.activation](functional.linear(vectors, self.weight, self.bias))
 
 
-def pool(mode: Pooling, hidden: Tensor | None, mask: Tensor, pooled: Tensor | None) -> Tensor:
+def pool(mode: StoredPooling, hidden: Tensor | None, mask: Tensor, pooled: Tensor | None) -> Tensor:
     """One float32 vector for each text, ``(n, width)``.
 
     Args:
         mode: ``cls`` first token, ``mean`` mean of the tokens that are not padding, ``last``
-            last token that is not padding, ``pooler`` the model's own pooled output.
+            last token that is not padding, ``pooler`` the model's own pooled output, ``every``
+            the first three beside each other.
         hidden: last hidden states ``(n, tokens, width)``; None for models that return none.
         mask: 1 for tokens, 0 for padding on the right, ``(n, tokens)``.
         pooled: the model's pooled output ``(n, width)``, or None.
@@ -60,6 +61,8 @@ def pool(mode: Pooling, hidden: Tensor | None, mask: Tensor, pooled: Tensor | No
         return pooled.float()
     if hidden is None or mode in ("pooler", "none"):
         raise RetrieverError(f"this model's output cannot be pooled by {mode!r}")
+    if mode == "every":
+        return torch.cat([pool(one, hidden, mask, pooled) for one in EVERY], dim=1)
     if mode == "cls":
         return hidden[:, 0].float()
     if mode == "last":

@@ -10,6 +10,9 @@ from typing import Literal
 import msgspec
 
 Pooling = Literal["none", "cls", "mean", "last", "pooler"]
+# Poolings that one forward pass serves, in the order in which they are stored.
+EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
+StoredPooling = Pooling | Literal["every"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -56,6 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         checkpoint: Hub id or folder name, with its revision.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
         query_files: the same for the query encoder of an untied model; else empty.
+        pooling: ``every`` stands for those of `EVERY` beside each other, for `retrievers.views`.
         prompts: put before texts, already resolved for a dataset.
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
         segment_ids: whether the second segment of a pair gets token type 1.
@@ -75,7 +79,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     query_revision: str = ""
     files: dict[str, str] = {}
     query_files: dict[str, str] = {}
-    pooling: Pooling = "none"
+    pooling: StoredPooling = "none"
     stages: tuple[Stage, ...] = ()
     normalize: bool = False
     similarity: Similarity = "dot"

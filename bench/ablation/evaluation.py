@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,8 @@ from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from retrievers.index import IndexSpec
 from retrievers.model import Model, open_encoder, resolve_model
-from retrievers.recipe import Dtype, StoreDtype
+from retrievers.recipe import Dtype, Prompts, StoreDtype
+from retrievers.views import View, every_pooling
 
 RESULTS, VECTORS = "results", "vectors"
 
@@ -37,6 +39,9 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         depth: documents per query; None for the collection's.
         index: ``flat`` is exact.
         dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
+        query_prompt, document_prompt: instead of the model's.
+        view: what is made of the vectors after the forward pass, instead of what the model does;
+            evaluations that differ in nothing else share one encoding.
     """
 
     on: tuple[str, ...]
@@ -48,6 +53,9 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     backend: Literal["torch", "onnx", "int8"] | None = None
     max_query_tokens: int | None = None
     max_document_tokens: int | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    view: View | None = None
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,7 @@ class Evaluate:
         """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""
         start = time.perf_counter()
         chosen = _read(settings)
-        found = resolve_model(
-            model,
-            dtype=chosen.dtype,
-            store_dtype=chosen.store_dtype,
-            backend=chosen.backend,
-            max_query_tokens=chosen.max_query_tokens,
-            max_document_tokens=chosen.max_document_tokens,
-        )
+        found = _resolved(model, chosen)
         own = Path(model).name == MODEL
         store = VectorStore(out / VECTORS if own else self.places.cache_dir / VECTORS)
         tokens, parameters = 0, 0
@@ -112,14 +113,41 @@ class Evaluate:
             depth=chosen.depth,
             measures=chosen.measures,
             device=self.places.device,
+            view=chosen.view,
         )
         one = model.for_dataset(dataset.name)
         encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.places.device)
+        if chosen.view:
+            one = replace_field(one, recipe=chosen.view.recipe(one.recipe))
         official = self.places.official(dataset)
         done = evaluate(dataset, one, encoder, store, options, official)
         save(done.result, done.scores, done.run, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0
+
+
+def _resolved(model: str, chosen: Evaluation) -> Model:
+    """The model as it is encoded with: with every pooling where there is a view."""
+    found = resolve_model(
+        model,
+        dtype=chosen.dtype,
+        store_dtype=chosen.store_dtype,
+        backend=chosen.backend,
+        max_query_tokens=chosen.max_query_tokens,
+        max_document_tokens=chosen.max_document_tokens,
+    )
+    recipe = found.recipe
+    if chosen.query_prompt is not None or chosen.document_prompt is not None:
+        query, document = chosen.query_prompt, chosen.document_prompt
+        prompts = Prompts(
+            recipe.prompts.query if query is None else query,
+            recipe.prompts.document if document is None else document,
+        )
+        recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
+    if chosen.view:
+        recipe = every_pooling(recipe)
+        chosen.view.width(recipe.dim)
+    return replace_field(found, recipe=recipe)
 
 
 def _read(table: Mapping[str, Any]) -> Evaluation:

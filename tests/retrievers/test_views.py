@@ -1,0 +1,102 @@
+"""Views: what is made of vectors after the forward pass, against plain encoders and FAISS."""
+
+from dataclasses import replace
+
+import faiss
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievers.errors import RetrieverError
+from retrievers.model import open_encoder, resolve_model
+from retrievers.views import View, Viewed, every_pooling
+
+TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
+
+
+class InMemory:
+    def __init__(self, array):
+        self.array = array
+        self.shape = array.shape
+
+    def tiles(self, rows):
+        for start in range(0, len(self.array), rows):
+            yield start, self.array[start : start + rows]
+
+    def rows(self, wanted):
+        return self.array[wanted]
+
+
+def stored(rows=40, width=16, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, 3 * width)).astype(np.float32)
+
+
+def searched(view, documents, queries):
+    """Inner products of queries and documents as a view has them, read in tiles of 7."""
+    tiles = [tile for _, tile in Viewed(InMemory(documents), view).tiles(7)]
+    return view.queries(queries) @ np.concatenate(tiles).T
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_view_of_every_pooling_is_what_an_encoder_with_that_pooling_gives(pooling, normalize):
+    model = resolve_model("minilm")
+    shared = open_encoder(replace(model, recipe=every_pooling(model.recipe)), "cpu")
+    view = View(pooling=pooling, normalize=normalize)
+    recipe = view.recipe(shared.recipe)
+    own = open_encoder(replace(model, recipe=msgspec.structs.replace(recipe, options={})), "cpu")
+    expected = own.encode_documents([""] * 3, TEXTS)
+    found = view.floats(shared.encode_documents([""] * 3, TEXTS))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert recipe.similarity == ("cos" if normalize else "dot")
+
+
+def test_fewer_dimensions_are_cut_before_vectors_are_scaled():
+    vectors = stored()
+    found = View(pooling="mean", normalize=True, dimensions=5).floats(vectors)
+    cut = vectors[:, 16:21]
+    np.testing.assert_allclose(found, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-6)
+
+
+@given(seed=st.integers(0, 1000), precision=st.sampled_from(["float32", "float16"]))
+def test_euclidean_similarity_ranks_by_distance(seed, precision):
+    documents, queries = stored(30, seed=seed), stored(4, seed=seed + 1)
+    view = View(pooling="cls", normalize=False, similarity="euclidean", precision=precision)
+    held = documents[:, :16].astype(precision).astype(np.float64)
+    distance = np.linalg.norm(queries[:, None, :16].astype(np.float64) - held[None], axis=2)
+    expected = np.take_along_axis(distance, np.argsort(distance, axis=1), 1)
+    order = np.argsort(-searched(view, documents, queries), axis=1)
+    np.testing.assert_allclose(np.take_along_axis(distance, order, 1), expected, atol=1e-5)
+
+
+def test_binary_vectors_are_ranked_by_the_hamming_distance_that_faiss_finds():
+    documents, queries = stored(), stored(5, seed=1)
+    view = View(pooling="last", normalize=False, precision="binary")
+    index = faiss.IndexBinaryFlat(16)
+    index.add(np.packbits(documents[:, 32:] > 0, axis=1))
+    distances, rows = index.search(np.packbits(queries[:, 32:] > 0, axis=1), len(documents))
+    scores = np.take_along_axis(searched(view, documents, queries), rows, 1)
+    np.testing.assert_array_equal(scores, 16 - 2 * distances)
+
+
+def test_int8_vectors_have_256_steps_between_the_ends_of_each_dimension():
+    documents = stored(500)
+    view = View(pooling="cls", normalize=False, precision="int8")
+    found = Viewed(InMemory(documents), view).rows(np.arange(500))
+    true = documents[:, :16]
+    step = (true.max(axis=0) - true.min(axis=0)) / 255
+    assert (np.abs(found - true) <= step * 0.51).all()
+    assert max(len(np.unique(column)) for column in found.T) <= 256
+    assert np.abs(found - true).max() > 0
+
+
+def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
+    with pytest.raises(RetrieverError, match="vectors that have 16"):
+        View(pooling="cls", normalize=True, dimensions=17).floats(stored())
+
+
+def test_models_whose_pooling_cannot_be_chosen_are_refused():
+    with pytest.raises(RetrieverError, match="no transformer"):
+        every_pooling(resolve_model("hashing").recipe)
