@@ -203,6 +203,8 @@ def test_hostile_queries_and_documents_are_text(browser, pair):
 
 
 def test_only_files_beside_the_page_are_read(browser, index, pair):
+    asked_for(browser)  # what earlier pages asked for
+    opened(browser, pair)
     focus(browser, RIGHT)
     note(browser)
     root = index.parent.as_uri()
