@@ -153,8 +153,8 @@ def _past(quick: Quick) -> list[str]:
     if found is None:
         return ["No first look has a full result yet, which would show how they relate."]
     return [
-        f"Of {found.looks:,} first looks with full results here, {found.same_sign:,} had the sign "
-        f"of the full difference, {found.covered:,} an interval that held it; look minus full was "
+        f"First looks with a full result here: {found.looks:,}. Of them {found.same_sign:,} had "
+        f"its sign, {found.covered:,} an interval that held it; look minus full was "
         f"{found.bias:+.4f} on average ({found.lowest:+.4f} to {found.highest:+.4f}).",
         _looks(quick.past[-SHOWN:]),
     ]

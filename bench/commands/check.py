@@ -42,7 +42,7 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     check_out(options.results)
     contender = open_contender(options.checkpoint, options)
     others = _others(options)
-    baseline = open_baseline(options.baseline, others[0][2], options) if options.speed else None
+    baseline = open_baseline(contender, others[0], options) if options.speed else None
     folders = _folders(options, cache_dir)
     weights = _weights(options.on or list(others[0][2]) or _claimed(contender), folders)
     if not weights:
@@ -58,9 +58,9 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
         found = evaluate_all(contender, name, wanted, folders, options, cache_dir)
         against = [_against(one, contender, found, weights, terms) for one in others]
         looks = _earlier_looks(found, others[0][2], options)
+    texts = next((row.name for row in against[0].rows if row.paired), None)
     speed = None
-    if baseline is not None:
-        texts = next(iter(weights))
+    if baseline is not None and texts is not None:
         speed = time_both(contender, baseline, folders.get(texts, texts), options, cache_dir)
     done = conclude(name, against, foreseen, terms, quick=quick, looks=looks, speed=speed)
     _write(done, options)

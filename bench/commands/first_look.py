@@ -238,6 +238,8 @@ def _look_at(
 ) -> tuple[Subset, dict[str, Entry]]:
     """Entries by role on a part of one collection; the candidate's role is empty."""
     subset, kept = choose(part.pool, limit, looker.options.seed)
+    if subset.documents == subset.of:
+        print(f"{subset.collection}: all of it fits; leave --quick out", file=sys.stderr)
     smaller = part_of(part.dataset, kept, looker.cache_dir)
     entries: dict[str, Entry] = {}
     try:

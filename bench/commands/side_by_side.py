@@ -10,7 +10,6 @@ from bench.decisions.pace import Allowed, SpeedCheck, compare_speed
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import Stored
 from bench.errors import BenchError
-from datasets_cfg.dataset import Dataset
 from retrievers.encoder import Encoder
 from retrievers.errors import RetrieverError
 from retrievers.model import Model, open_encoder, resolve_model
@@ -18,19 +17,25 @@ from retrievers.recipe import Recipe
 from retrievers.st_folder import is_st_folder
 
 
-def open_baseline(name: str, stored: Mapping[str, Stored], options: argparse.Namespace) -> Encoder:
-    """The encoder behind stored results.
+def open_baseline(
+    contender: Contender, other: tuple[str, str, Mapping[str, Stored]], options: argparse.Namespace
+) -> Encoder:
+    """The encoder behind the baseline's stored results, its weights loaded.
 
     Raises:
-        BenchError: they are no model's, it cannot be run here, or it is another one by now.
+        BenchError: one of the two has no encoder, or the baseline cannot be run here, or is
+            another model by now.
+        RetrieverError: its weights cannot be loaded.
     """
+    _, name, stored = other
+    if contender.encoder is None:
+        raise _nothing_to_time(contender.model.card.name, "a model without vectors")
     if not stored:
-        raise BenchError(f"--speed runs the baseline, and {name} is no model", "leave --speed out")
+        raise _nothing_to_time(name, "no model")
     collection, first = next(iter(stored.items()))
     recipe = first.result.recipe
     if recipe is None or recipe.kind == "bm25":
-        what = "a run file" if recipe is None else "a model without vectors"
-        raise BenchError(f"--speed times encoders, and {name} is {what}", "leave --speed out")
+        raise _nothing_to_time(name, "a model without vectors" if recipe else "a run file")
     model = _resolve(first.result.model, recipe, options)
     if model.recipe.for_dataset(collection).fingerprint != first.result.fingerprint:
         raise BenchError(
@@ -38,7 +43,13 @@ def open_baseline(name: str, stored: Mapping[str, Stored], options: argparse.Nam
             f"results in {first.folder}: weights or recipe differ",
             "name the baseline's own checkpoint with --baseline-model, or leave --speed out",
         )
-    return open_encoder(model, options.device)
+    encoder = open_encoder(model, options.device)
+    encoder.encode_queries(["loads the weights"])
+    return encoder
+
+
+def _nothing_to_time(name: str, what: str) -> BenchError:
+    return BenchError(f"--speed times encoders, and {name} is {what}", "leave --speed out")
 
 
 def _resolve(name: str, recipe: Recipe, options: argparse.Namespace) -> Model:
@@ -71,10 +82,10 @@ def time_both(
     cache_dir: Path,
 ) -> SpeedCheck:
     """Candidate and baseline by turns, over texts of a collection."""
-    candidate = contender.on(collection).encoder
+    dataset = open_named(collection, options, cache_dir)
+    candidate = contender.on(dataset.name).encoder
     if candidate is None:
-        raise BenchError(f"{contender.model.card.name} makes no vectors: there is nothing to time")
-    dataset: Dataset = open_named(collection, options, cache_dir)
+        raise _nothing_to_time(contender.model.card.name, "a model without vectors")
     allowed = Allowed(
         options.slower,
         options.speed_time,
@@ -82,4 +93,4 @@ def time_both(
         Resampling(options.resamples, options.seed),
     )
     print(f"speed: both models by turns, about {options.speed_time:.0f} s", file=sys.stderr)
-    return compare_speed(candidate, baseline.for_dataset(collection), dataset, allowed)
+    return compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, allowed)

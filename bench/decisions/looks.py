@@ -145,8 +145,9 @@ def _write(path: Place, look: Look) -> None:
 
 
 def relation(past: Sequence[Look]) -> Relation | None:
-    """How looks with full results related to them."""
-    pairs = [(look, look.full) for look in past if look.full is not None]
+    """How looks at real parts related to their full results."""
+    parts = [look for look in past if look.documents < look.of]
+    pairs = [(look, look.full) for look in parts if look.full is not None]
     if not pairs:
         return None
     errors = [look.difference - full for look, full in pairs]

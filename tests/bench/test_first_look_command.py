@@ -83,7 +83,8 @@ def test_a_clear_loss_shows_at_first_look_and_is_related_to_the_full_check(known
     assert earlier["difference"] == pytest.approx(seen)
     assert earlier["full"] == pytest.approx(full["against"][0]["rows"][0]["paired"]["difference"])
     again = json.loads(check(known, folder, *options, "--quick", "--json").stdout)
-    assert again["quick"]["relation"]["looks"] == 1
+    assert [one["full"] for one in again["quick"]["past"]] == [earlier["full"]]
+    assert again["quick"]["relation"] is None  # a look at the whole relates to nothing
 
 
 def test_the_baseline_scores_on_the_part_what_it_would_score_there(known, folder):

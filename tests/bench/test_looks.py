@@ -104,3 +104,9 @@ def test_relation_counts_signs_and_intervals():
     assert found.bias == pytest.approx(0.05 / 3)
     assert (found.lowest, found.highest) == pytest.approx((0.01, 0.02))
     assert relation([]) is None
+
+
+def test_a_look_at_a_whole_collection_is_no_relation():
+    whole = msgspec.structs.replace(LOOK, documents=100, full=LOOK.difference)
+    assert relation([whole]) is None
+    assert relation([whole, msgspec.structs.replace(LOOK, full=0.01)]).looks == 1
