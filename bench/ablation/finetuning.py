@@ -33,7 +33,7 @@ class Finetune:
 
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on`` and ``split``."""
-        own, changes = split_off(table, "finetune", preset=True)
+        own, changes = split_off(table, "finetune")
         base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = from_table({**merged(base, changes), **words}, "[finetune]")

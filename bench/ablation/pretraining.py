@@ -10,14 +10,17 @@ from bench.ablation.grid import Table
 from bench.ablation.places import Places
 from bench.ablation.settings import merged, split_off
 from bench.ablation.stages import MODEL, Cost
+from bench.ablation.truncated import start_of
+from bench.errors import BenchError
 from bench.training import pretrain_on
 from datasets_cfg.catalogue import expand
 from retrievers.model import resolve_model
 from retrievers.parameters import count_parameters
-from retrievers.training.preset import from_table, load_preset, to_table
+from retrievers.training.preset import Pretraining, from_table, load_preset, to_table
 
 REHEARSED = 2  # steps
 CURVES = "losses.jsonl"
+OWN = ("on", "first_layers")  # settings that are not the preset's
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,16 @@ class Pretrain:
     places: Places
 
     def settle(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, and ``on``."""
-        own, changes = split_off(table, "pretrain", preset=True)
+        """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
+        own, changes = split_off(table, "pretrain")
+        layers = changes.pop("first_layers", None)
         base = to_table(load_preset(own["preset"])) if "preset" in own else {}
         # A title and a source say nothing about what is trained.
         words = {"title": "pre-trained in an ablation", "source": ""}
         preset = from_table({**merged(base, changes), **words}, "[pretrain]")
         expand(own["on"])
-        return {"on": list(own["on"]), **to_table(preset)}
+        _check_layers(layers, preset)
+        return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
 
     def seeded(self, settings: Table, seed: int) -> Table:
         """The seed is of weights, masks and the order of the texts."""
@@ -43,12 +48,13 @@ class Pretrain:
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
         corpora = {one.name: one.corpus.sha256 for one in self.places.open(settings["on"])}
-        return {**corpora, **_hashes_of(settings["start"])}
+        return {**corpora, **_hashes_of(settings["start"])}  # truncation is in the settings
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
-        preset = {key: value for key, value in settings.items() if key != "on"}
+        preset = {key: value for key, value in settings.items() if key not in OWN}
+        preset["start"] = start_of(settings, self.places.cache_dir)
         pretrain_on(
             from_table(preset, "[pretrain]"),
             self.places.open(settings["on"]),
@@ -61,6 +67,15 @@ class Pretrain:
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps."""
         return merged(settings, {"steps": REHEARSED})
+
+
+def _check_layers(layers: object, preset: Pretraining) -> None:
+    if layers is None:
+        return
+    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+        raise BenchError(f"[pretrain] first_layers is {layers!r}", "a whole number from 1")
+    if not preset.start.model:
+        raise BenchError("[pretrain] first_layers is of start.model, and a new model is trained")
 
 
 def _hashes_of(start: Mapping[str, Any]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" not in new or old.get("name") == new["name"]
 
 
-def split_off(table: Mapping[str, Any], stage: str, *, preset: bool) -> tuple[Table, Table]:
+def split_off(table: Mapping[str, Any], stage: str) -> tuple[Table, Table]:
     """What belongs to the harness (``preset``, ``on``, ``split``), and the rest.
 
     Raises:
@@ -41,6 +41,6 @@ def split_off(table: Mapping[str, Any], stage: str, *, preset: bool) -> tuple[Ta
     on = own.get("on")
     if not isinstance(on, Sequence) or isinstance(on, str) or not on:
         raise BenchError(f"[{stage}] needs on, a list of collections", 'on = ["beir/nfcorpus"]')
-    if preset and "preset" not in own and "title" not in rest:
+    if "preset" not in own and "title" not in rest:
         raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
     return own, rest
