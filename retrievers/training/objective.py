@@ -68,6 +68,7 @@ OBJECTIVES = {
     "dupmae": "retrievers.training.dupmae:DupMAE",
     "condenser": "retrievers.training.condenser:Condenser",
     "cocondenser": "retrievers.training.cocondenser:CoCondenser",
+    "seed": "retrievers.training.seed:SEED",
     "simcse": "retrievers.training.simcse:SimCSE",
     "ict": "retrievers.training.ict:ICT",
 }

@@ -21,6 +21,7 @@ PREDICTING: dict[str, dict[str, Any]] = {
     "condenser": {"objective": {"name": "condenser"}, **FASTER},
     "cocondenser": {"objective": {"name": "cocondenser", "sub_batch": 8}, **FASTER},
     "dupmae": {"objective": {"name": "dupmae"}, **FASTER},
+    "seed": {"objective": {"name": "seed"}, **FASTER},
 }
 CONTRASTING: dict[str, dict[str, Any]] = {
     "simcse": {"name": "simcse", "temperature": 0.05},
