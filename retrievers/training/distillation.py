@@ -19,6 +19,7 @@ from retrievers.loading import LOAD_ERRORS, load_tokenizer
 from retrievers.training.collate import Floats, Pool
 from retrievers.training.examples import Documents, Ints, TrainingSet
 from retrievers.training.finetune_preset import Teacher
+from retrievers.training.processes import wait_for
 from retrievers.transformer import join
 
 BLOCK = 256  # queries whose scores are kept at a time
@@ -131,6 +132,7 @@ def scored(
         counts = [len(examples.positives[query]) for query in queries]
         filled = [pool[query][pool[query] >= 0] for query in queries]
         path = folder / f"{start:09}.npy"
+        wait_for(path)
         if not path.is_file():
             found = _predict(teacher, examples, queries, filled, batch_size)
             unfinished = path.with_suffix(".unfinished.npy")

@@ -21,6 +21,7 @@ from retrievers.training.examples import TrainingSet
 from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
 from retrievers.training.order import check_batch
+from retrievers.training.processes import is_first
 from retrievers.training.student import finished_card, import_trainer
 
 CURVE_FILE = "losses.jsonl"
@@ -123,7 +124,8 @@ def finetune(
         seconds=seconds,
         resumed_at=resumed_at,
     )
-    (out / TRAINED_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(trained)))
+    if is_first():
+        (out / TRAINED_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(trained)))
     return trained
 
 
@@ -131,6 +133,8 @@ def _earlier(job: Job, out: Path) -> Finetuned | None:
     """The same training where it is finished; what another one began is refused."""
     path, asked = out / TRAINING_FILE, msgspec.json.encode(job)
     if not path.exists():
+        if not is_first():
+            return None
         if out.exists() and any(out.iterdir()):
             raise RetrieverError(f"{out} holds something else", "name another folder")
         out.mkdir(parents=True, exist_ok=True)

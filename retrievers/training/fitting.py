@@ -96,6 +96,8 @@ class Fit:
             use_cpu=self.device == "cpu",
             dataloader_pin_memory=torch.cuda.is_available() and self.device != "cpu",
             batch_sampler=_in_order,
+            # An encoder's pooler may be unused; a cross-encoder has no part that is.
+            ddp_find_unused_parameters=kind is SentenceTransformerTrainingArguments,
         )
         # Several GPUs are for `accelerate launch`; one process would split each batch.
         found._n_gpu = min(found.n_gpu, 1)

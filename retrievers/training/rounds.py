@@ -26,6 +26,7 @@ from retrievers.training.losses import loss_of
 from retrievers.training.negatives import Mine, Mining, Source, merged, mine_source
 from retrievers.training.order import order_of
 from retrievers.training.pretrain import world_size
+from retrievers.training.processes import is_first, wait_for
 from retrievers.training.saved import save_checkpoint
 from retrievers.training.student import network_of, student, tokenizer_of, training_recipe
 from retrievers.training.teaching import taught
@@ -77,8 +78,10 @@ def train_round(task: Task, mining: Mining, miner: Model, folder: Path, name: st
     trained = _Trained(task, mining, examples, folder, steps)
     resumed_at = step_of(last_checkpoint(folder / CHECKPOINTS))
     seconds = trained.train(pool, task.say(name))
-    save_checkpoint(network_of(trained.model), tokenizer_of(trained.model), folder, task.card)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    if is_first():
+        save_checkpoint(network_of(trained.model), tokenizer_of(trained.model), folder, task.card)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    wait_for(folder / CARD_FILE)
     return Done(steps, len(examples), seconds, resumed_at)
 
 
@@ -119,6 +122,7 @@ def _mined(
 ) -> Ints:
     """Negatives of a source as they were at a step; kept in the folder."""
     path = folder / NEGATIVES / (f"{source}-{step:08}.npy" if source == "model" else "bm25.npy")
+    wait_for(path)
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
         rows = mine_source(mine, model, examples, mining, source)
@@ -208,6 +212,7 @@ class _Trained:
             raise ValueError("negatives are refreshed by a search")
         place = self.folder / REFRESHED
         path = self.folder / NEGATIVES / f"model-{step:08}.npy"
+        wait_for(path)
         if not path.is_file():
             if checkpoint is None or step_of(checkpoint) != step:
                 raise RetrieverError(f"{path} is missing, and so is the checkpoint to make it anew")

@@ -15,6 +15,7 @@ from retrievers.training.distillation import Pairs, cross_encoder, pairs_of, sco
 from retrievers.training.examples import Ints, TrainingSet
 from retrievers.training.finetune_preset import Teacher
 from retrievers.training.fitting import CHECKPOINTS, Fit, RerankerTrainer, fit
+from retrievers.training.processes import is_first, wait_for
 from retrievers.training.start import find_checkpoint
 
 TRAINED = "complete"  # empty file in the folder of a teacher that is whole
@@ -79,10 +80,12 @@ def open_teacher(
         start = _start(settings, student)
         teacher = cross_encoder(start, settings.max_tokens, trained=False, seed=seed)
         _train(teacher, settings, examples, rows, folder, seed, device, say)
-        teacher.model.save_pretrained(str(folder), safe_serialization=True)
-        teacher.tokenizer.save_pretrained(str(folder))
-        (folder / TRAINED).touch()
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        if is_first():
+            teacher.model.save_pretrained(str(folder), safe_serialization=True)
+            teacher.tokenizer.save_pretrained(str(folder))
+            (folder / TRAINED).touch()
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        wait_for(folder / TRAINED)
     return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
 
 
