@@ -8,10 +8,10 @@ to say token x_t it has the k tokens before it and h_0, the encoder's last hidde
     L_dec = − 1/N Σ_t log P(x_t | x_{t−k} … x_{t−1}, h_0)      mean over the ordinary tokens
     L     = L_enc + L_dec                L_enc: masked language modelling, as in `mlm`
 
-Each of the decoder's layers attends to h_0 and to k places: that of x_{t−1}, from which x_t is said,
+Each layer of the decoder attends to h_0 and to k places: that of x_{t−1}, from which x_t is said,
 and those before it. With more than one layer a little of still earlier tokens comes through, as in
-the authors' code, which may also give h_0 an attention of its own; here it has none. Embeddings and
-head are the encoder's. The decoder is dropped.
+the authors' code, which may also give h_0 an attention of its own; here it has none. Embeddings
+and head are the encoder's. The decoder is dropped.
 
 Defaults: 3 layers, k = 2 (the other checkpoint of the authors: 1 layer, k = 8), 15 % of the tokens
 masked, both losses with equal weights.
