@@ -7,6 +7,7 @@ import pytest
 
 from bench.decisions.looks import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
 from bench.decisions.looks import remember as write_down
+from bench.places import place_of
 from bench.results import Protocol
 
 PROTOCOL = Protocol(
@@ -47,17 +48,23 @@ def stored(fingerprint: str, value: float, protocol: Protocol = PROTOCOL, index:
     return SimpleNamespace(collection=protocol.collection, result=result)
 
 
-def test_a_look_waits_until_both_full_results_are_there(tmp_path):
-    write_down(tmp_path, [LOOK])
-    assert complete(tmp_path, lambda: [stored("a", 0.5)]) == []
-    (found,) = complete(tmp_path, lambda: [stored("a", 0.5), stored("b", 0.48)])
+@pytest.fixture(params=["folder", "object store"])
+def results(request, tmp_path):
+    """A place of results."""
+    return tmp_path if request.param == "folder" else place_of(f"memory://bucket{tmp_path}")
+
+
+def test_a_look_waits_until_both_full_results_are_there(results):
+    write_down(results, [LOOK])
+    assert complete(results, lambda: [stored("a", 0.5)]) == []
+    (found,) = complete(results, lambda: [stored("a", 0.5), stored("b", 0.48)])
     assert found.full == pytest.approx(0.02)
 
 
-def test_a_pair_stays_when_its_results_are_gone_and_they_are_not_read_again(tmp_path):
-    write_down(tmp_path, [LOOK])
-    complete(tmp_path, lambda: [stored("a", 0.5), stored("b", 0.48)])
-    (found,) = complete(tmp_path, lambda: pytest.fail("nothing waits"))
+def test_a_pair_stays_when_its_results_are_gone_and_they_are_not_read_again(results):
+    write_down(results, [LOOK])
+    complete(results, lambda: [stored("a", 0.5), stored("b", 0.48)])
+    (found,) = complete(results, lambda: pytest.fail("nothing waits"))
     assert found.full == pytest.approx(0.02)
 
 
