@@ -68,11 +68,21 @@ def score_table(report: Report, name: str) -> str:
                "95 % interval", "p (Holm)", "verdict", "detectable"]  # fmt: skip
     headers += [f"{key}, published" for key in others]
     cells = [
-        [row.name, row.change, *_figures(row, row.at(name))]
+        [row.name, row.change or _values(report, row.name), *_figures(row, row.at(name))]
         + [_score(row.published.get(key)) for key in others]
         for row in report.rows
     ]
     return _table(headers, cells)
+
+
+def _values(report: Report, name: str) -> str:
+    """The values that a row has along the axes: what the reference is."""
+    return ", ".join(
+        f"{axis.title} {point.label}"
+        for axis in report.axes
+        for point in axis.points
+        if point.row == name
+    )
 
 
 def _figures(row: RowFound, on: OnCollection | None) -> list[str]:
@@ -108,12 +118,7 @@ def _said(report: Report, name: str) -> Iterator[str]:
     if open_rows:
         names = ", ".join(f"{row.name}{_scope(on)}" for row, on in open_rows)
         found = [value for _, on in open_rows if (value := _detectable(on)) is not None]
-        reach = (
-            f"; a difference of {min(found):.4f} to {max(found):.4f} would have been found 80 "
-            "times in 100"
-            if found
-            else ""
-        )
+        reach = f"; found 80 times in 100 would be {_range(found)}" if found else ""
         yield f"Could not be separated from the row they are against: {names}{reach}."
     for row in report.rows:
         on = row.at(name)
@@ -121,6 +126,11 @@ def _said(report: Report, name: str) -> Iterator[str]:
             yield f"{row.name}: no cell is finished."
         elif row.against and not on.verdict:
             yield f"{row.name}: shares no finished seed with {row.against}."
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    return f"a true difference of {low}" + (f" to {high}" if high != low else "")
 
 
 def _scope(on: OnCollection) -> str:
