@@ -99,7 +99,6 @@ def evaluate(
     run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
     with stages.phase("score_s"):
         scores, standing = score_run(dataset, run, names, depth)
-    busy = clock.since(earlier)
     result = Result(
         model=model.card.name,
         main_measure=names[0],
@@ -115,12 +114,7 @@ def evaluate(
         recipe=model.recipe,
         fingerprint=model.recipe.fingerprint,
         preflight=searched.preflight,
-        timings=Timings(
-            encoded_documents=searched.encoded,
-            encoded_tokens=busy.counts.get("tokens", 0),
-            busy_s=busy.seconds,
-            **stages.seconds,
-        ),
+        timings=_timings(searched, stages, clock.since(earlier)),
         conditions=conditions_here(options.device),
         parameters=parameters,
         **msgspec.structs.asdict(standing),
@@ -136,6 +130,15 @@ class _Searched:
     recall: dict[str, float]
     encoded: int = 0
     preflight: dict[str, Any] = field(default_factory=dict)
+
+
+def _timings(searched: _Searched, stages: Clock, busy: Clock) -> Timings:
+    return Timings(
+        encoded_documents=searched.encoded,
+        encoded_tokens=busy.counts.get("tokens", 0),
+        busy_s=busy.seconds,
+        **stages.seconds,
+    )
 
 
 def _search(
