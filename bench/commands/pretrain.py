@@ -108,7 +108,7 @@ def _report(trained: Trained, options: argparse.Namespace) -> None:
         pictures = [str(path) for path in draw_losses(curve, options.out / "losses")]
     except ImportError:
         pictures = []
-        print("note: no picture of the losses: pip install matplotlib", file=sys.stderr)
+        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
     if options.json:
         losses = {"first": curve[0], "last": curve[-1]}
         print_json({**msgspec.structs.asdict(trained), "losses": losses, "pictures": pictures})

@@ -4,6 +4,7 @@ A training that was killed goes on from its last checkpoint when the same call i
 reads what it would have read; one that is finished is not repeated.
 """
 
+import importlib
 import math
 import os
 import shutil
@@ -11,9 +12,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import nn
 
@@ -65,57 +66,137 @@ def pretrain(
         progress: called after each step, in the first process.
 
     Raises:
-        RetrieverError: no texts, a start that cannot be loaded, an ``out`` that holds another
-            training, not enough memory, or a loss that is not a number.
+        RetrieverError: no texts, a package that is not installed, a start that cannot be loaded,
+            an ``out`` that holds another training, not enough memory, or a loss that is not a
+            number.
     """
     if not len(texts):
         raise RetrieverError("there are no texts to train on")
+    check_packages()
     started = open_start(preset.start, preset.seed)
     check_length(preset, started)
-    places_a_step = preset.batch_size * preset.accumulate * world_size()
-    steps = steps_of(preset, len(texts), places_a_step)
-    training = Training(
+    job = _Job(preset, started, _training(preset, started, texts, trained_on), out)
+    steps = job.training.steps
+    arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
+    with arguments.main_process_first():  # one process clears up, the others find it done
+        begun = last_checkpoint(out / CHECKPOINTS)
+        finished = claim(out, job.training, begun is not None)
+    if finished:
+        return finished
+    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
+    stream = Stream(texts, steps * places_a_step(preset), preset.seed)
+    trainer = StreamTrainer(job.module(), arguments, stream, collate)
+    return job.train(trainer, begun, progress)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One training, and where it goes."""
+
+    preset: Pretraining
+    started: Started
+    training: Training
+    out: Path
+
+    def module(self) -> nn.Module:
+        """The objective's module with the heads of the start, where it has any."""
+        encoder = self.started.encoder.encoder
+        torch.manual_seed(self.preset.seed)
+        module = self.preset.objective.heads(self.started.encoder)
+        if self.started.folder is not None:
+            load_heads(module, encoder, self.started.folder, self.preset.objective)
+        if self.preset.gradient_checkpointing:
+            encoder.gradient_checkpointing_enable({"use_reentrant": False})
+        return module
+
+    def train(
+        self,
+        trainer: StreamTrainer,
+        begun: Path | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Trained:
+        """Train to the end, from a checkpoint where there is one, and write the folder."""
+        curve, start = self.out / CURVE_FILE, time.perf_counter()
+        if trainer.is_world_process_zero():
+            cut_curve(curve, step_of(begun) if begun else 0)
+        trainer.add_callback(Watch(trainer, curve, progress))
+        with self._rescuing(trainer.model), explained(self.preset), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
+            trainer.train(resume_from_checkpoint=str(begun) if begun else None)
+        trained = Trained(
+            folder=str(self.out),
+            objective=self.preset.objective.name,
+            steps=self.training.steps,
+            texts_read=self.training.steps * places_a_step(self.preset),
+            seconds=time.perf_counter() - start,
+            resumed_at=step_of(begun) if begun else 0,
+        )
+        if trainer.is_world_process_zero():
+            write_trained(self.out, trained)
+            self._save(trainer.model, self.out, self.training.steps)
+            # Only now: a training that is resumed needs them.
+            shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
+        return trained
+
+    @contextmanager
+    def _rescuing(self, module: nn.Module) -> Iterator[None]:
+        """Where training diverges, make a model of the last checkpoint, which is good."""
+        try:
+            yield
+        except DivergedError as error:
+            kept = last_checkpoint(self.out / CHECKPOINTS)
+            if kept is None:
+                raise
+            load_weights(module, kept)
+            self._save(module, self.out / GOOD, step_of(kept))
+            slower = self.preset.optimizer.lr / 10
+            raise RetrieverError(
+                f"{error}; the model of step {step_of(kept)} is kept in {self.out / GOOD}",
+                f"go on from it more slowly: --start {self.out / GOOD} --lr {slower:g} "
+                "--out ANOTHER",
+            ) from error
+
+    def _save(self, module: nn.Module, folder: Path, steps: int) -> None:
+        encoder = self.started.encoder.encoder
+        save_heads(module, encoder, folder, self.preset.objective)
+        card = card_of(self.preset, steps, self.training.trained_on)
+        save_checkpoint(encoder, self.started.tokenizer, folder, card)
+
+
+def _training(
+    preset: Pretraining, started: Started, texts: Sequence[str], trained_on: tuple[str, ...]
+) -> Training:
+    return Training(
         preset=to_table(preset),
-        steps=steps,
+        steps=steps_of(preset, len(texts), places_a_step(preset)),
         texts=len(texts),
         sample=sample_of(texts),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
     )
-    arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
-    with arguments.main_process_first():  # one process clears up, the others find it done
-        begun = last_checkpoint(out / CHECKPOINTS)
-        finished = claim(out, training, begun is not None)
-    if finished:
-        return finished
-    module = _module(preset, started)
-    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    stream = Stream(texts, steps * places_a_step, preset.seed)
-    trainer = StreamTrainer(module, arguments, stream, collate)
-    resumed_at = step_of(begun) if begun else 0
-    start = time.perf_counter()
+
+
+def check_packages() -> None:
+    """Refuse to begin without what the Hugging Face Trainer needs."""
     try:
-        _train(trainer, begun, preset, out, progress)
-    except DivergedError as error:
-        raise _rescued(error, module, started, preset, training, out) from error
-    trained = Trained(
-        folder=str(out),
-        objective=preset.objective.name,
-        steps=steps,
-        texts_read=len(stream),
-        seconds=time.perf_counter() - start,
-        resumed_at=resumed_at,
-    )
-    if trainer.is_world_process_zero():
-        _finish(module, started, preset, training, trained, out)
-    return trained
+        importlib.import_module("accelerate")
+    except ImportError as error:
+        raise RetrieverError(
+            f"pre-training needs a package that cannot be imported: {error}",
+            "pip install 'retrieval-bench[train]'",
+        ) from error
 
 
-def steps_of(preset: Pretraining, texts: int, places_a_step: int) -> int:
+def steps_of(preset: Pretraining, texts: int, texts_a_step: int) -> int:
     """Steps of a training on so many texts."""
     if preset.steps is not None:
         return preset.steps
-    return max(1, math.ceil((preset.epochs or 0) * texts / places_a_step))
+    return max(1, math.ceil((preset.epochs or 0) * texts / texts_a_step))
+
+
+def places_a_step(preset: Pretraining) -> int:
+    """Texts that all processes read together in a step."""
+    return preset.batch_size * preset.accumulate * world_size()
 
 
 def world_size() -> int:
@@ -131,56 +212,6 @@ def check_length(preset: Pretraining, started: Started) -> None:
             f"{started.max_tokens}",
             f"use max_tokens = {started.max_tokens}",
         )
-
-
-def _module(preset: Pretraining, started: Started) -> nn.Module:
-    """The objective's module with the heads of the start, where it has any."""
-    torch.manual_seed(preset.seed)
-    module = preset.objective.heads(started.encoder)
-    if started.folder is not None:
-        load_heads(module, started.encoder.encoder, started.folder, preset.objective)
-    if preset.gradient_checkpointing:
-        started.encoder.encoder.gradient_checkpointing_enable({"use_reentrant": False})
-    return module
-
-
-def _train(
-    trainer: StreamTrainer,
-    begun: Path | None,
-    preset: Pretraining,
-    out: Path,
-    progress: Callable[[Progress], None] | None,
-) -> None:
-    """Train to the end, from a checkpoint where there is one."""
-    if trainer.is_world_process_zero():
-        cut_curve(out / CURVE_FILE, step_of(begun) if begun else 0)
-    trainer.add_callback(Watch(trainer, out / CURVE_FILE, progress))
-    with explained(preset), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
-        trainer.train(resume_from_checkpoint=str(begun) if begun else None)
-
-
-def _rescued(
-    error: RetrieverError,
-    module: nn.Module,
-    started: Started,
-    preset: Pretraining,
-    training: Training,
-    out: Path,
-) -> RetrieverError:
-    """Make a model of the last checkpoint, which is good, and say so."""
-    kept = last_checkpoint(out / CHECKPOINTS)
-    if kept is None:
-        return error
-    load_weights(module, kept)
-    good = out / GOOD
-    training = msgspec.structs.replace(training, steps=step_of(kept))
-    _save(module, started, preset, training, good)
-    return RetrieverError(
-        f"{error}; the model of step {training.steps} is kept in {good}",
-        f"go on from it more slowly: --start {good} --lr {preset.optimizer.lr / 10:g} "
-        "--out ANOTHER",
-    )
 
 
 @contextmanager
@@ -216,38 +247,16 @@ def _lacks_memory(error: RuntimeError) -> bool:
     return any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
-def _finish(
-    module: nn.Module,
-    started: Started,
-    preset: Pretraining,
-    training: Training,
-    trained: Trained,
-    out: Path,
-) -> None:
-    """Write the folder; only then let go of what a resumed training would need."""
-    write_trained(out, trained)
-    _save(module, started, preset, training, out)
-    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-
-
-def _save(
-    module: nn.Module, started: Started, preset: Pretraining, training: Training, out: Path
-) -> None:
-    encoder = started.encoder.encoder
-    save_heads(module, encoder, out, preset.objective)
-    save_checkpoint(encoder, started.tokenizer, out, card_of(preset, training, out))
-
-
-def card_of(preset: Pretraining, training: Training, out: Path) -> Card:
+def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
     """The card of the finished checkpoint: ``[CLS]`` vectors, compared by inner product."""
     return Card(
-        name=out.name,
-        title=f"{preset.title}, {training.steps:,} steps",
+        name="card",
+        title=f"{preset.title}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
         max_query_tokens=preset.max_tokens,
         max_document_tokens=preset.max_tokens,
-        trained_on=training.trained_on,
+        trained_on=trained_on,
         warning="pre-trained only: not trained to retrieve, so zero-shot scores say little; "
         "fine-tune it first",
     )

@@ -256,6 +256,13 @@ def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, messa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_package_says_what_to_install(start, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # as if it were not installed
+    with pytest.raises(RetrieverError, match="accelerate") as caught:
+        train(small.preset(start), tmp_path)
+    assert caught.value.hint == "pip install 'retrieval-bench[train]'"
+
+
 def test_no_texts_are_refused(start, tmp_path):
     with pytest.raises(RetrieverError, match="no texts"):
         pretrain(small.preset(start), [], tmp_path)
