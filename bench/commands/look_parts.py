@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.commands.candidate import evaluate_here
 from bench.commands.common import Contender, is_official, open_contender, open_named
+from bench.decisions.against import check_protocol
 from bench.decisions.panels import protocol_differences
 from bench.decisions.stored import Stored, find_results
 from bench.decisions.subset import DEEPEST, Pool, pool_of
@@ -78,6 +79,8 @@ def parts_of(
         protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
         measures, cutoff = _measures(dataset, options)
         roles = {role: stored[name] for role, _, stored in others}
+        for _, other, stored in others:
+            check_protocol(name, other, protocol, stored[name].result.protocol)
         runs = _pooled(dataset, protocol, roles, known, looker)
         encoder = looker.encoder.for_dataset(name)
         missing = looker.store.plan(encoder, dataset.corpus).missing_rows
@@ -139,8 +142,9 @@ def _pooled(
             f"{dataset.name} besides the candidate; there is {has}",
             f"python -m bench run {dataset.name} --model ANOTHER, or leave --quick out",
         )
-    chosen = [*(lexical[:1] or [_run_bm25(dataset, protocol, looker)]), *models[:MOST_POOLED]]
-    return {_name(one): one.run() for one in chosen}
+    lexical = lexical[:1] or [_run_bm25(dataset, protocol, looker)]
+    chosen = [*lexical, *roles.values(), *models[:MOST_POOLED]]
+    return {name: one.run() for name, one in {_name(one): one for one in chosen}.items()}
 
 
 def _name(one: Stored) -> str:

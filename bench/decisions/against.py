@@ -13,6 +13,7 @@ from bench.decisions.skew import Studentised, mean_of, p_of_loss, studentise
 from bench.decisions.statistics import Differences, Paired, holm, paired
 from bench.decisions.verdicts import Decision, Evidence, Loss, decide
 from bench.errors import BenchError
+from bench.results import Protocol
 from bench.runs import Run
 
 
@@ -83,7 +84,7 @@ def _panels(
     panels: dict[str, Panel] = {}
     gaps: dict[str, str] = {}
     for one in collections:
-        _check_protocol(one, name, candidate[one], baseline[one])
+        check_protocol(one, name, candidate[one].protocol, baseline[one].protocol)
         panel = panel_of(one, entrants, Choices(terms.measure, resampling=terms.resampling))
         if panel.gaps:
             gaps[one] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
@@ -171,8 +172,13 @@ def _loss_of_mean(row: Row) -> Loss | None:
     return Loss("the mean", row.paired.difference, max(p, row.p_skew), p)
 
 
-def _check_protocol(collection: str, name: str, a: Entry, b: Entry) -> None:
-    if found := protocol_differences(a.protocol, b.protocol):
+def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None:
+    """Refuse to compare the candidate (a) with results of another protocol.
+
+    Raises:
+        BenchError: what differs.
+    """
+    if found := protocol_differences(a, b):
         fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in found)
         raise BenchError(
             f"the candidate and {name} were evaluated under different protocols on "

@@ -64,6 +64,13 @@ def test_a_first_look_never_passes_even_a_model_that_is_the_same(known, folder):
     done = check(known, folder, card(known, "old", 64), "--baseline", "old", "--quick")
     assert done.code == ExitCode.INCONCLUSIVE, done.stderr
     assert "favour the candidate" in done.stdout
+    assert "+0.0000" in done.stdout
+
+
+def test_a_first_look_compares_under_one_protocol_only(known, folder):
+    done = check(known, folder, card(known, "bad", 2), "--baseline", "old", "--quick", "--depth", 7)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "depth 7 and 1000" in done.stderr
 
 
 def test_a_clear_loss_shows_at_first_look_and_is_related_to_the_full_check(known, folder):
