@@ -31,9 +31,10 @@ losses and that a sample may miss. Both are two-sided and only losses count: wit
 between the models, a collection or the mean is a false alarm in at most about 2.5 % of checks each,
 and 5 % together. The simulation in the tests folder shows how often, what the allowance costs, and
 where it is too small: measures that are all or nothing, such as R@10 with one relevant document,
-whose rare gains are as large as the allowance and more than one of which may be missing. The floor is for the difference that was observed: chance alone passes a narrow floor on a
-small collection. A check with ``--quick`` is REGRESSION where it says so here, MISSING where
-something is, and else INCONCLUSIVE: it never passes.
+whose rare gains are as large as the allowance and more than one of which may be missing. The floor
+is for the difference that was observed: chance alone passes a narrow floor on a small collection. A
+check with ``--quick`` is REGRESSION where it says so here, MISSING where something is, and else
+INCONCLUSIVE: it never passes.
 """
 
 from collections.abc import Iterable

@@ -75,6 +75,7 @@ def test_several_collections_and_their_mean_keep_the_level_and_find_a_loss_on_on
     most = stats.binom.ppf(0.999, 60, 0.05) / 60
     assert found["exchangeable"] <= most
     assert found["rare gains"] <= most
+    assert found["mean lost the margin, passes"] <= most
     assert found["one lost twice"] >= stats.binom.ppf(0.001, 60, 0.98) / 60
 
 

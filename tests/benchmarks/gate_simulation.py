@@ -188,24 +188,28 @@ def family(
     null = [exchangeable(real, zeros, shape, rng) for real, shape in zip(own, shapes, strict=True)]
     gains = [-skewed(real, zeros, 0.0, sh, rng) for real, sh in zip(own, shapes, strict=True)]
     row: dict[str, object] = {"collections": len(FAMILY), "zeros": zeros}
-    row["exchangeable"] = _any_regression(null, resampling)
-    row["rare gains"] = _any_regression(gains, resampling)
+    loss = Terms(floor=1.0, resampling=resampling)
+    row["exchangeable"] = _share_of(null, loss, "REGRESSION")
+    row["rare gains"] = _share_of(gains, loss, "REGRESSION")
+    lost = [skewed(real, zeros, -MARGIN, sh, rng) for real, sh in zip(own, shapes, strict=True)]
+    margin = Terms(rule="margin", margin=MARGIN, floor=1.0, resampling=resampling)
+    row["mean lost the margin, passes"] = _share_of(lost, margin, "OK")
     for factor, name in ((1, "one lost its MDE"), (2, "one lost twice")):
         found = planted(own[-1], zeros, factor, shapes[-1], rng)
         worse = [*null[:-1], found[0]] if found else None
-        row[name] = _any_regression(worse, resampling) if worse else None
+        row[name] = _share_of(worse, loss, "REGRESSION") if worse else None
     return row
 
 
-def _any_regression(parts: Sequence[np.ndarray], resampling: Resampling) -> float:
-    terms = Terms(floor=1.0, resampling=resampling)
+def _share_of(parts: Sequence[np.ndarray], terms: Terms, outcome: str) -> float:
+    """How often the gate says this of columns, one of each collection."""
     weights = {f"c{i}": 1 / len(parts) for i in range(len(parts))}
     found = 0
     for columns in zip(*(part.T for part in parts), strict=True):
         candidate = {name: _entry(name, c) for name, c in zip(weights, columns, strict=True)}
         zero = {name: _entry(name, 0 * c) for name, c in zip(weights, columns, strict=True)}
         done = check_against("baseline", "base", candidate, zero, {}, weights, terms)
-        found += done.outcome == "REGRESSION"
+        found += done.outcome == outcome
     return found / parts[0].shape[1]
 
 
