@@ -71,13 +71,12 @@ class Searcher:
         folder = self.own / "vectors"
         store = VectorStore(folder) if temporary else self.store
         plan = store.plan(encoder, dataset.corpus)
-        with tqdm(
-            desc=f"{dataset.name}: {model.card.name} encodes",
-            total=plan.missing_rows,
-            unit=" texts",
-            disable=None if plan.missing_rows else True,
-        ) as bar:
-            vectors = store.documents(encoder, dataset.corpus, plan, bar.update)
+        if plan.missing_rows:
+            title = f"{dataset.name}: {model.card.name} encodes"
+            with tqdm(desc=title, total=plan.missing_rows, unit=" texts") as bar:
+                vectors = store.documents(encoder, dataset.corpus, plan, bar.update)
+        else:
+            vectors = store.documents(encoder, dataset.corpus, plan)
         queries = store.queries(encoder, split.queries.texts)
         hits = _exact(dataset, vectors, queries, depth)
         scores = [

@@ -72,9 +72,9 @@ class CorpusDocuments:
         for number in np.unique(of_corpus).tolist():
             places = np.flatnonzero(of_corpus == number)
             corpus = self.corpora[number]
-            local = pa.array(rows[places] - self.starts[number])
-            titles[places] = corpus.titles.take(local).to_pylist()
-            texts[places] = corpus.texts.take(local).to_pylist()
+            local = rows[places] - self.starts[number]
+            titles[places] = _at(corpus.titles, local)
+            texts[places] = _at(corpus.texts, local)
             corpus.release_pages()
         return list(titles), list(texts)
 
@@ -94,3 +94,16 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
         documents=documents,
         trained_on=seen([split.dataset.name for split in splits]),
     )
+
+
+def _at(column: pa.ChunkedArray, rows: Ints) -> list[str]:
+    """Values of some rows, chunk by chunk: Arrow joins the chunks that it takes rows from."""
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    chunk_of = np.searchsorted(ends, rows, side="right")
+    values = np.empty(len(rows), object)
+    for number in np.unique(chunk_of).tolist():
+        places = np.flatnonzero(chunk_of == number)
+        chunk = column.chunk(number)
+        first = int(ends[number]) - len(chunk)
+        values[places] = chunk.take(pa.array(rows[places] - first)).to_pylist()
+    return list(values)

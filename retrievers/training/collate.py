@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from retrievers.errors import RetrieverError
 from retrievers.training.examples import Ints, TextKeys, TrainingSet
 from retrievers.training.inputs import Inputs
 from retrievers.training.order import Order, draw_negatives
@@ -60,45 +61,54 @@ class Batches:
         """Tensors of the places ``features[i]["place"]``, and ``label`` where a teacher scored."""
         places = np.array([one["place"] for one in features])
         queries = self.order.queries.ravel()[places]
-        rows = np.stack([self.rows_at(place) for place in places.tolist()], axis=1)
+        steps = np.unique(places // self.order.batch_size).tolist()
+        banned = {step: self._banned(step) for step in steps}
+        own = (self._rows(p, banned[p // self.order.batch_size]) for p in places.tolist())
+        rows = np.stack(list(own), axis=1)
         batch = {}
         texts = [self.examples.queries[query] for query in queries.tolist()]
         for name, tensor in self.inputs.queries(texts).items():
             batch[f"query_{name}"] = tensor
-        for column, own in enumerate(rows):
-            titles, bodies = self.examples.documents.read(own)
+        for column, documents in enumerate(rows):
+            titles, bodies = self.examples.documents.read(documents)
             for name, tensor in self.inputs.documents(titles, bodies).items():
                 batch[f"document_{column}_{name}"] = tensor
         if self.pool is not None and self.pool.scores is not None:
             pairs = zip(queries.tolist(), rows.T, strict=True)
-            batch["label"] = torch.from_numpy(np.stack([self._scores(q, own) for q, own in pairs]))
+            labels = np.stack([self._scores(query, own_rows) for query, own_rows in pairs])
+            batch["label"] = torch.from_numpy(labels)
         return batch
 
     def rows_at(self, place: int) -> Ints:
         """The documents of a place, int64 ``(1 + count,)``: the relevant one, then negatives."""
+        return self._rows(place, self._banned(place // self.order.batch_size))
+
+    def _rows(self, place: int, banned: Sequence[int]) -> Ints:
         query = int(self.order.queries.ravel()[place])
         positive = self.order.positives.ravel()[place : place + 1]
         rng = np.random.default_rng((self.seed, 1, place))
         pool = np.empty(0, np.int64) if self.pool is None else self.pool.rows[query]
-        negatives = draw_negatives(pool, self._banned(place), self.keys, self.count, rng)
+        negatives = draw_negatives(pool, banned, self.keys, self.count, rng)
         if self.count and negatives[0] < 0:  # all are relevant to others of the batch, or none is
             negatives = draw_negatives(pool, (), self.keys, self.count, rng)
         if self.count and negatives[0] < 0:
             negatives = self._any_documents(query, rng)
         return np.concatenate([positive, negatives])
 
-    def _banned(self, place: int) -> Sequence[int]:
+    def _banned(self, step: int) -> Sequence[int]:
         """Keys of what is relevant to any query of the step."""
-        step = place // self.order.batch_size
         own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
         return self.keys.of(np.concatenate(own)).tolist() if self.count else []
 
     def _any_documents(self, query: int, rng: np.random.Generator) -> Ints:
         """Random documents for a query whose search found nothing."""
         relevant = self.examples.positives[query]
-        rows = rng.integers(len(self.examples.documents), size=self.count + len(relevant))
-        wrong = rows[~np.isin(rows, relevant)]
-        return wrong[: self.count] if len(wrong) >= self.count else np.resize(wrong, self.count)
+        others = len(self.examples.documents) - len(relevant)
+        if not others:
+            raise RetrieverError("every document is relevant to a query: there is no negative")
+        ranks = rng.integers(others, size=self.count)  # among the documents that are not relevant
+        before = np.searchsorted(relevant - np.arange(len(relevant)), ranks, side="right")
+        return np.asarray(ranks + before, np.int64)
 
     def _scores(self, query: int, rows: Ints) -> Floats:
         """The teacher's scores of the documents of one place."""

@@ -12,6 +12,7 @@ from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.lookup import replace_fields
 from retrievers.recipe import Pooling, Similarity, TitleJoin
+from retrievers.training.adapting import Adapter
 from retrievers.training.negatives import Mining
 from retrievers.training.preset import Above0, Count, Optimizer
 
@@ -136,6 +137,7 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             one mines the negatives of the next, and that of the last is the result.
         loss: what is minimised.
         teacher: scores negatives, for a distillation or for its margin alone.
+        adapter: what is trained instead of the encoder, which is frozen then.
         use: how the finished checkpoint makes vectors.
         batch_size: queries of one step, over all devices.
         hard_negatives: of each query in a batch.
@@ -153,6 +155,7 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rounds: tuple[Mining, ...] = (Mining(),)
     loss: Loss = Contrastive()
     teacher: Teacher | None = None
+    adapter: Adapter | None = None
     use: Use = Use()
     optimizer: Optimizer = Optimizer(lr=2e-5)
     batch_size: Annotated[int, msgspec.Meta(ge=2)] = 32
@@ -187,6 +190,12 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.teacher is not None and any(one.refresh_steps for one in self.rounds):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
+    def trained_by(self) -> Optimizer:
+        """The optimizer, with the adapter's own learning rate where it has one."""
+        if self.adapter is None or self.adapter.lr is None:
+            return self.optimizer
+        return msgspec.structs.replace(self.optimizer, lr=self.adapter.lr)
+
     def steps_for(self, queries: int) -> int:
         """Steps of one round with so many queries."""
         if self.steps is not None:
@@ -196,7 +205,7 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 # Fields that take each other's place.
 INSTEAD_OF = {"steps": "epochs", "epochs": "steps"}
-RECORDS = (Finetuning, Mining, Contrastive, KL, MarginMSE, Teacher, Use, Optimizer)
+RECORDS = (Finetuning, Mining, Contrastive, KL, MarginMSE, Teacher, Adapter, Use, Optimizer)
 
 
 def preset_names() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from retrievers.errors import RetrieverError
+from retrievers.card import Card
 from retrievers.lookup import CARD_FILE
 from retrievers.model import Model, resolve_model
 from retrievers.training.examples import TrainingSet
@@ -22,7 +23,14 @@ from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
 from retrievers.training.order import check_batch
 from retrievers.training.processes import is_first
-from retrievers.training.student import finished_card, import_trainer
+from retrievers.training.size import Size, read_size
+from retrievers.training.student import (
+    finished_card,
+    import_trainer,
+    network_of,
+    student,
+    training_recipe,
+)
 
 CURVE_FILE = "losses.jsonl"
 TRAINING_FILE = "training.json"
@@ -58,6 +66,8 @@ class Finetuned(msgspec.Struct, frozen=True):
         queries: that were trained on.
         seconds: of the optimizer's steps in the last call.
         resumed_at: step that the last call went on from, over all rounds; 0 where it began.
+        size: parameters and bytes of what was trained; None in records from before they were
+            counted.
     """
 
     folder: str
@@ -66,6 +76,7 @@ class Finetuned(msgspec.Struct, frozen=True):
     queries: int
     seconds: float
     resumed_at: int
+    size: Size | None = None
 
 
 def finetune(
@@ -106,6 +117,8 @@ def finetune(
     )
     if finished := _earlier(job, out):
         return finished
+    if preset.adapter is not None:
+        _try(preset, model, card)
     from retrievers.training.rounds import Task, train_round
 
     task = Task(preset, model, examples, card, mine, out, device, save_every, report)
@@ -123,10 +136,20 @@ def finetune(
         queries=done.queries,
         seconds=seconds,
         resumed_at=resumed_at,
+        size=read_size(out),
     )
     if is_first():
         (out / TRAINED_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(trained)))
     return trained
+
+
+def _try(preset: Finetuning, model: Model, card: Card) -> None:
+    """Put the adapter into the network once: what cannot be is known before negatives are mined."""
+    from retrievers.training.adapting_folder import adapt
+
+    if preset.adapter is not None:
+        recipe = training_recipe(model, card, preset)
+        adapt(network_of(student(model, recipe)), preset.adapter, model, preset.seed)
 
 
 def _earlier(job: Job, out: Path) -> Finetuned | None:

@@ -17,6 +17,7 @@ from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.lookup import CARD_FILE
 from retrievers.model import Model, resolve_model
+from retrievers.training.adapting_folder import FOLDER, Adapted, adapt
 from retrievers.training.collate import Batches, Pool
 from retrievers.training.examples import Ints, TextKeys, TrainingSet
 from retrievers.training.finetune_preset import Finetuning, temperature_of
@@ -28,6 +29,7 @@ from retrievers.training.order import order_of
 from retrievers.training.pretrain import world_size
 from retrievers.training.processes import is_first, wait_for
 from retrievers.training.saved import save_checkpoint
+from retrievers.training.size import write_size
 from retrievers.training.student import network_of, student, tokenizer_of, training_recipe
 from retrievers.training.teaching import taught
 from retrievers.training.trainer import last_checkpoint
@@ -79,7 +81,7 @@ def train_round(task: Task, mining: Mining, miner: Model, folder: Path, name: st
     resumed_at = step_of(last_checkpoint(folder / CHECKPOINTS))
     seconds = trained.train(pool, task.say(name))
     if is_first():
-        save_checkpoint(network_of(trained.model), tokenizer_of(trained.model), folder, task.card)
+        trained.save(folder)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     wait_for(folder / CARD_FILE)
     return Done(steps, len(examples), seconds, resumed_at)
@@ -143,15 +145,19 @@ class _Trained:
         recipe = training_recipe(task.model, task.card, preset)
         torch.manual_seed(preset.seed)
         self.model = student(task.model, recipe)
+        network = network_of(self.model)
+        self.adapted: Adapted | None = None
+        if preset.adapter is not None:
+            self.adapted = adapt(network, preset.adapter, task.model, preset.seed)
         if preset.gradient_checkpointing:
-            network_of(self.model).gradient_checkpointing_enable({"use_reentrant": False})
+            network.gradient_checkpointing_enable({"use_reentrant": False})
         self.task, self.mining, self.examples, self.folder = task, mining, examples, folder
-        self.inputs = Inputs(tokenizer_of(self.model), network_of(self.model), recipe)
+        self.inputs = Inputs(tokenizer_of(self.model), network, recipe)
         keys = TextKeys.read(examples.documents, examples.positives)
         self.order = order_of(examples, keys, preset.batch_size, steps, preset.seed)
         self.fit = Fit(
             folder=folder,
-            optimizer=preset.optimizer,
+            optimizer=preset.trained_by(),
             steps=steps,
             batch_size=preset.batch_size,
             seed=preset.seed,
@@ -159,6 +165,17 @@ class _Trained:
             device=task.device,
             save_every=task.save_every,
         )
+
+    def save(self, folder: Path) -> None:
+        """What was trained, as a folder that can be evaluated."""
+        network = network_of(self.model)
+        if self.adapted is None:
+            save_checkpoint(network, tokenizer_of(self.model), folder, self.task.card)
+            files = folder.iterdir()
+        else:
+            self.adapted.save(folder, self.task.card)
+            files = (folder / FOLDER).rglob("*")
+        write_size(network, folder, files)
 
     def train(self, pool: Pool | None, advance: Callable[[int, int], None]) -> float:
         """All phases that are not done; the seconds they took."""
@@ -217,7 +234,7 @@ class _Trained:
             if checkpoint is None or step_of(checkpoint) != step:
                 raise RetrieverError(f"{path} is missing, and so is the checkpoint to make it anew")
             restore(self.model, checkpoint)
-            save_checkpoint(network_of(self.model), tokenizer_of(self.model), place, self.task.card)
+            self.save(place)
         model = resolve_model(str(place)) if place.exists() else self.task.model
         parts = [
             _mined(mine, model, self.examples, mining, source, self.folder, step)

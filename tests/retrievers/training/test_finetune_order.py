@@ -136,6 +136,12 @@ def test_a_query_without_negatives_gets_random_documents_that_are_not_its_own(ba
     assert len({tuple(rows) for rows in drawn}) > 6
 
 
+def test_random_documents_are_all_that_are_not_relevant(batches):
+    made = batches(np.full((7, 3), -1), count=400)
+    query = made.order.queries.ravel()[0]
+    assert set(made.rows_at(0)[1:]) == {*range(42)} - set(examples().positives[query])
+
+
 def test_labels_are_the_teachers_scores_of_the_drawn_documents(batches):
     pool = np.array([[30, 31, 32, 33]] * 7)
     scores = np.arange(28, dtype=np.float32).reshape(7, 4)
