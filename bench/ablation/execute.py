@@ -9,6 +9,7 @@ from bench.ablation.kept import Done, Failed, done, keep_done, keep_failed
 from bench.ablation.plan import Cell, Plan, Task
 from bench.ablation.stages import Cost, Stage
 from bench.ablation.times import Times
+from bench.store.claims import Claim
 
 Run = Callable[[Stage, Task, Path], Cost]
 Say = Callable[[str], None]
@@ -79,8 +80,26 @@ def _attempt(
     commit: str,
     outcome: Outcome,
 ) -> bool:
-    """Whether a task was done. Whatever went wrong belongs to its cell, and is kept there."""
+    """Whether a task was done, here or by another ablation that shares it and runs now.
+
+    Whatever went wrong belongs to its cell, and is kept there.
+    """
     task.folder(out).mkdir(parents=True, exist_ok=True)
+    with Claim.wait(task.folder(out).with_suffix(".claim")):
+        if record := done(task, out):
+            outcome.finished[task.key] = record
+            return True
+        return _work(task, stages, out, run, commit, outcome)
+
+
+def _work(
+    task: Task,
+    stages: Mapping[str, Stage],
+    out: Path,
+    run: Run,
+    commit: str,
+    outcome: Outcome,
+) -> bool:
     try:
         cost = run(stages[task.stage], task, out)
     except Exception as error:
