@@ -3,6 +3,8 @@
 Scores are computed in float32 at least: bfloat16 would round large inner products by whole units.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional
@@ -52,10 +54,24 @@ def gathered(vectors: Tensor) -> tuple[Tensor, int]:
     """
     if not distributed.is_available() or not distributed.is_initialized():
         return vectors, 0
-    from torch.distributed.nn.functional import all_gather
+    everyone: Tensor = _Gather.apply(vectors)  # type: ignore[no-untyped-call]
+    return everyone, distributed.get_rank() * len(vectors)
 
-    parts: tuple[Tensor, ...] = all_gather(vectors)  # type: ignore[no-untyped-call]
-    return torch.cat(parts), distributed.get_rank() * len(vectors)
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes; backward, the sum of the gradients that all have for one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        parts = [torch.empty_like(vectors) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(parts, vectors.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        distributed.all_reduce(total)
+        return total.chunk(distributed.get_world_size())[distributed.get_rank()]
 
 
 def _scores(anchors: Tensor, candidates: Tensor) -> Tensor:
