@@ -131,7 +131,16 @@ def _speed(speed: SpeedCheck) -> list[str]:
 
 
 def _quick(quick: Quick) -> list[str]:
-    headers = ("collection", "documents", "of", "judged", "hard", "random", "hard to rank", "from")
+    headers = (
+        "collection",
+        "documents",
+        "of",
+        "judged",
+        "hard",
+        "random",
+        "pooled to rank",
+        "from",
+    )
     rows = [
         [
             plain(one.collection),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from bench.decisions.statistics import ALPHA, Resampling
 from bench.decisions.verdicts import Decision, Word, worse
@@ -139,10 +140,14 @@ def outcome_of(low: float, high: float, slower: float) -> Word:
     return "OK" if high <= slower else "INCONCLUSIVE"
 
 
-def by_turns(candidate: Turn, baseline: Turn, blocks: int) -> tuple[Floats, Floats]:
-    """Seconds of the work twice in each block of A B B A: float64 ``(blocks,)`` each."""
+def by_turns(candidate: Turn, baseline: Turn, blocks: int, said: str = "") -> tuple[Floats, Floats]:
+    """Seconds of the work twice in each block of A B B A: float64 ``(blocks,)`` each.
+
+    Args:
+        said: beside the progress; none is shown without.
+    """
     seconds = np.zeros((blocks, 2))
-    for block in seconds:
+    for block in tqdm(seconds, desc=said, unit=" blocks") if said else seconds:
         for side in (0, 1, 1, 0):
             block[side] += (candidate, baseline)[side]()
     return seconds[:, 0], seconds[:, 1]
@@ -163,7 +168,7 @@ def _encoding(
     turns = [_pass(Ours(one, ""), part) for one, part in zip(both, parts, strict=True)]
     for turn in turns:  # weights load, caches warm up
         turn()
-    seconds = by_turns(turns[0], turns[1], BLOCKS)
+    seconds = by_turns(turns[0], turns[1], BLOCKS, "speed: encoding")
     tokens = [2 * part.lengths.tokens for part in parts]
     rates = [total / float(np.median(s)) for total, s in zip(tokens, seconds, strict=True)]
     unit = f"{parts[0].counted_in}/s"
@@ -181,7 +186,8 @@ def _answering(both: Sequence[Encoder], rows: int, dataset: Dataset, allowed: Al
     took = [side(queries[0]) + side(queries[0]) for side in sides]
     time_s = LATENCY_SHARE * allowed.seconds
     count = min(max(QUERIES[0], int(time_s / sum(took))), QUERIES[1])
-    blocks = [_block(sides, queries[i % len(queries)]) for i in range(count)]
+    asked = tqdm(range(count), desc="speed: answering", unit=" queries")
+    blocks = [_block(sides, queries[i % len(queries)]) for i in asked]
     seconds = (np.array([a for a, _ in blocks]), np.array([b for _, b in blocks]))
     rates = [1000 * float(np.median(s)) / 2 for s in seconds]
     what = f"answering one of {count:,} queries among {rows:,} vectors"
