@@ -92,13 +92,12 @@ class _Bar:
         """After each step; the first one says where the training goes on from."""
         if self.bar is None:
             first = progress.step - 1
-            self.bar = tqdm(
-                desc=self.title, total=progress.steps, initial=first, unit=" steps", mininterval=0.5
-            )
+            self.bar = tqdm(desc=self.title, total=progress.steps, initial=first, unit=" steps")
         if progress.point is not None:
             point = progress.point
             speed = point.tokens / point.seconds
-            self.bar.set_postfix_str(f"loss {point.losses['loss']:.3f}, {speed:,.0f} tokens/s")
+            said = f"loss {point.losses['loss']:.3f}, {speed:,.0f} tokens/s"
+            self.bar.set_postfix_str(said, refresh=False)
         self.bar.update(progress.step - self.bar.n)
 
 

@@ -229,17 +229,17 @@ def explained(preset: Pretraining) -> Iterator[None]:
 
 
 def _less_memory(preset: Pretraining) -> str:
-    """What to type for less memory; the same training where that is possible."""
+    """What to type for less memory."""
     checkpointing = "--gradient-checkpointing"
     if hasattr(preset.objective, "sub_batch"):  # texts of a batch are contrasted with each other
         size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
-        smaller = f"--set objective.sub_batch={size}" if size else ""
+        smaller = f"--set objective.sub_batch={size}, which is the same training" if size else ""
     else:
         size = preset.batch_size // 2
         same = preset.accumulate * preset.batch_size // max(1, size)
-        smaller = f"--batch-size {size} --accumulate {same}" if size else ""
+        smaller = f"--batch-size {size} --accumulate {same} (as many texts a step)" if size else ""
     if smaller:
-        return f"use {smaller}, which is the same training, or {checkpointing}"
+        return f"use {smaller}, or {checkpointing}"
     return f"use fewer --max-tokens, or {checkpointing}"
 
 

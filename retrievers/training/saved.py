@@ -46,9 +46,9 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     write_card(card, out)
 
 
-def write_card(card: Card, folder: Path) -> Path:
-    """``card.toml`` of the checkpoint in this folder; what has its default is left out."""
-    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=".")
+def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
+    """``card.toml`` of a checkpoint, by default that in this folder; defaults are left out."""
+    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=checkpoint)
     blank = msgspec.to_builtins(Card(name="", title="", kind="bm25"))
     stated = {
         field: value

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import load_model, save_model
@@ -81,6 +81,34 @@ class Meter:
         return point
 
 
+@runtime_checkable
+class ChangesSteps(Protocol):
+    """A module that has a say in how far the optimizer goes."""
+
+    def before_step(self) -> None:
+        """Called before each step of the optimizer, after gradients were clipped."""
+        ...
+
+    def after_step(self) -> None:
+        """Called after it."""
+        ...
+
+
+class StepChange(TrainerCallback):  # type: ignore[misc]
+    """Lets a module change the steps of the optimizer."""
+
+    def __init__(self, module: ChangesSteps) -> None:
+        self.module = module
+
+    def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
+        """Before a step."""
+        self.module.before_step()
+
+    def on_optimizer_step(self, *_: Any, **others: Any) -> None:
+        """After it."""
+        self.module.after_step()
+
+
 class StreamTrainer(Trainer):  # type: ignore[misc]
     """Trains an objective's module on a stream.
 
@@ -96,6 +124,8 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
         self.remove_callback(PrinterCallback)  # prints to stdout, where results go
         self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
         self.meter = Meter()
+        if isinstance(module, ChangesSteps):
+            self.add_callback(StepChange(module))
 
     def get_train_dataloader(self) -> Any:
         """The stream in its own order; with several processes each gets its batches."""
