@@ -85,6 +85,8 @@ def test_a_clear_loss_shows_at_first_look_and_is_related_to_the_full_check(known
     assert look["quick"]["relation"] is None
     assert not (known.out / "tiny" / "bad").exists()
     full = json.loads(check(known, folder, *options, "--json").stdout)
+    record = json.loads((known.results("tiny", "bad") / "result.json").read_bytes())
+    assert record["timings"]["encoded_documents"] == 0  # the look encoded them
     (earlier,) = full["looks"]
     seen = look["against"][0]["rows"][0]["paired"]["difference"]
     assert earlier["difference"] == pytest.approx(seen)
