@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrievers.card import CardAdapter
-from retrievers.checkpoint import Checkpoint, read_json, read_safetensors_header, sha256
+from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensors_header, sha256
 from retrievers.errors import RetrieverError
 from retrievers.recipe import AdapterIdentity
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 Kind = Literal["adapterhub", "peft"]
 CONFIG = "adapter_config.json"
+SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
+BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
 WEIGHTS: dict[Kind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
 # Prompt-learning methods change the input rather than the weights, and are not supported.
-PEFT_TYPES = ("LORA", "IA3")
+PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING")
 NAME = "bench"
+COMPOSITIONS = ("Stack", "Fuse")
 ATTACH_ERRORS = (
     OSError,
     RuntimeError,
@@ -54,7 +58,9 @@ def identify_adapter(
     Raises:
         RetrieverError: files are missing or damaged, or it was made for another base model.
     """
-    config = read_json(folder / CONFIG)
+    _check_trained_on(folder, base)
+    composed = (folder / SETUP).is_file()
+    config = {} if composed else read_json(folder / CONFIG)
     kind: Kind = "peft" if "peft_type" in config else "adapterhub"
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise RetrieverError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
@@ -63,10 +69,46 @@ def identify_adapter(
             f"{folder}: PEFT's {config['peft_type']} is not supported",
             f"supported: {', '.join(PEFT_TYPES)}",
         )
+    if composed:
+        return AdapterIdentity(kind, _hashes_of_setup(folder, base))
     if kind == "adapterhub":
         _check_base(folder, config, base)
     weights = _weights(folder, kind)
     return AdapterIdentity(kind, {path.name: sha256(path) for path in (folder / CONFIG, weights)})
+
+
+def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
+    """Of all files of adapters that were composed, by path."""
+    composition, names = read_setup(folder)
+    files = [folder / SETUP]
+    for name in names:
+        own = inside(folder, name)
+        _check_base(own, read_json(own / CONFIG), base)
+        files += [own / CONFIG, _weights(own, "adapterhub")]
+    if composition == "Fuse":
+        files += [inside(folder, ",".join(names)) / name for name in FUSION]
+    for path in files:
+        if not path.is_file():
+            raise RetrieverError(f"{path} is missing: the adapters of {folder} are not whole")
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
+def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """How AdapterHub composed the adapters of a folder: `COMPOSITIONS`, and their names.
+
+    Raises:
+        RetrieverError: it is another composition, or one inside another.
+    """
+    found = read_json(folder / SETUP).get("adapter_setup")
+    kind = found.get("type") if isinstance(found, dict) else None
+    children = found.get("children") if isinstance(found, dict) else None
+    if isinstance(children, list) and kind in COMPOSITIONS:
+        names = [one.get("children") if isinstance(one, dict) else one for one in children]
+        if all(isinstance(name, str) for name in names):
+            return kind, tuple(names)
+    raise RetrieverError(
+        f"{folder / SETUP} is not supported", f"supported: {' and '.join(COMPOSITIONS)} of adapters"
+    )
 
 
 def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
@@ -104,20 +146,61 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
 
 def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
     import adapters
+    from adapters import composition
 
     adapters.init(network)
     network_with_adapters: Any = network
+    if (folder / SETUP).is_file():
+        kind, names = read_setup(folder)
+        for name in names:
+            load_adapterhub(network, inside(folder, name), name)
+        if kind == "Fuse":
+            network_with_adapters.load_adapter_fusion(
+                str(inside(folder, ",".join(names))), use_safetensors=True
+            )
+        network_with_adapters.set_active_adapters(getattr(composition, kind)(*names))
+    else:
+        load_adapterhub(network, folder, NAME)
+        network_with_adapters.set_active_adapters(NAME)
+    drop_prompts(network)
+    return network
+
+
+def load_adapterhub(network: Any, folder: Path, name: str) -> None:
+    """Load an adapter under a name into a network that AdapterHub has prepared.
+
+    Raises:
+        RetrieverError: it lacks weights, or has some that do not fit.
+    """
     report: dict[str, list[str]] = {}
-    name = network_with_adapters.load_adapter(
-        str(folder),
-        load_as=NAME,
-        use_safetensors=True,
-        with_head=False,
-        loading_info=report,
+    network.load_adapter(
+        str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
     _refuse_misfit(folder, report.get("missing_keys", []), report.get("unexpected_keys", []))
-    network_with_adapters.set_active_adapters(name)
-    return network
+
+
+def drop_prompts(network: Any) -> None:
+    """Take the states of a prompt out of the output, which pooling then reads as without it.
+
+    AdapterHub puts the prompt before the text, or between its first token and the rest.
+    """
+    layer = getattr(network, "prompt_tuning", None)
+    prompts = list(layer.prompt_tunings.values()) if layer is not None else []
+    if not prompts:
+        return
+    import torch
+
+    config = prompts[0].prompt_tuning_config
+    first = 1 if config["combine"] == "prefix_after_bos" else 0
+    length = config["prompt_length"]
+
+    def without(_module: Any, _inputs: Any, output: Any) -> Any:
+        states = output.last_hidden_state
+        parts = [states[:, :first], states[:, first + length :]]
+        output.last_hidden_state = torch.cat(parts, dim=1)
+        return output
+
+    network.register_forward_hook(without)
 
 
 def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
@@ -125,6 +208,20 @@ def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str
         raise RetrieverError(
             f"the adapter {folder} does not fit this base model: "
             f"missing {_some(missing)}; not used {_some(extra)}",
+            "attach it to the model it was trained on",
+        )
+
+
+def _check_trained_on(folder: Path, base: Checkpoint) -> None:
+    """An adapter that was trained here says of which weights; the numbers of others would fit."""
+    if not (folder / BASE).is_file():
+        return
+    stated = read_json(folder / BASE)
+    if stated.get("weights_sha256") != base.weights_sha256:
+        raise RetrieverError(
+            f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "
+            f"(weights {str(stated.get('weights_sha256'))[:12]}), and {base.folder} has weights "
+            f"{base.weights_sha256[:12]}",
             "attach it to the model it was trained on",
         )
 

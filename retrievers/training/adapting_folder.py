@@ -1,0 +1,132 @@
+"""The folder of a trained adapter: what its library reads, and the card that names the base.
+
+``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights it
+is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base is
+not copied.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retrievers.adapters import (
+    ATTACH_ERRORS,
+    BASE,
+    SETUP,
+    Kind,
+    adapter_folder,
+    drop_prompts,
+    identify_adapter,
+)
+from retrievers.card import Card, CardAdapter, load_card
+from retrievers.checkpoint import Checkpoint
+from retrievers.errors import RetrieverError
+from retrievers.lookup import CARD_FILE, replace_fields
+from retrievers.model import Model
+from retrievers.training.adapting import Adapter, check_names
+from retrievers.training.saved import write_card
+
+FOLDER = "adapter"
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A network with an adapter that is trained.
+
+    Attributes:
+        base: whose weights are frozen.
+        write: writes the adapter to a folder.
+    """
+
+    base: Model
+    kind: Kind
+    write: Callable[[Path], None]
+
+    def save(self, out: Path, card: Card) -> None:
+        """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
+        out.mkdir(parents=True, exist_ok=True)
+        checkpoint = _checkpoint(self.base)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
+            unfinished = Path(name) / FOLDER
+            unfinished.mkdir()
+            self.write(unfinished)
+            base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
+            (unfinished / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
+            shutil.rmtree(out / FOLDER, ignore_errors=True)
+            unfinished.replace(out / FOLDER)
+        adapter = CardAdapter(path=FOLDER, kind=self.kind)
+        where = _where(self.base, checkpoint, out)
+        write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
+
+
+def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
+    """Freeze a network and put a new adapter into it, which alone is trained.
+
+    Args:
+        network: the Hugging Face encoder of ``base``; changed in place.
+        seed: of the adapter's weights.
+
+    Raises:
+        RetrieverError: an unknown method or option, an adapter below that is of another base, or
+            one that does not fit the network.
+    """
+    import torch
+
+    check_names(settings)
+    torch.manual_seed(seed)
+    # Libraries write where the base lay into the adapter's configuration.
+    network.config._name_or_path = base.card.name
+    try:
+        if settings.library == "peft":
+            from retrievers.training import adapting_peft
+
+            return Adapted(base, "peft", adapting_peft.put_into(network, settings))
+        from retrievers.training import adapting_hub
+
+        below = [_below(Path(one), base) for one in settings.over]
+        write = adapting_hub.put_into(network, settings, below)
+    except ATTACH_ERRORS as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RetrieverError(
+            f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
+            "see adapter.options of the preset",
+        ) from error
+    drop_prompts(network)
+    return Adapted(base, "adapterhub", write)
+
+
+def _below(folder: Path, base: Model) -> Path:
+    """An adapter of AdapterHub for the same base, from its folder or from that of its card."""
+    where = folder.expanduser().resolve()
+    adapter = CardAdapter(path=str(where), kind="adapterhub")
+    if (where / CARD_FILE).is_file():
+        named = load_card(where / CARD_FILE).adapter
+        if named is None:
+            raise RetrieverError(f"{folder} holds no adapter, but a whole model")
+        adapter = msgspec.structs.replace(named, path=str(where / named.path))
+    found = adapter_folder(adapter, where)
+    if (found / SETUP).is_file():
+        raise RetrieverError(f"{folder} holds a composition", "name the adapters that it is of")
+    identify_adapter(found, adapter, _checkpoint(base))
+    return found
+
+
+def _checkpoint(base: Model) -> Checkpoint:
+    if base.document is None:
+        raise RetrieverError(f"{base.card.name} has no checkpoint to train")
+    return base.document
+
+
+def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
+    """What of a card says where the base is: as its own card, or the way to its folder."""
+    card = base.card
+    if card.package or checkpoint.revision:
+        fields = ("checkpoint", "revision", "package", "weights_sha256")
+        return {name: getattr(card, name) for name in fields}
+    return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}

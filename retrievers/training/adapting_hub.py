@@ -1,0 +1,111 @@
+"""AdapterHub's adapters in a network that is trained: one alone, on top of others, or a fusion."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrievers.adapters import NAME, load_adapterhub
+from retrievers.errors import RetrieverError
+from retrievers.training.adapting import (
+    FUSION,
+    HUB_METHODS,
+    UNION,
+    Adapter,
+    check_options,
+    library_of,
+)
+
+# Parts of the unions that have a name, whose options are tables: options.adapter.reduction_factor.
+PARTS = {
+    "mam": {"prefix_tuning": ("prefix_tuning", {"bottleneck_size": 800}), "adapter": ("par_bn", {})},
+    "unipelt": {
+        "prefix_tuning": ("prefix_tuning", {"prefix_length": 10}),
+        "adapter": ("seq_bn", {"reduction_factor": 16}),
+        "lora": ("lora", {"r": 8, "alpha": 2}),
+    },
+}
+COMPOSED = (UNION, FUSION, *PARTS)
+
+
+def configuration(method: str, options: Mapping[str, Any]) -> Any:
+    """AdapterHub's record of a method and its options.
+
+    Raises:
+        RetrieverError: an unknown option, or parts that cannot be combined.
+    """
+    library_of("adapters")
+    from adapters import (
+        ADAPTER_CONFIG_MAP,
+        ADAPTERFUSION_CONFIG_MAP,
+        DEFAULT_ADAPTERFUSION_CONFIG,
+        MAMConfig,
+        UniPELTConfig,
+    )
+
+    if method == UNION:
+        return _union(options)
+    if method in PARTS:
+        check_options(method, options, PARTS[method])
+        parts = {
+            name: configuration(kind, {**own, **options.get(name, {})})
+            for name, (kind, own) in PARTS[method].items()
+        }
+        return (MAMConfig if method == "mam" else UniPELTConfig)(**parts)
+    fusion = ADAPTERFUSION_CONFIG_MAP[DEFAULT_ADAPTERFUSION_CONFIG]
+    found = fusion if method == FUSION else ADAPTER_CONFIG_MAP[method]
+    check_options(method, options, (one.name for one in dataclasses.fields(found)))
+    return found.replace(**options)
+
+
+def _union(options: Mapping[str, Any]) -> Any:
+    from adapters import ConfigUnion
+
+    check_options(UNION, options, ("parts",))
+    parts = options.get("parts", ())
+    plain = [name for name in HUB_METHODS if name not in COMPOSED]
+    if len(parts) < 2 or not all(one.get("method") in plain for one in parts):
+        raise RetrieverError(
+            "a union of adapters needs options.parts, two or more tables with a method",
+            f"methods: {', '.join(plain)}",
+        )
+    try:
+        return ConfigUnion(*(configuration(one["method"], one.get("options", {})) for one in parts))
+    except (TypeError, ValueError) as error:
+        names = ", ".join(one["method"] for one in parts)
+        raise RetrieverError(f"{names} cannot be combined: they change the same places") from error
+
+
+def put_into(
+    network: Any, adapter: Adapter, below: Sequence[Path]
+) -> Callable[[Path], None]:
+    """Freeze a network and put what is trained into it.
+
+    Args:
+        below: folders of the adapters that it is stacked on, or that are fused.
+
+    Returns:
+        What writes the trained adapter, and those that it needs, to a folder.
+    """
+    import adapters
+    from adapters.composition import Fuse, Stack
+
+    settings = configuration(adapter.method, adapter.options)
+    adapters.init(network)
+    names = [f"below_{place}" for place in range(1, len(below) + 1)]
+    for name, folder in zip(names, below, strict=True):
+        load_adapterhub(network, folder, name)
+    if adapter.method == FUSION:
+        fused = Fuse(*names)
+        network.add_adapter_fusion(fused, settings)
+        network.train_adapter_fusion(fused)
+        return lambda folder: network.save_adapter_setup(str(folder), fused, use_safetensors=True)
+    network.add_adapter(NAME, config=settings)
+    network.train_adapter([NAME])
+    if not names:
+        return lambda folder: network.save_adapter(
+            str(folder), NAME, with_head=False, use_safetensors=True
+        )
+    stacked = Stack(*names, NAME)
+    network.set_active_adapters(stacked)
+    return lambda folder: network.save_adapter_setup(str(folder), stacked, use_safetensors=True)
