@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from bench.commands.common import Contender, open_named
 from bench.decisions.pace import Allowed, SpeedCheck, compare_speed
 from bench.decisions.statistics import Resampling
@@ -93,4 +95,5 @@ def time_both(
         Resampling(options.resamples, options.seed),
     )
     print(f"speed: both models by turns, about {options.speed_time:.0f} s", file=sys.stderr)
-    return compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, allowed)
+    found = compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, allowed)
+    return msgspec.structs.replace(found, baseline=options.baseline)

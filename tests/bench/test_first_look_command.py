@@ -53,7 +53,8 @@ def known(bench, folder):
 
 def check(bench: Bench, folder, *arguments: object):
     places = ("--results", bench.out, "--cache-dir", bench.cache, "--resamples", 499)
-    return bench("check", *arguments, "--on", folder, *places, "--quiet")
+    on = () if "--on" in arguments else ("--on", folder)
+    return bench("check", *arguments, *on, *places, "--quiet")
 
 
 def test_a_first_look_never_passes_even_a_model_that_is_the_same(known, folder):
@@ -106,6 +107,14 @@ def test_the_baseline_scores_on_the_part_what_it_would_score_there(known, folder
     stored = json.loads((known.results("tiny", "old") / "result.json").read_bytes())
     (row,) = found["against"][0]["rows"]
     assert row["baseline"] == pytest.approx(stored["measures"]["nDCG@10"])
+
+
+def test_a_collection_without_a_baseline_is_missing_at_first_look_too(known, folder, tmp_path):
+    other = write_collection(tmp_path / "other")
+    options = ("--baseline", "old", "--quick", "--on", folder, other)
+    done = check(known, folder, card(known, "third", 32), *options)
+    assert done.code == ExitCode.MISSING, done.stderr
+    assert "other" in done.stdout
 
 
 def test_bm25_runs_once_where_it_has_no_stored_result(bench, folder):
