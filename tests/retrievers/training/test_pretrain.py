@@ -292,3 +292,20 @@ def test_the_loss_falls_on_a_real_corpus(bench_data, tmp_path, kind, objective):
     curve = losses(tmp_path / "out")
     assert np.mean(curve[-10:]) < 0.92 * np.mean(curve[:3])
     assert resolve_model(str(tmp_path / "out")).recipe.dim == 32
+
+
+def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
+    start, finished, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("retrievers.training.pretrain.save_checkpoint", full)
+        with pytest.raises(OSError, match="no space"):
+            train(small.preset(start), out)
+    assert not (out / "card.toml").exists()
+    assert train(small.preset(start), out).resumed_at == 12
+    assert_equal_trainings(out, finished)
