@@ -37,12 +37,12 @@ def add_pretrain(commands: Any) -> None:
     pretrain.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoint"
     )
-    _changes(pretrain)
-    _work(pretrain)
+    preset_options(pretrain)
+    work_options(pretrain)
     place_options(pretrain)
 
 
-def _changes(pretrain: argparse.ArgumentParser) -> None:
+def preset_options(pretrain: argparse.ArgumentParser) -> None:
     """Options whose names are those of the preset's fields, in `CHANGES`."""
     group = pretrain.add_argument_group("instead of the preset's")
     group.add_argument("--start", metavar="MODEL", help="card, folder or Hub id to start from")
@@ -70,7 +70,8 @@ def _changes(pretrain: argparse.ArgumentParser) -> None:
     )
 
 
-def _work(pretrain: argparse.ArgumentParser) -> None:
+def work_options(pretrain: argparse.ArgumentParser) -> None:
+    """Where a training runs, and how often it can be gone on from."""
     group = pretrain.add_argument_group("work")
     group.add_argument("--device", choices=("auto", "cpu"), default="auto")
     group.add_argument(

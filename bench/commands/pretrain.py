@@ -37,10 +37,10 @@ CHANGES = {
 
 def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
     """``pretrain``: train, draw the losses, say what to type next."""
-    preset = _preset(options)
+    preset = preset_of(options)
     check_out(options.out)
     datasets = [open_named(name, options, cache_dir) for name in expand(options.on)]
-    with _Bar(options.out.name) as bar:
+    with Bar(options.out.name) as bar:
         trained = pretrain_on(
             preset,
             datasets,
@@ -54,7 +54,8 @@ def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def _preset(options: argparse.Namespace) -> Pretraining:
+def preset_of(options: argparse.Namespace) -> Pretraining:
+    """The preset that was named, with what was typed instead of its fields."""
     asked = {field: getattr(options, name) for name, field in CHANGES.items()}
     typed = {field: value for field, value in asked.items() if value is not None}
     return changed(load_preset(options.preset), typed | _assignments(options.set), "command line")
@@ -74,14 +75,14 @@ def _assignments(typed: list[str]) -> dict[str, Any]:
     return found
 
 
-class _Bar:
+class Bar:
     """Steps on stderr, with the last loss and the speed."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.bar: Any = None
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:
