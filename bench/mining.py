@@ -65,10 +65,8 @@ class Searcher:
     def _with_vectors(self, split: Split, model: Model, depth: int) -> tuple[Hits, list[Floats]]:
         dataset = split.dataset
         encoder = open_encoder(model.for_dataset(dataset.name), self.device)
-        temporary = model.document is not None and model.document.root.is_relative_to(
-            self.own.resolve()
-        )
         folder = self.own / "vectors"
+        temporary = self._is_temporary(model)
         store = VectorStore(folder) if temporary else self.store
         plan = store.plan(encoder, dataset.corpus)
         if plan.missing_rows:
@@ -86,6 +84,12 @@ class Searcher:
         if temporary:
             shutil.rmtree(folder)
         return hits, scores
+
+    def _is_temporary(self, model: Model) -> bool:
+        """Whether its weights, or those of its adapter, will be others when training goes on."""
+        places = [model.adapter, model.document.root if model.document else None]
+        own = self.own.resolve()
+        return any(place is not None and place.is_relative_to(own) for place in places)
 
 
 def _exact(dataset: Dataset, vectors: StoredVectors, queries: Floats, depth: int) -> Hits:
