@@ -78,14 +78,15 @@ def pretrain(
     job = _Job(preset, started, _training(preset, started, texts, trained_on), out)
     steps = job.training.steps
     arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
+    module = job.module()  # before the folder is claimed: its settings may not fit the encoder
+    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     with arguments.main_process_first():  # one process clears up, the others find it done
         begun = last_checkpoint(out / CHECKPOINTS)
         finished = claim(out, job.training, begun is not None)
     if finished:
         return finished
-    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     stream = Stream(texts, steps * places_a_step(preset), preset.seed)
-    trainer = StreamTrainer(job.module(), arguments, stream, collate)
+    trainer = StreamTrainer(module, arguments, stream, collate)
     return job.train(trainer, begun, progress)
 
 

@@ -117,3 +117,11 @@ def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
     with pytest.raises(RetrieverError, match="not enough memory") as e, explained(preset):
         torch.empty(10**16)
     assert hint in e.value.hint
+
+
+def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "condenser", "skip_from": 2})
+    with pytest.raises(RetrieverError, match="the encoder has 2 layers"):
+        pretrain(preset, TEXTS, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
