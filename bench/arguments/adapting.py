@@ -1,0 +1,74 @@
+"""Options of ``adapt``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bench.arguments.pretraining import preset_options, work_options
+from bench.arguments.shared import add_command, place_options, positive
+
+EXAMPLES = """\
+examples:
+  python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --out models/das
+  python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc \\
+      --steps 10000 --out models/ewc
+  python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
+
+The same command goes on where it was interrupted; collections may be added at the end of --on.
+At the end it says what to type for the forgetting matrix.
+"""
+
+
+def add_adapt(commands: Any) -> None:
+    """One domain after the other."""
+    adapt = add_command(
+        commands,
+        "adapt",
+        "go on pre-training on one collection after the other, a checkpoint for each",
+        EXAMPLES,
+    )
+    adapt.add_argument(
+        "preset", metavar="PRESET", help="of `pretrain`, or a .toml file; for each collection"
+    )
+    adapt.add_argument(
+        "--on",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="collections, suites or folders, in the order that they are learnt",
+    )
+    adapt.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoints"
+    )
+    _method(adapt)
+    preset_options(adapt)
+    work_options(adapt)
+    place_options(adapt)
+
+
+def _method(adapt: argparse.ArgumentParser) -> None:
+    group = adapt.add_argument_group("against forgetting")
+    group.add_argument(
+        "--method",
+        choices=("plain", "ewc", "das"),
+        default="plain",
+        help="plain: nothing; ewc: hold the weights that earlier collections depend on; das: spare "
+        "the units that they and what was known before depend on (default: plain)",
+    )
+    group.add_argument(
+        "--measured",
+        type=positive,
+        default=256,
+        metavar="N",
+        help="texts of a collection that this is measured on (default: 256)",
+    )
+    group.add_argument(
+        "--strength", type=float, default=5_000.0, metavar="X", help="of ewc (default: 5000)"
+    )
+    group.add_argument(
+        "--soften",
+        choices=("gradient", "update"),
+        default="gradient",
+        help="of das: as published, which AdamW largely undoes, or the optimizer's step "
+        "(default: gradient)",
+    )

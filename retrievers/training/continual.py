@@ -1,0 +1,274 @@
+"""Continual pre-training: one checkpoint per domain, each going on from the one before.
+
+What a method must know of earlier domains is measured between two trainings and kept in a file, so
+that no text of an earlier domain is read again. A sequence that was killed goes on where it was
+when the same call is made again; domains can be added at its end.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from retrievers.errors import RetrieverError
+from retrievers.tower import pick_device
+from retrievers.training.das import DAS, Soften, read_importance
+from retrievers.training.ewc import EWC, Held, fisher, hold
+from retrievers.training.importance import (
+    Batch,
+    accumulated,
+    domain_importance,
+    general_importance,
+)
+from retrievers.training.masked_lm import MaskedLM
+from retrievers.training.mlm import MLM
+from retrievers.training.objective import Objective
+from retrievers.training.preset import Pretraining, Start
+from retrievers.training.pretrain import check_length, pretrain, world_size
+from retrievers.training.record import Trained, sample_of
+from retrievers.training.saved import load_heads
+from retrievers.training.start import open_start
+from retrievers.training.stream import Stream
+from retrievers.training.trainer import Progress
+
+STATES = "states"
+MADE_FROM = "made_from"  # metadata of a state file
+Method = Literal["plain", "ewc", "das"]
+Advance = Callable[[int], object]
+
+
+class Adaptation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a sequence of domains is learnt.
+
+    Attributes:
+        method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
+            add to masked language modelling, see their modules.
+        measured: texts of a domain that its importance or Fisher information is measured on.
+        strength: of EWC's penalty.
+        soften: see `das`.
+    """
+
+    method: Method = "plain"
+    measured: Annotated[int, msgspec.Meta(ge=1)] = 256
+    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+    soften: Soften = "gradient"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A corpus of the sequence.
+
+    Attributes:
+        name: of the collection, for folders and cards.
+        texts: at least one.
+    """
+
+    name: str
+    texts: Sequence[str]
+
+
+class Report:
+    """Told how far a sequence is; this one says nothing."""
+
+    def training(self, folder: Path) -> Callable[[Progress], None] | None:
+        """Before a training: what is called after each of its steps."""
+        return None
+
+    def measuring(self, folder: Path, texts: int) -> Advance:
+        """Before a measurement: what is called with the number of texts that were read."""
+        return lambda texts: None
+
+
+def adapt(
+    preset: Pretraining,
+    domains: Sequence[Domain],
+    out: Path,
+    adaptation: Adaptation,
+    *,
+    device: str = "auto",
+    save_every: int = 500,
+    report: Report | None = None,
+) -> tuple[Trained, ...]:
+    """Pre-train on one domain after the other.
+
+    Args:
+        preset: of each training; its objective must be ``mlm`` for all methods but ``plain``.
+        domains: in the order that they are learnt, each once.
+        out: folder of the checkpoints, see `folder_of`, and of ``states``.
+        device: ``auto`` or ``cpu``.
+        save_every: see `pretrain`.
+
+    Returns:
+        A checkpoint for each domain.
+
+    Raises:
+        RetrieverError: a preset or a model that the method cannot use, a folder with another
+            sequence, or what `pretrain` raises.
+    """
+    check(preset, domains, adaptation)
+    sequence = _Sequence(preset, domains, out.resolve(), adaptation, device, report or Report())
+    return tuple(sequence.train(place, save_every) for place in range(len(domains)))
+
+
+def folder_of(out: Path, place: int, name: str) -> Path:
+    """Of the checkpoint after a domain: a name of its own wherever results are collected."""
+    return out / f"{out.resolve().name}-{place + 1}-{name.strip('/').replace('/', '-')}"
+
+
+def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation) -> None:
+    """Refuse what cannot work before any work.
+
+    Raises:
+        RetrieverError: see `adapt`.
+    """
+    if world_size() > 1:
+        raise RetrieverError(
+            "a sequence is trained by one process", "start it without `accelerate launch`"
+        )
+    names = [one.name for one in domains]
+    for name in names:
+        if names.count(name) > 1:
+            raise RetrieverError(f"the domain {name} comes {names.count(name)} times", "once each")
+    for one in domains:
+        if not len(one.texts):
+            raise RetrieverError(f"the domain {one.name} has no texts")
+    if adaptation.method != "plain" and preset.objective.name != "mlm":
+        raise RetrieverError(
+            f"{adaptation.method} is for masked language modelling, not {preset.objective.name}",
+            "use a preset with the objective mlm, or --method plain",
+        )
+    if adaptation.method == "das" and preset.gradient_checkpointing:
+        raise RetrieverError(
+            "das reads with gated units, and gradient checkpointing would read again without",
+            "leave --gradient-checkpointing out, and use a smaller batch and --accumulate",
+        )
+    check_length(preset, open_start(preset.start, preset.seed))
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence, and where it goes."""
+
+    preset: Pretraining
+    domains: Sequence[Domain]
+    out: Path
+    adaptation: Adaptation
+    device: str
+    report: Report
+
+    def train(self, place: int, save_every: int) -> Trained:
+        """The training on one domain, from the checkpoint of the domain before."""
+        domain, folder = self.domains[place], self.folder(place)
+        preset = msgspec.structs.replace(
+            self.preset, start=self.start(place), objective=self.objective(place)
+        )
+        return pretrain(
+            preset,
+            domain.texts,
+            folder,
+            trained_on=(domain.name,),
+            device=self.device,
+            save_every=save_every,
+            progress=self.report.training(folder),
+        )
+
+    def folder(self, place: int) -> Path:
+        return folder_of(self.out, place, self.domains[place].name)
+
+    def start(self, place: int) -> Start:
+        """Of the training on a domain."""
+        return Start(model=str(self.folder(place - 1))) if place else self.preset.start
+
+    def objective(self, place: int) -> Objective:
+        """Of the training on a domain, with what the method must know before it."""
+        if self.adaptation.method == "plain" or (self.adaptation.method == "ewc" and not place):
+            return self.preset.objective  # before the first domain there is nothing to hold
+        state, mask = str(self.state(place)), self._mlm().mask
+        if self.adaptation.method == "ewc":
+            return EWC(state=state, mask=mask, strength=self.adaptation.strength)
+        return DAS(state=state, mask=mask, soften=self.adaptation.soften)
+
+    def state(self, place: int) -> Path:
+        """The file with what is known before the training on a domain; measured where missing."""
+        path = self.out / STATES / f"{place + 1}.safetensors"
+        made_from = json.dumps(self._made_from(place))
+        if path.exists():
+            with safe_open(str(path), framework="pt") as held:
+                if (held.metadata() or {}).get(MADE_FROM) != made_from:
+                    raise RetrieverError(
+                        f"{path} was measured for another sequence", "name another folder"
+                    )
+            return path
+        measured = self._measure(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        tensors = {name: value.cpu().contiguous() for name, value in measured.items()}
+        save_file(tensors, str(unfinished), metadata={MADE_FROM: made_from})
+        return unfinished.replace(path)
+
+    def _made_from(self, place: int) -> Mapping[str, Any]:
+        """What decides a state, but for the checkpoint, which has a record of its own."""
+        texts = self._measured_domain(place).texts
+        return {
+            "method": self.adaptation.method,
+            "measured": self.adaptation.measured,
+            "texts": len(texts),
+            "sample": sample_of(texts),
+            "start": msgspec.to_builtins(self.start(place)),
+        }
+
+    def _measured_domain(self, place: int) -> Domain:
+        """The one just learnt; before all, the first stands for what the model knows."""
+        return self.domains[max(place - 1, 0)]
+
+    def _measure(self, place: int) -> dict[str, Tensor]:
+        encoder, tokenizer = self._open(place)
+        before = str(self.out / STATES / f"{place}.safetensors")
+        texts = self._measured_domain(place).texts
+        size = 1 if self.adaptation.method == "ewc" else self.preset.batch_size
+        advance = self.report.measuring(
+            self.folder(max(place - 1, 0)), min(self.adaptation.measured, len(texts))
+        )
+        batches = self._batches(texts, tokenizer, size, advance)
+        if self.adaptation.method == "ewc":
+            # Without dropout, so that the gradients of a text are its own.
+            found = fisher(encoder.eval(), batches)
+            held = Held.read(encoder, before) if place > 1 else None
+            return hold(encoder, found, held).tensors()
+        if not place:
+            return general_importance(encoder.train(), batches).tensors()
+        known = read_importance(encoder, before)
+        return accumulated(known, domain_importance(encoder.eval(), batches)).tensors()
+
+    def _open(self, place: int) -> tuple[MaskedLM, Any]:
+        """The encoder that a domain's training starts from, with its head, and the tokenizer."""
+        started = open_start(self.start(place), self.preset.seed)
+        module = self._mlm().heads(started.encoder)
+        if started.folder is not None:
+            load_heads(module, started.encoder.encoder, started.folder, self._mlm())
+        torch.manual_seed(self.preset.seed)
+        return started.encoder.to(pick_device(self.device)), started.tokenizer
+
+    def _batches(
+        self, texts: Sequence[str], tokenizer: Any, size: int, advance: Advance
+    ) -> Iterator[Batch]:
+        """Masked batches of texts, as training reads them."""
+        count = min(self.adaptation.measured, len(texts))
+        collate = self._mlm().collator(tokenizer, self.preset.max_tokens)
+        stream, device = Stream(texts, count, self.preset.seed), pick_device(self.device)
+        for first in range(0, count, size):
+            examples = [stream[place] for place in range(first, min(first + size, count))]
+            yield {name: value.to(device) for name, value in collate(examples).items()}
+            advance(len(examples))
+
+    def _mlm(self) -> MLM:
+        if not isinstance(self.preset.objective, MLM):
+            raise TypeError("checked before")
+        return self.preset.objective

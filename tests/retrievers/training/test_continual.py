@@ -1,0 +1,193 @@
+"""A sequence of domains: what each training starts from, what is measured between, and kills."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import small_starts as small
+import torch
+from safetensors.torch import load_file
+
+from retrievers.errors import RetrieverError
+from retrievers.training.continual import Adaptation, Domain, Report, adapt, folder_of
+from retrievers.training.mlm import MLM
+from retrievers.training.objective import read_objective
+from retrievers.training.preset import Pretraining, Start
+from retrievers.training.pretrain import pretrain
+from retrievers.training.record import Trained
+
+TEXTS = small.texts(60)
+DOMAINS = (
+    Domain("my/first", TEXTS[:20]),
+    Domain("my/second", TEXTS[20:40]),
+    Domain("third", TEXTS[40:]),
+)
+MEASURED = 8
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    return small.write_start(tmp_path_factory.mktemp("start") / "bert", TEXTS)
+
+
+def preset(start: Path, **changes: Any) -> Pretraining:
+    return small.preset(start, **{"objective": {"name": "mlm"}, "steps": 3, **changes})
+
+
+def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> tuple[Trained, ...]:
+    settings = Adaptation(method=method, measured=MEASURED, **options)
+    return adapt(preset(start), DOMAINS[:count], out, settings, device="cpu")
+
+
+def weights(folder: Path | str) -> dict[str, torch.Tensor]:
+    heads = load_file(Path(folder) / "heads" / "model.safetensors")
+    return load_file(Path(folder) / "model.safetensors") | {
+        f"heads {k}": v for k, v in heads.items()
+    }
+
+
+def equal(one: Path | str, other: Path | str) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.fixture(scope="module")
+def plain(start, tmp_path_factory) -> tuple[Trained, ...]:
+    return run(start, tmp_path_factory.mktemp("sequences") / "plain", "plain")
+
+
+@pytest.fixture(scope="module")
+def das(start, tmp_path_factory) -> tuple[Trained, ...]:
+    return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
+
+
+def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
+    model = start
+    for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
+        by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
+        model = tmp_path / str(number)
+        pretrain(by_hand, domain.texts, model, device="cpu")
+        assert equal(found.folder, model)
+
+
+def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
+    names = [Path(one.folder).name for one in plain]
+    assert names == ["plain-1-my-first", "plain-2-my-second", "plain-3-third"]
+    card = msgspec.toml.decode((Path(plain[2].folder) / "card.toml").read_bytes())
+    assert card["trained_on"] == ["my/first", "my/second", "third"]
+
+
+def test_ewc_begins_as_plain_and_then_holds(start, plain, tmp_path):
+    found = run(start, tmp_path / "plain", "ewc")
+    assert equal(found[0].folder, plain[0].folder)
+    assert not equal(found[1].folder, plain[1].folder)
+    states = sorted(path.name for path in (tmp_path / "plain" / "states").iterdir())
+    assert states == ["2.safetensors", "3.safetensors"]
+    second, third = (load_file(tmp_path / "plain" / "states" / name) for name in states)
+    fisher = [name for name in second if name.startswith("fisher:")]
+    assert fisher
+    assert all((third[name] >= second[name]).all() for name in fisher)  # it accumulates
+
+
+def test_das_measures_general_importance_first_and_accumulates(das):
+    folder = Path(das[0].folder).parent / "states"
+    states = [load_file(folder / f"{place}.safetensors") for place in (1, 2, 3)]
+    for kind, general in states[0].items():
+        assert ((general >= 0) & (general < 1)).all()
+        assert (states[1][kind] >= general).all()
+        assert (states[2][kind] >= states[1][kind]).all()
+        assert (states[2][kind] > general).any()
+
+
+def test_das_in_updates_is_another_training_from_the_same_importance(start, das, tmp_path):
+    (found,) = run(start, tmp_path / "das", "das", count=1, soften="update")
+    state = load_file(tmp_path / "das" / "states" / "1.safetensors")
+    held = load_file(Path(das[0].folder).parent / "states" / "1.safetensors")
+    assert all(torch.equal(held[kind], state[kind]) for kind in held)
+    there = load_file(start / "model.safetensors")
+    far = [load_file(Path(one.folder) / "model.safetensors") for one in (found, das[0])]
+    name = "encoder.layer.0.intermediate.dense.weight"
+    near, wide = ((one[name] - there[name]).norm() for one in far)
+    assert near < 0.9 * wide
+
+
+class StoppedError(Exception):
+    pass
+
+
+class Interrupting(Report):
+    """Stops at a measurement of a number, or in a training of a number."""
+
+    def __init__(self, measurement: int = 0, training: int = 0) -> None:
+        self.left = {"measurement": measurement, "training": training}
+
+    def training(self, folder: Path) -> Any:
+        self.left["training"] -= 1
+        return self.stop if self.left["training"] == 0 else None
+
+    def measuring(self, folder: Path, texts: int) -> Any:
+        assert texts == MEASURED
+        self.left["measurement"] -= 1
+        return self.stop if self.left["measurement"] == 0 else lambda count: None
+
+    def stop(self, _: Any) -> None:
+        raise StoppedError
+
+
+def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
+    settings = Adaptation(method="das", measured=MEASURED)
+    out = tmp_path / "das"
+    for report in (Interrupting(measurement=2), Interrupting(training=2)):
+        with pytest.raises(StoppedError):
+            adapt(preset(start), DOMAINS, out, settings, device="cpu", report=report)
+    for one, other in zip(run(start, out, "das"), das, strict=True):
+        assert equal(one.folder, other.folder)
+
+
+def test_a_domain_can_be_added_at_the_end(start, plain):
+    before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
+    out = Path(plain[0].folder).parent
+    longer = (*DOMAINS, Domain("fourth", TEXTS[:5]))
+    settings = Adaptation(measured=MEASURED)
+    found = adapt(preset(start), longer, out, settings, device="cpu")
+    assert [one.folder for one in found[:3]] == [one.folder for one in plain]
+    assert Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns == before
+    assert Path(found[3].folder) == folder_of(out, 3, "fourth")
+
+
+def test_a_state_of_another_sequence_is_refused(start, das):
+    out = Path(das[0].folder).parent
+    with pytest.raises(RetrieverError, match="was measured for another sequence"):
+        adapt(preset(start), DOMAINS, out, Adaptation(method="das", measured=9), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "domains", "message"),
+    [
+        (
+            "ewc",
+            {"objective": {"name": "retromae"}},
+            DOMAINS,
+            "ewc is for masked language modelling",
+        ),
+        ("das", {"gradient_checkpointing": True}, DOMAINS, "gated units"),
+        ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first comes 2 times"),
+        ("plain", {}, (Domain("empty", []),), "empty has no texts"),
+        ("plain", {"max_tokens": 600}, DOMAINS, "positions for 66"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(
+    start, tmp_path, method, changes, domains, message
+):
+    with pytest.raises(RetrieverError, match=message):
+        adapt(preset(start, **changes), domains, tmp_path / "out", Adaptation(method=method))
+    assert not (tmp_path / "out").exists()
+
+
+def test_plain_goes_on_with_any_objective(start, tmp_path):
+    table = {"name": "retromae"}
+    changed = preset(start, objective=table)
+    found = adapt(changed, DOMAINS[:2], tmp_path / "out", Adaptation(), device="cpu")
+    assert [one.objective for one in found] == ["retromae", "retromae"]
+    assert not isinstance(read_objective(table), MLM)
