@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from retrievers.adapted_forward import correct_forward
 from retrievers.card import CardAdapter
 from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensors_header, sha256
 from retrievers.errors import RetrieverError
@@ -18,6 +19,7 @@ Kind = Literal["adapterhub", "peft"]
 CONFIG = "adapter_config.json"
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
+SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
 WEIGHTS: dict[Kind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
@@ -73,8 +75,8 @@ def identify_adapter(
         return AdapterIdentity(kind, _hashes_of_setup(folder, base))
     if kind == "adapterhub":
         _check_base(folder, config, base)
-    weights = _weights(folder, kind)
-    return AdapterIdentity(kind, {path.name: sha256(path) for path in (folder / CONFIG, weights)})
+    files = [folder / CONFIG, *_weights(folder, kind)]
+    return AdapterIdentity(kind, {path.name: sha256(path) for path in files})
 
 
 def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
@@ -84,7 +86,7 @@ def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
     for name in names:
         own = inside(folder, name)
         _check_base(own, read_json(own / CONFIG), base)
-        files += [own / CONFIG, _weights(own, "adapterhub")]
+        files += [own / CONFIG, *_weights(own, "adapterhub")]
     if composition == "Fuse":
         files += [inside(folder, ",".join(names)) / name for name in FUSION]
     for path in files:
@@ -99,9 +101,9 @@ def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
     Raises:
         RetrieverError: it is another composition, or one inside another.
     """
-    found = read_json(folder / SETUP).get("adapter_setup")
-    kind = found.get("type") if isinstance(found, dict) else None
-    children = found.get("children") if isinstance(found, dict) else None
+    setup = read_json(folder / SETUP).get("adapter_setup")
+    kind = setup.get("type") if isinstance(setup, dict) else None
+    children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(children, list) and kind in COMPOSITIONS:
         names = [one.get("children") if isinstance(one, dict) else one for one in children]
         if all(isinstance(name, str) for name in names):
@@ -162,7 +164,7 @@ def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
     else:
         load_adapterhub(network, folder, NAME)
         network_with_adapters.set_active_adapters(NAME)
-    drop_prompts(network)
+    correct_forward(network)
     return network
 
 
@@ -177,30 +179,20 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
         str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
     _refuse_misfit(folder, report.get("missing_keys", []), report.get("unexpected_keys", []))
+    if (folder / SHARED).is_file():
+        _load_shared(network, folder, name)
 
 
-def drop_prompts(network: Any) -> None:
-    """Take the states of a prompt out of the output, which pooling then reads as without it.
+def _load_shared(network: Any, folder: Path, name: str) -> None:
+    from safetensors.torch import load_file
 
-    AdapterHub puts the prompt before the text, or between its first token and the rest.
-    """
-    layer = getattr(network, "prompt_tuning", None)
-    prompts = list(layer.prompt_tunings.values()) if layer is not None else []
-    if not prompts:
-        return
-    import torch
-
-    config = prompts[0].prompt_tuning_config
-    first = 1 if config["combine"] == "prefix_after_bos" else 0
-    length = config["prompt_length"]
-
-    def without(_module: Any, _inputs: Any, output: Any) -> Any:
-        states = output.last_hidden_state
-        parts = [states[:, :first], states[:, first + length :]]
-        output.last_hidden_state = torch.cat(parts, dim=1)
-        return output
-
-    network.register_forward_hook(without)
+    held = load_file(str(folder / SHARED))
+    if name not in network.shared_parameters:
+        _refuse_misfit(folder, (), set(held))
+    own = network.shared_parameters[name]
+    _refuse_misfit(folder, set(own) - set(held), set(held) - set(own))
+    for key, value in held.items():
+        own[key].data.copy_(value)
 
 
 def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
@@ -239,13 +231,15 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
             )
 
 
-def _weights(folder: Path, kind: Kind) -> Path:
+def _weights(folder: Path, kind: Kind) -> list[Path]:
+    shared = [folder / SHARED] if (folder / SHARED).is_file() else []
     for name in WEIGHTS[kind]:
         path = folder / name
         if path.is_file():
-            if path.suffix == ".safetensors":
-                read_safetensors_header(path)
-            return path
+            for one in (path, *shared):
+                if one.suffix == ".safetensors":
+                    read_safetensors_header(one)
+            return [path, *shared]
     raise RetrieverError(
         f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}"
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from retrievers.adapters import CONFIG
 from retrievers.checkpoint import (
     Checkpoint,
     find_weights,
@@ -78,7 +77,7 @@ def _count_adapter(model: "Model") -> int:
     identity, folder = model.recipe.adapter, model.adapter
     if identity is None or folder is None:
         return 0
-    return sum(_count_file(folder / name) for name in identity.files if name != CONFIG)
+    return sum(_count_file(folder / name) for name in identity.files if not name.endswith(".json"))
 
 
 def _count_file(path: Path) -> int:

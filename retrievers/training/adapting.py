@@ -16,10 +16,11 @@ from retrievers.errors import RetrieverError
 Library = Literal["adapterhub", "peft"]
 FUSION = "fusion"
 UNION = "union"
+# Not DiReFT: AdapterHub 1.3 does not save that no projection is subtracted, and loads NoReFT.
 HUB_METHODS = (
     *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
     *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
-    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "direft", "mam", "unipelt"),
+    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "mam", "unipelt"),
     *(UNION, FUSION),
 )
 # Method in a preset: PEFT's name of its configuration.
@@ -73,6 +74,16 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise ValueError("adapters are stacked and fused by AdapterHub, not by PEFT")
         if self.method == FUSION and len(self.over) < 2:
             raise ValueError("a fusion needs two adapters or more in over")
+
+
+def decays(adapter: Adapter) -> bool:
+    """Whether weight decay may be applied.
+
+    LoReFT's projection is kept orthogonal by PyTorch, which multiplies it by whole numbers that are
+    1 at first: any decay makes them 0, and the adapter does nothing from then on.
+    """
+    parts = adapter.options.get("parts", ()) if adapter.method == UNION else ()
+    return "loreft" not in (adapter.method, *(one.get("method") for one in parts))
 
 
 def methods_of(library: Library) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The folder of a trained adapter: what its library reads, and the card that names the base.
 
-``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights it
-is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base is
-not copied.
+``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights
+it is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base
+is not copied.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from retrievers.adapted_forward import correct_forward
 from retrievers.adapters import (
     ATTACH_ERRORS,
     BASE,
     SETUP,
     Kind,
     adapter_folder,
-    drop_prompts,
     identify_adapter,
 )
 from retrievers.card import Card, CardAdapter, load_card
@@ -97,7 +97,7 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
             f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
             "see adapter.options of the preset",
         ) from error
-    drop_prompts(network)
+    correct_forward(network)
     return Adapted(base, "adapterhub", write)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievers.adapters import NAME, load_adapterhub
+from retrievers.adapters import NAME, SHARED, load_adapterhub
 from retrievers.errors import RetrieverError
 from retrievers.training.adapting import (
     FUSION,
@@ -18,7 +18,10 @@ from retrievers.training.adapting import (
 
 # Parts of the unions that have a name, whose options are tables: options.adapter.reduction_factor.
 PARTS = {
-    "mam": {"prefix_tuning": ("prefix_tuning", {"bottleneck_size": 800}), "adapter": ("par_bn", {})},
+    "mam": {
+        "prefix_tuning": ("prefix_tuning", {"bottleneck_size": 800}),
+        "adapter": ("par_bn", {}),
+    },
     "unipelt": {
         "prefix_tuning": ("prefix_tuning", {"prefix_length": 10}),
         "adapter": ("seq_bn", {"reduction_factor": 16}),
@@ -76,9 +79,7 @@ def _union(options: Mapping[str, Any]) -> Any:
         raise RetrieverError(f"{names} cannot be combined: they change the same places") from error
 
 
-def put_into(
-    network: Any, adapter: Adapter, below: Sequence[Path]
-) -> Callable[[Path], None]:
+def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[[Path], None]:
     """Freeze a network and put what is trained into it.
 
     Args:
@@ -99,13 +100,43 @@ def put_into(
         fused = Fuse(*names)
         network.add_adapter_fusion(fused, settings)
         network.train_adapter_fusion(fused)
-        return lambda folder: network.save_adapter_setup(str(folder), fused, use_safetensors=True)
+        return lambda folder: save_setup(network, folder, fused)
     network.add_adapter(NAME, config=settings)
-    network.train_adapter([NAME])
+    network.train_adapter(NAME)
     if not names:
-        return lambda folder: network.save_adapter(
-            str(folder), NAME, with_head=False, use_safetensors=True
-        )
+        return lambda folder: save_one(network, folder, NAME)
     stacked = Stack(*names, NAME)
     network.set_active_adapters(stacked)
-    return lambda folder: network.save_adapter_setup(str(folder), stacked, use_safetensors=True)
+    return lambda folder: save_setup(network, folder, stacked)
+
+
+def save_one(network: Any, folder: Path, name: str) -> None:
+    """An adapter in AdapterHub's layout."""
+    safe = not _in_many_places(network, name)
+    network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
+    _save_shared(network, folder, name)
+
+
+def save_setup(network: Any, folder: Path, setup: Any) -> None:
+    """Composed adapters in AdapterHub's layout."""
+    names = list(setup)
+    safe = not any(_in_many_places(network, name) for name in names)
+    network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
+    for name in names:
+        _save_shared(network, folder / name, name)
+
+
+def _in_many_places(network: Any, name: str) -> bool:
+    """Whether all layers hold the same tensors, which safetensors cannot store once."""
+    pool = getattr(network, "prefix_tuning", None)
+    return pool is not None and name in pool.prefix_tunings
+
+
+def _save_shared(network: Any, folder: Path, name: str) -> None:
+    """What AdapterHub 1.3 leaves out: tensors of Compacter and VeRA that all layers share."""
+    from safetensors.torch import save_file
+
+    if name in network.shared_parameters:
+        tensors = network.shared_parameters[name].items()
+        found = {key: value.detach().cpu().contiguous() for key, value in tensors}
+        save_file(found, str(folder / SHARED))

@@ -12,7 +12,7 @@ from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.lookup import replace_fields
 from retrievers.recipe import Pooling, Similarity, TitleJoin
-from retrievers.training.adapting import Adapter
+from retrievers.training.adapting import Adapter, decays
 from retrievers.training.negatives import Mining
 from retrievers.training.preset import Above0, Count, Optimizer
 
@@ -191,10 +191,12 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
     def trained_by(self) -> Optimizer:
-        """The optimizer, with the adapter's own learning rate where it has one."""
-        if self.adapter is None or self.adapter.lr is None:
+        """The optimizer, as the adapter needs it where there is one."""
+        if self.adapter is None:
             return self.optimizer
-        return msgspec.structs.replace(self.optimizer, lr=self.adapter.lr)
+        decay = self.optimizer.weight_decay if decays(self.adapter) else 0.0
+        lr = self.adapter.lr or self.optimizer.lr
+        return msgspec.structs.replace(self.optimizer, lr=lr, weight_decay=decay)
 
     def steps_for(self, queries: int) -> int:
         """Steps of one round with so many queries."""

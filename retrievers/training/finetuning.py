@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from retrievers.errors import RetrieverError
 from retrievers.card import Card
+from retrievers.errors import RetrieverError
 from retrievers.lookup import CARD_FILE
 from retrievers.model import Model, resolve_model
 from retrievers.training.examples import TrainingSet
