@@ -86,7 +86,9 @@ def pretrain(
     if finished:
         return finished
     stream = Stream(texts, steps * places_a_step(preset), preset.seed)
-    trainer = StreamTrainer(module, arguments, stream, collate)
+    trainer = StreamTrainer(
+        module, arguments, stream, collate, lambda folder, step: job.save(module, folder, step)
+    )
     return job.train(trainer, begun, progress)
 
 
@@ -134,7 +136,7 @@ class _Job:
         )
         if trainer.is_world_process_zero():
             write_trained(self.out, trained)
-            self._save(trainer.model, self.out, self.training.steps)
+            self.save(trainer.model, self.out, self.training.steps)
             # Only now: a training that is resumed needs them.
             shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
         return trained
@@ -149,7 +151,7 @@ class _Job:
             if kept is None:
                 raise
             load_weights(module, kept)
-            self._save(module, self.out / GOOD, step_of(kept))
+            self.save(module, self.out / GOOD, step_of(kept))
             slower = self.preset.optimizer.lr / 10
             raise RetrieverError(
                 f"{error}; the model of step {step_of(kept)} is kept in {self.out / GOOD}",
@@ -157,7 +159,8 @@ class _Job:
                 "--out ANOTHER",
             ) from error
 
-    def _save(self, module: nn.Module, folder: Path, steps: int) -> None:
+    def save(self, module: nn.Module, folder: Path, steps: int) -> None:
+        """Write the encoder as a model, its heads apart."""
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
         card = card_of(self.preset, steps, self.training.trained_on)

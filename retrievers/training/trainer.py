@@ -21,6 +21,7 @@ from retrievers.training.stream import Stream
 
 WEIGHTS = "model.safetensors"
 COMPLETE = "complete"  # empty file in a checkpoint that is whole
+MODEL = "model"  # folder in a checkpoint: the encoder alone, as it can be evaluated
 POINTS = 200  # of a loss curve, about
 LONGEST_BLIND = 50  # steps between two looks at the loss
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
@@ -112,18 +113,28 @@ class StepChange(TrainerCallback):  # type: ignore[misc]
 class StreamTrainer(Trainer):  # type: ignore[misc]
     """Trains an objective's module on a stream.
 
+    Args:
+        write_model: writes the encoder as a model of this step to a folder, for those who watch
+            the training.
+
     Raises:
         DivergedError: while it trains, when the loss or a weight is no longer a number; nothing is
             saved then, so that the last checkpoint is good.
     """
 
     def __init__(
-        self, module: nn.Module, arguments: TrainingArguments, stream: Stream, collate: Collator
+        self,
+        module: nn.Module,
+        arguments: TrainingArguments,
+        stream: Stream,
+        collate: Collator,
+        write_model: Callable[[Path, int], None],
     ) -> None:
         super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
         self.remove_callback(PrinterCallback)  # prints to stdout, where results go
         self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
         self.meter = Meter()
+        self.write_model = write_model
         if isinstance(module, ChangesSteps):
             self.add_callback(StepChange(module))
 
@@ -170,6 +181,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.model, str(folder / WEIGHTS))
+        self.write_model(folder / MODEL, self.state.global_step)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         load_weights(model or self.model, Path(resume_from_checkpoint))

@@ -15,12 +15,15 @@ import small_starts as small
 import torch
 from safetensors.torch import load_file
 
+from bench.watching.completed import Lookout, model_folder
 from retrievers.errors import RetrieverError
 from retrievers.model import open_encoder, resolve_model
 from retrievers.training.curve import read_curve
 from retrievers.training.mlm import MLM, MLMTraining
 from retrievers.training.preset import changed
 from retrievers.training.pretrain import explained, pretrain
+from retrievers.training.saved import save_checkpoint
+from retrievers.training.trainer import Progress
 
 ROOT = Path(__file__).parents[3]
 TEXTS = small.texts()
@@ -67,6 +70,22 @@ table, texts, out = json.load(sys.stdin)
 say = lambda progress: print(progress.step, flush=True)
 pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=4, progress=say)
 """
+
+
+def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
+    out, seen = tmp_path / "out", {}
+    lookout = Lookout(out)
+
+    def look(progress: Progress) -> None:
+        for one in (lookout.look(), lookout.look())[1].finished:
+            model = resolve_model(str(model_folder(one.folder)))
+            seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
+
+    train(small.preset(start), out, save_every=4, progress=look)
+    assert {4, 8} <= set(seen)
+    assert not np.array_equal(seen[4], seen[8])
+    encoder = open_encoder(resolve_model(str(out)), "cpu")
+    assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
 
 
 def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished, tmp_path):
@@ -299,8 +318,10 @@ def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
 ):
     out = tmp_path / "out"
 
-    def full(*_: Any) -> None:
-        raise OSError("no space left")
+    def full(model: Any, tokenizer: Any, folder: Path, card: Any) -> None:
+        if folder == out:
+            raise OSError("no space left")
+        save_checkpoint(model, tokenizer, folder, card)
 
     with monkeypatch.context() as disk:
         disk.setattr("retrievers.training.pretrain.save_checkpoint", full)
