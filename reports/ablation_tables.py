@@ -11,7 +11,7 @@ from bench.ablation.records import MEAN, OnCollection, Report, RowFound
 
 COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
            "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
-           "tokens", "seconds")  # fmt: skip
+           "tokens", "seconds", "of_parameters", "saved_bytes")  # fmt: skip
 
 
 def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -155,13 +155,16 @@ def _gaps(report: Report) -> str:
 def cost_table(report: Report) -> str:
     """What a cell of each row took: means over its finished seeds, by stage."""
     stages = list(report.reference)
-    headers = ["row", "parameters trained", "tokens trained on"]
-    headers += [f"{stage}, s" for stage in stages]
+    sized = any(saved_bytes_of(row) for row in report.rows)
+    headers = ["row", "parameters trained", *(["trained %", "bytes saved"] if sized else [])]
+    headers += ["tokens trained on", *(f"{stage}, s" for stage in stages)]
     cells = []
     for row in report.rows:
         seconds = [_mean([c.seconds[s] for c in row.cells if s in c.seconds]) for s in stages]
         cells.append(
-            [row.name, _count(parameters_of(row)), _count(tokens_of(row))]
+            [row.name, _count(parameters_of(row))]
+            + ([_share(row), _count(saved_bytes_of(row))] if sized else [])
+            + [_count(tokens_of(row))]
             + ["" if one is None else f"{one:,.0f}" for one in seconds]
         )
     return _table(headers, cells)
@@ -173,6 +176,21 @@ def parameters_of(row: RowFound) -> int | None:
         if found := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
             return max(found)
     return None
+
+
+def of_parameters_of(row: RowFound) -> int | None:
+    """All parameters of the network that its last training trained, where they were counted."""
+    return max((c.of_parameters["finetune"] for c in row.cells if c.of_parameters), default=None)
+
+
+def saved_bytes_of(row: RowFound) -> int | None:
+    """Bytes of the weights that its last training wrote, where they were counted."""
+    return max((c.saved_bytes["finetune"] for c in row.cells if c.saved_bytes), default=None)
+
+
+def _share(row: RowFound) -> str:
+    trained, total = parameters_of(row), of_parameters_of(row)
+    return f"{100 * trained / total:.3g}" if trained and total else ""
 
 
 def tokens_of(row: RowFound) -> float | None:
@@ -219,6 +237,8 @@ def _line(row: RowFound, on: OnCollection) -> list[object]:
         parameters_of(row),
         tokens_of(row),
         _mean(seconds),
+        of_parameters_of(row),
+        saved_bytes_of(row),
     ]
 
 

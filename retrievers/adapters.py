@@ -105,9 +105,10 @@ def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
     kind = setup.get("type") if isinstance(setup, dict) else None
     children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(children, list) and kind in COMPOSITIONS:
-        names = [one.get("children") if isinstance(one, dict) else one for one in children]
-        if all(isinstance(name, str) for name in names):
-            return kind, tuple(names)
+        found = [one.get("children") if isinstance(one, dict) else one for one in children]
+        names = tuple(name for name in found if isinstance(name, str))
+        if len(names) == len(children):
+            return kind, names
     raise RetrieverError(
         f"{folder / SETUP} is not supported", f"supported: {' and '.join(COMPOSITIONS)} of adapters"
     )

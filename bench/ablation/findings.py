@@ -154,6 +154,8 @@ def _cell(cell: Cell, outcome: Outcome, scores: BySeed) -> CellFound:
         seconds={name: cost.seconds for name, cost in costs.items()},
         tokens={name: cost.tokens for name, cost in costs.items() if cost.tokens},
         parameters={name: cost.parameters for name, cost in costs.items() if cost.parameters},
+        of_parameters={name: c.of_parameters for name, c in costs.items() if c.of_parameters},
+        saved_bytes={name: cost.saved_bytes for name, cost in costs.items() if cost.saved_bytes},
     )
 
 

@@ -10,14 +10,16 @@ import msgspec
 
 from bench.ablation.grid import Table
 from bench.ablation.places import Places
-from bench.ablation.pretraining import REHEARSED, tokens_read, trained_parameters
+from bench.ablation.pretraining import REHEARSED, tokens_read
 from bench.ablation.settings import merged, split_off
 from bench.ablation.stages import MODEL, Cost
 from bench.finetuning import finetune_on
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from retrievers.model import resolve_model
+from retrievers.training.adapting import check_names
 from retrievers.training.finetune_preset import from_table, load_preset
+from retrievers.training.size import Size
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Finetune:
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = from_table({**merged(base, changes), **words}, "[finetune]")
         expand(own["on"])
+        if preset.adapter is not None:
+            check_names(preset.adapter)
         split = {"split": own.get("split", "train")}
         return {"on": list(own["on"]), **split, **msgspec.to_builtins(preset)}
 
@@ -59,7 +63,7 @@ class Finetune:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
         preset = {key: value for key, value in settings.items() if key not in ("on", "split")}
-        finetune_on(
+        trained = finetune_on(
             from_table(preset, "[finetune]"),
             resolve_model(model),
             self.places.open(settings["on"], settings["split"]),
@@ -68,8 +72,14 @@ class Finetune:
             evaluated=self.places.open(self.held_out),
             device=self.places.device,
         )
-        tokens = tokens_read(out / MODEL)
-        return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
+        size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
+        return Cost(
+            time.perf_counter() - start,
+            tokens_read(out / MODEL),
+            size.trained,
+            size.parameters,
+            size.saved_bytes,
+        )
 
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps; none where negatives are mined with a model, which encodes whole corpora."""

@@ -23,7 +23,8 @@ class CellFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         scores: mean of the main measure by collection; empty for a gap.
         failed_at, error: stage and reason of a gap; "" where there is none.
-        seconds, tokens, parameters: by stage, of what is finished; a stage that several cells
+        seconds, tokens, parameters, of_parameters, saved_bytes: by stage, as in
+            `bench.ablation.stages.Cost`, of what is finished; a stage that several cells
             share counts in each.
     """
 
@@ -34,6 +35,8 @@ class CellFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     seconds: dict[str, float] = {}
     tokens: dict[str, int] = {}
     parameters: dict[str, int] = {}
+    of_parameters: dict[str, int] = {}
+    saved_bytes: dict[str, int] = {}
 
 
 class OnCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

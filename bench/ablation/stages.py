@@ -16,11 +16,15 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seconds: wall clock.
         tokens: that were read in training, or encoded; 0 where they were not counted.
         parameters: that were trained; for an evaluation, those of the encoder.
+        of_parameters: that the trained network has in all; 0 where they were not counted.
+        saved_bytes: of the weights that the training wrote; the same.
     """
 
     seconds: float
     tokens: int = 0
     parameters: int = 0
+    of_parameters: int = 0
+    saved_bytes: int = 0
 
 
 class Stage(Protocol):
