@@ -15,6 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from retrievers.adapters import adapter_folder, identify_adapter
+from retrievers.bases import Bases
 from retrievers.card import Card, CardAdapter, CardStage
 from retrievers.checkpoint import Checkpoint, inside, locate, open_checkpoint, read_json, sha256
 from retrievers.encoder import Encoder
@@ -140,7 +141,10 @@ def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
 
 
 def open_encoder(
-    model: Model, device: str = "auto", tokens_per_batch: int | None = None
+    model: Model,
+    device: str = "auto",
+    tokens_per_batch: int | None = None,
+    bases: Bases | None = None,
 ) -> Encoder:
     """The encoder of a resolved model. Weights load at its first call.
 
@@ -149,6 +153,7 @@ def open_encoder(
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
+        bases: what encoders of several adapters are opened with, so that they share one base.
 
     Raises:
         RetrieverError: the model has no vectors (BM25), or a third party's class is missing.
@@ -165,7 +170,7 @@ def open_encoder(
         return hashing
     from retrievers.transformer import TransformerEncoder
 
-    return TransformerEncoder(model, device, tokens_per_batch)
+    return TransformerEncoder(model, device, tokens_per_batch, bases)
 
 
 def _resolve_transformer(card: Card, base: Path) -> Model:

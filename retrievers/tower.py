@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from retrievers.adapters import attach
+from retrievers.bases import Bases
 from retrievers.checkpoint import Checkpoint
 from retrievers.clock import Clock
 from retrievers.compiled import CompiledNetwork, can_pack
@@ -48,6 +49,7 @@ class Tower:
 
     Args:
         clock: gets the time of each phase and the number of tokens.
+        bases: networks that adapters share.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Tower:
         adapter: Path | None,
         device: torch.device,
         clock: Clock,
+        bases: Bases | None = None,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint)
-        network = load_network(checkpoint, recipe)
+        load = bases.network if bases and adapter is not None else load_network
+        network = load(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
         self._reads = frozenset(inspect.signature(network.forward).parameters)
         if adapter is not None and recipe.adapter is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from retrievers.bases import Bases
 from retrievers.checkpoint import Checkpoint
 from retrievers.clock import Clock
 from retrievers.encoder import Advance, Vectors
@@ -38,6 +39,7 @@ class TransformerEncoder:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
+        bases: networks that the encoders of several adapters share.
 
     Attributes:
         clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
@@ -45,11 +47,15 @@ class TransformerEncoder:
     """
 
     def __init__(
-        self, model: "Model", device: str = "auto", tokens_per_batch: int | None = None
+        self,
+        model: "Model",
+        device: str = "auto",
+        tokens_per_batch: int | None = None,
+        bases: Bases | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
         self.clock = Clock()
-        self._towers = _Towers(model, device, self.clock)
+        self._towers = _Towers(model, device, self.clock, bases)
         self._budget = tokens_per_batch
 
     @property
@@ -137,6 +143,7 @@ class _Towers:
     model: "Model"
     device_name: str
     clock: Clock
+    bases: Bases | None
 
     @cached_property
     def device(self) -> "torch.device":
@@ -167,7 +174,9 @@ class _Towers:
             from retrievers.tower import Tower  # importing torch is most of loading
 
             model = self.model
-            return Tower(checkpoint, model.recipe, model.adapter, self.device, self.clock)
+            return Tower(
+                checkpoint, model.recipe, model.adapter, self.device, self.clock, self.bases
+            )
 
 
 def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "") -> "Segments":

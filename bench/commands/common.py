@@ -13,6 +13,7 @@ from bench.places import Place
 from bench.remote import RemotePath
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.tables import facts_table
+from retrievers.bases import Bases
 from retrievers.encoder import Encoder
 from retrievers.model import Model, open_encoder, resolve_model
 
@@ -30,8 +31,11 @@ class Contender:
         return Contender(self.model.for_dataset(collection), encoder)
 
 
-def open_contender(name: str, options: argparse.Namespace) -> Contender:
-    """The model of this name with its encoder, as the options of the command line say."""
+def open_contender(name: str, options: argparse.Namespace, bases: Bases | None = None) -> Contender:
+    """The model of this name with its encoder, as the options of the command line say.
+
+    Adapters that are opened with the same ``bases`` share the weights of their base.
+    """
     model = resolve_model(
         name,
         like=options.like,
@@ -45,7 +49,7 @@ def open_contender(name: str, options: argparse.Namespace) -> Contender:
     )
     if model.recipe.kind == "bm25":
         return Contender(model, None)
-    return Contender(model, open_encoder(model, getattr(options, "device", "auto")))
+    return Contender(model, open_encoder(model, getattr(options, "device", "auto"), bases=bases))
 
 
 def open_named(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset:

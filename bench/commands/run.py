@@ -30,6 +30,7 @@ from bench.suites import SuiteMean, suite_mean, with_inner
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.dataset import Dataset, count_mismatches
 from reports.tables import collection_table, means_table, time_line
+from retrievers.bases import Bases
 from retrievers.index import FaissIndex, IndexSpec
 
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
@@ -41,7 +42,8 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     choices = _choices(options)
     names = expand(options.names)
     check_out(options.out)
-    contenders = [open_contender(name, options) for name in options.model]
+    bases = Bases()
+    contenders = [open_contender(name, options, bases) for name in options.model]
     _check_names(contenders)
     _check_index(choices.index, contenders)
     datasets = [open_named(name, options, cache_dir) for name in names]

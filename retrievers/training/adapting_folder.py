@@ -89,7 +89,7 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
             return Adapted(base, "peft", adapting_peft.put_into(network, settings))
         from retrievers.training import adapting_hub
 
-        below = [_below(Path(one), base) for one in settings.over]
+        below = [adapter_inside(Path(one), base) for one in settings.over]
         write = adapting_hub.put_into(network, settings, below)
     except ATTACH_ERRORS as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -101,7 +101,7 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
     return Adapted(base, "adapterhub", write)
 
 
-def _below(folder: Path, base: Model) -> Path:
+def adapter_inside(folder: Path, base: Model) -> Path:
     """An adapter of AdapterHub for the same base, from its folder or from that of its card."""
     where = folder.expanduser().resolve()
     adapter = CardAdapter(path=str(where), kind="adapterhub")
