@@ -50,10 +50,11 @@ def _method(adapt: argparse.ArgumentParser) -> None:
     group = adapt.add_argument_group("against forgetting")
     group.add_argument(
         "--method",
-        choices=("plain", "ewc", "das"),
+        choices=("plain", "ewc", "das", "adapter"),
         default="plain",
         help="plain: nothing; ewc: hold the weights that earlier collections depend on; das: spare "
-        "the units that they and what was known before depend on (default: plain)",
+        "the units that they and what was known before depend on; adapter: one for each, "
+        "on the frozen start (default: plain)",
     )
     group.add_argument(
         "--measured",
@@ -71,4 +72,10 @@ def _method(adapt: argparse.ArgumentParser) -> None:
         default="gradient",
         help="of das: as published, which AdamW largely undoes, or the optimizer's step "
         "(default: gradient)",
+    )
+    group.add_argument(
+        "--adapter",
+        default="double_seq_bn",
+        metavar="METHOD",
+        help="of AdapterHub, for adapter (default: double_seq_bn)",
     )

@@ -85,7 +85,8 @@ def _print(
 ) -> None:
     start = preset.start.model
     folders = [_near(Path(one.folder)) for one in trained]
-    line = forgetting_line(folders, names, start, start in card_names())
+    card = start in card_names() and options.method != "adapter"  # those have the start's recipe
+    line = forgetting_line(folders, names, start, card)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     losses = [(curve[0].losses["loss"], curve[-1].losses["loss"]) for curve in curves]
     if options.json:

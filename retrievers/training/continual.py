@@ -18,8 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from retrievers.errors import RetrieverError
+from retrievers.model import resolve_model
 from retrievers.tower import pick_device
+from retrievers.training.adapting import Adapter, check_names
 from retrievers.training.das import DAS, Soften, read_importance
+from retrievers.training.domain_adapter import DomainAdapter
 from retrievers.training.ewc import EWC, Held, fisher, hold
 from retrievers.training.importance import (
     Batch,
@@ -40,7 +43,7 @@ from retrievers.training.trainer import Progress
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-Method = Literal["plain", "ewc", "das"]
+Method = Literal["plain", "ewc", "das", "adapter"]
 Advance = Callable[[int], object]
 
 
@@ -49,16 +52,19 @@ class Adaptation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     Attributes:
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
-            add to masked language modelling, see their modules.
+            add to masked language modelling, and ``adapter`` trains an adapter per domain, each
+            on the encoder that the sequence starts from; see their modules.
         measured: texts of a domain that its importance or Fisher information is measured on.
         strength: of EWC's penalty.
         soften: see `das`.
+        adapter: AdapterHub's method for ``adapter``, with its own defaults.
     """
 
     method: Method = "plain"
     measured: Annotated[int, msgspec.Meta(ge=1)] = 256
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
     soften: Soften = "gradient"
+    adapter: str = "double_seq_bn"
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,11 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
             "das reads with gated units, and gradient checkpointing would read again without",
             "leave --gradient-checkpointing out, and use a smaller batch and --accumulate",
         )
+    if adaptation.method == "adapter":
+        if not preset.start.model:
+            raise RetrieverError("an adapter needs a model that it is for", "name one with --start")
+        check_names(Adapter(method=adaptation.adapter))
+        resolve_model(preset.start.model)
     check_length(preset, open_start(preset.start, preset.seed))
 
 
@@ -184,13 +195,20 @@ class _Sequence:
 
     def start(self, place: int) -> Start:
         """Of the training on a domain."""
-        return Start(model=str(self.folder(place - 1))) if place else self.preset.start
+        if not place or self.adaptation.method == "adapter":
+            return self.preset.start
+        return Start(model=str(self.folder(place - 1)))
 
     def objective(self, place: int) -> Objective:
         """Of the training on a domain, with what the method must know before it."""
         if self.adaptation.method == "plain" or (self.adaptation.method == "ewc" and not place):
             return self.preset.objective  # before the first domain there is nothing to hold
-        state, mask = str(self.state(place)), self._mlm().mask
+        mask = self._mlm().mask
+        if self.adaptation.method == "adapter":
+            adapter = Adapter(method=self.adaptation.adapter)
+            base, seed = self.preset.start.model, self.preset.seed
+            return DomainAdapter(base=base, adapter=adapter, seed=seed, mask=mask)
+        state = str(self.state(place))
         if self.adaptation.method == "ewc":
             return EWC(state=state, mask=mask, strength=self.adaptation.strength)
         return DAS(state=state, mask=mask, soften=self.adaptation.soften)

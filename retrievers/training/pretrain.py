@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -92,6 +93,15 @@ def pretrain(
     return job.train(trainer, begun, progress)
 
 
+@runtime_checkable
+class SavesEncoder(Protocol):
+    """A module whose result is not a whole encoder."""
+
+    def save_encoder(self, folder: Path, card: Card) -> None:
+        """Write what ``--model FOLDER`` takes; the card says how it was trained."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Job:
     """One training, and where it goes."""
@@ -164,7 +174,10 @@ class _Job:
         encoder = self.started.encoder.encoder
         save_heads(module, encoder, folder, self.preset.objective)
         card = card_of(self.preset, steps, self.training.trained_on)
-        save_checkpoint(encoder, self.started.tokenizer, folder, card)
+        if isinstance(module, SavesEncoder):
+            module.save_encoder(folder, card)
+        else:
+            save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
 
 def _training(

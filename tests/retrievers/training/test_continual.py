@@ -1,21 +1,28 @@
 """A sequence of domains: what each training starts from, what is measured between, and kills."""
 
+import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import small_starts as small
 import torch
 from safetensors.torch import load_file
 
 from retrievers.errors import RetrieverError
+from retrievers.model import open_encoder, resolve_model
+from retrievers.training.adapting import Adapter
 from retrievers.training.continual import Adaptation, Domain, Report, adapt, folder_of
+from retrievers.training.domain_adapter import DomainAdapter
 from retrievers.training.mlm import MLM
 from retrievers.training.objective import read_objective
 from retrievers.training.preset import Pretraining, Start
 from retrievers.training.pretrain import pretrain
 from retrievers.training.record import Trained
+from retrievers.training.start import open_start
 
 TEXTS = small.texts(60)
 DOMAINS = (
@@ -191,3 +198,61 @@ def test_plain_goes_on_with_any_objective(start, tmp_path):
     found = adapt(changed, DOMAINS[:2], tmp_path / "out", Adaptation(), device="cpu")
     assert [one.objective for one in found] == ["retromae", "retromae"]
     assert not isinstance(read_objective(table), MLM)
+
+
+@pytest.fixture(scope="module")
+def base(start, tmp_path_factory) -> Path:
+    """A start that says how it is used."""
+    out = tmp_path_factory.mktemp("base") / "bert"
+    pretrain(preset(start, steps=1), TEXTS, out, trained_on=("general",), device="cpu")
+    return out
+
+
+def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path):
+    pytest.importorskip("adapters")
+    before = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
+    found = run(base, tmp_path / "adapters", "adapter")
+    vectors = []
+    for domain, one in zip(DOMAINS, found, strict=True):
+        model = resolve_model(one.folder)
+        assert model.card.trained_on == ("general", domain.name)
+        assert model.recipe.adapter is not None
+        assert not (Path(one.folder) / "model.safetensors").exists()
+        vectors.append(open_encoder(model, "cpu").encode_queries(TEXTS[:3]))
+    plain = open_encoder(resolve_model(str(base)), "cpu").encode_queries(TEXTS[:3])
+    every = [plain, *vectors]
+    assert all(not np.allclose(a, b) for a, b in itertools.combinations(every, 2))
+    assert hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest() == before
+
+    alone = adapt(preset(base), DOMAINS[2:], tmp_path / "alone", settings("adapter"), device="cpu")
+    again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
+    np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
+
+
+def settings(method: str) -> Adaptation:
+    return Adaptation(method=method, measured=MEASURED)
+
+
+def test_an_adapter_trains_only_itself_and_the_head(base):
+    pytest.importorskip("adapters")
+    started = open_start(Start(model=str(base)), 0)
+    frozen = {name: one.clone() for name, one in started.encoder.encoder.named_parameters()}
+    objective = DomainAdapter(base=str(base), adapter=Adapter(method="double_seq_bn"))
+    module = objective.heads(started.encoder)
+    trained = {name for name, one in module.named_parameters() if one.requires_grad}
+    assert all(".adapters." in name or name.startswith("encoder.model.cls") for name in trained)
+    batch = objective.collator(started.tokenizer, 16)([{"text": TEXTS[0], "draw": 0}])
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    module(**batch)["loss"].backward()
+    optimizer.step()
+    now = dict(started.encoder.encoder.named_parameters())
+    assert all(torch.equal(now[name], one) for name, one in frozen.items())
+    assert any(now[name].grad is not None for name in now if ".adapters." in name)
+
+
+def test_an_adapter_needs_a_base_that_says_how_it_is_used(start, tmp_path):
+    pytest.importorskip("adapters")
+    with pytest.raises(RetrieverError, match="how"):
+        run(start, tmp_path / "out", "adapter")
+    with pytest.raises(RetrieverError, match="houlsbyy"):
+        run(start, tmp_path / "out", "adapter", adapter="houlsbyy")
