@@ -1,5 +1,6 @@
 """The Hugging Face Trainer, told to read a stream, keep a loss curve, and stop at NaN."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -240,6 +241,8 @@ def arguments_of(
     preset: Pretraining, steps: int, folder: Path, device: str, save_every: int
 ) -> TrainingArguments:
     """A preset in the words of the Hugging Face Trainer."""
+    # An earlier training of this process leaves its precision there, which would go before bf16.
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=preset.batch_size,
