@@ -105,13 +105,20 @@ def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
     kind = setup.get("type") if isinstance(setup, dict) else None
     children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(children, list) and kind in COMPOSITIONS:
-        found = [one.get("children") if isinstance(one, dict) else one for one in children]
-        names = tuple(name for name in found if isinstance(name, str))
+        found = [_only_child(one) for one in children]
+        names = tuple(name for name in found if name)
         if len(names) == len(children):
             return kind, names
     raise RetrieverError(
         f"{folder / SETUP} is not supported", f"supported: {' and '.join(COMPOSITIONS)} of adapters"
     )
+
+
+def _only_child(block: Any) -> str:
+    """The adapter's name in a block that holds nothing else; "" for any other block."""
+    names = block.get("children") if isinstance(block, dict) else [block]
+    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
+    return names[0] if alone else ""
 
 
 def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
