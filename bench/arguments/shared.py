@@ -135,7 +135,7 @@ def results_option(command: Options) -> None:
 def resampling_options(command: Options) -> None:
     """How intervals and p are drawn."""
     command.add_argument(
-        "--resamples", type=positive, default=9_999, metavar="N", help="default: 9999"
+        "--resamples", type=resamples, default=9_999, metavar="N", help="default: 9999"
     )
     command.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
 
@@ -164,6 +164,14 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return int(text)
+
+
+def resamples(text: str) -> int:
+    """A whole number up to a million: more take memory and tell nothing."""
+    found = positive(text)
+    if found > 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is more than 1,000,000")
+    return found
 
 
 def not_negative(text: str) -> int:

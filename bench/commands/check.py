@@ -11,6 +11,7 @@ from bench.atomic import replacing
 from bench.commands.candidate import Found, evaluate_all, own_name
 from bench.commands.common import (
     Contender,
+    check_file,
     check_out,
     open_contender,
     open_named,
@@ -40,6 +41,9 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     """``check``: exits with the outcome, see `bench.decisions.verdicts`."""
     terms = _terms(options)
     check_out(options.results)
+    for report in (options.markdown, options.junit):
+        if report is not None:
+            check_file(report)
     contender = open_contender(options.checkpoint, options)
     others = _others(options)
     baseline = open_baseline(contender, others[0], options) if options.speed else None
@@ -47,6 +51,8 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     weights = _weights(options.on or list(others[0][2]) or _claimed(contender), folders)
     if not weights:
         raise BenchError("nothing to check on", "name collections or suites with --on")
+    if not terms.expect_same:
+        terms.resampling.check_enough(len(weights), sides=2)
     name = own_name(contender, options)
     foreseen = _foresee(contender, others, weights, options, terms)
     quick: Quick | None = None

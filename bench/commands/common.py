@@ -83,6 +83,13 @@ def check_out(out: Place) -> None:
         raise BenchError(f"{nearest} is a file, and results go into a folder", "change --out")
 
 
+def check_file(path: Path) -> None:
+    """A place that cannot hold a file is refused before hours of work."""
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if path.is_dir() or not (nearest == path or nearest.is_dir()):
+        raise BenchError(f"{path} cannot be a file: {nearest} is there", "name another file")
+
+
 def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
     """Names with a line about each, as a table or as JSON."""
     if as_json:

@@ -71,6 +71,8 @@ def _check(options: argparse.Namespace, out: Path) -> None:
 
 
 def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
+    resampling = Resampling(options.resamples, options.seed)
+    resampling.check_enough(1)  # a max-statistic test is one, over all pairs
     baseline = None
     if options.baseline:
         stored = results_of(options.baseline, options.results)
@@ -81,7 +83,7 @@ def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
         measure=one_measure(list(opened.values()), options.measure),
         method=options.select,
         baseline=baseline,
-        resampling=Resampling(options.resamples, options.seed),
+        resampling=resampling,
     )
 
 

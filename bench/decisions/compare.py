@@ -99,7 +99,7 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
 
     Raises:
         BenchError: different protocols without ``force``, no collection that two models share, a
-            measure that nobody has, or damaged results.
+            measure that nobody has, too few resamples, or damaged results.
     """
     if not choices.force:
         _check_protocols(entrants, choices)
@@ -107,6 +107,7 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
     panels = [panel_of(name, entrants, choices) for name in sorted(names)]
     if not any(len(panel.columns) > 1 for panel in panels):
         raise _nothing_shared(entrants, panels, choices)
+    choices.resampling.check_enough(sum(len(panel.columns) > 1 for panel in panels))
     return [_compare_two(pair, panels, choices) for pair in combinations(entrants, 2)]
 
 

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bench.errors import BenchError
+
 Floats = npt.NDArray[np.float64]
 
 ALPHA = 0.05  # two-sided
@@ -33,6 +35,23 @@ class Resampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     resamples: int = 9_999
     seed: int = 0
+
+    def check_enough(self, tests: int, sides: int = 1) -> None:
+        """Refuse so few that the smallest p they can give is not significant after Holm.
+
+        Args:
+            tests: in the family.
+            sides: 2 where the p of one side is doubled.
+
+        Raises:
+            BenchError: nothing could ever be told apart, so that a check would always pass.
+        """
+        needed = math.ceil(sides * tests / ALPHA) - 1
+        if self.resamples < needed:
+            raise BenchError(
+                f"{self.resamples:,} resamples can find no difference among {tests} tests",
+                f"--resamples {needed} or more",
+            )
 
 
 class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

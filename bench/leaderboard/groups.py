@@ -5,7 +5,6 @@ before the first one that is worse at the 5 % level: paired sign flips of the qu
 the pairs with the leader. That model leads the next group.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -123,12 +122,7 @@ def _check_resamples(
 ) -> None:
     """The smallest p that resamples can give must survive Holm, or all models are one group."""
     most = max(sum(column in cells for cells in by_row.values()) for column in columns)
-    needed = math.ceil((most - 1) / ALPHA) - 1
-    if resampling.resamples < needed:
-        raise BenchError(
-            f"{resampling.resamples:,} resamples cannot tell {most} models apart",
-            f"--resamples {needed} or more",
-        )
+    resampling.check_enough(most - 1)
 
 
 def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str]) -> bool:

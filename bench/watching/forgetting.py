@@ -110,8 +110,9 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
     """The matrix of checkpoints by collections, with transfer and its intervals.
 
     Raises:
-        BenchError: a result is missing, damaged, or under another protocol.
+        BenchError: a result is missing, damaged, or under another protocol; or too few resamples.
     """
+    resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
     entrants, names = sequence.entrants, [*sequence.trained, *sequence.also]
     for name in names:
         _check(name, entrants)

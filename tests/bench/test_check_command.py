@@ -131,3 +131,19 @@ def test_bad_input_is_an_error_before_anything_is_encoded(place, checkpoint, bas
 def test_an_unknown_measure_is_bad_input_and_no_missing_evaluation(place):
     with pytest.raises(BenchError, match="nDCG@x"):
         place.check("bm25", "bm25", measure="nDCG@x")
+
+
+def test_a_check_that_could_never_fail_for_want_of_resamples_is_refused(place):
+    with pytest.raises(BenchError, match="38 resamples can find no difference"):
+        place.check("hashing", "bm25", resamples=38)
+
+
+@pytest.mark.parametrize("where", ["", "taken/report.md"])
+def test_a_report_that_cannot_be_a_file_is_refused_before_anything_is_encoded(
+    place, tmp_path, where
+):
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "taken").touch()
+    with pytest.raises(BenchError, match="cannot be a file"):
+        place.check("hashing", "bm25", markdown=tmp_path / "reports" / where)
+    assert not (place.bench.out / place.collection.name / "hashing").exists()

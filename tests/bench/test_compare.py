@@ -48,7 +48,7 @@ CONDITIONS = Conditions(
     libraries={},
 )
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
-FAST = Choices(resampling=Resampling(resamples=199))
+FAST = Choices(resampling=Resampling(resamples=999))
 
 
 def result(model="words", collection="beir/scifact", recipe=RECIPE, index="flat", **protocol):

@@ -22,6 +22,7 @@ from bench.decisions.statistics import (
     resample,
     t_quantile,
 )
+from bench.errors import BenchError
 
 RNG = np.random.default_rng(7)
 FAST = Resampling(resamples=999)
@@ -390,3 +391,16 @@ def test_the_detectable_effect_is_found_about_80_times_in_100(queries, zeros):
         values = rng.choice(population, queries)
         found.append(paired([Differences(values, np.zeros(999), signs @ values)]).p <= ALPHA)
     assert 0.75 <= np.mean(found) <= 0.86
+
+
+def test_resamples_are_enough_where_the_smallest_p_is_significant_after_holm():
+    def smallest(resamples: int) -> float:
+        return holm([1 / (1 + resamples)] * 15)[0]
+
+    assert smallest(299) <= ALPHA < smallest(298)
+    Resampling(299).check_enough(15)
+    with pytest.raises(BenchError, match="298 resamples") as caught:
+        Resampling(298).check_enough(15)
+    assert caught.value.hint == "--resamples 299 or more"
+    with pytest.raises(BenchError):
+        Resampling(598).check_enough(15, sides=2)
