@@ -130,4 +130,10 @@ def _report(trained: Finetuned, options: argparse.Namespace) -> None:
         f"{trained.folder}: {rounds}{trained.steps:,} steps{resumed}, "
         f"{trained.queries:,} queries; loss {first:.3f} -> {last:.3f}"
     )
+    if size := trained.size:
+        share = f"{100 * size.share:.3g} %"
+        print(
+            f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
+            f"{size.saved_bytes:,} bytes of weights"
+        )
     print(f"evaluate it: python -m bench run {' '.join(options.on)} --model {trained.folder}")

@@ -1,4 +1,4 @@
-"""The average of adapters' weights, as an adapter of its own: composition that costs nothing to use.
+"""The average of the weights of adapters, as an adapter of its own, which costs nothing to use.
 
 Chronopoulou et al., AdapterSoup, EACL Findings 2023; the averaging is AdapterHub's.
 """

@@ -6,7 +6,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from finetuning_for_tests import TEXTS, TITLES, examples, model, preset
+from finetuning_for_tests import TEXTS, TITLES, Search, examples, model, preset
 from finetuning_for_tests import weights as weights_of
 from safetensors.numpy import load_file
 
@@ -161,7 +161,7 @@ def test_full_fine_tuning_trains_and_saves_all(tmp_path):
 
 
 @hub
-def test_an_adapter_learns_and_a_stopped_training_goes_on(tmp_path):
+def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
     class Stop(Exception):  # noqa: N818 - it stands for a kill
         pass
 
@@ -279,3 +279,28 @@ def test_weight_decay_does_not_put_loreft_out_of_action():
         assert preset(table(method)).trained_by().weight_decay == expected
     part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
     assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
+
+
+@hub
+@pytest.mark.parametrize(
+    "more",
+    [
+        "[loss]\nname = 'contrastive'\nchunk = 2\n",
+        'precision = "bfloat16"\ngradient_checkpointing = true\n',
+    ],
+)
+def test_an_adapter_trains_with_cached_gradients_and_with_little_memory(tmp_path, more):
+    run(tmp_path, f"{more}{table('seq_bn')}")
+    run(tmp_path, f"seed = 1\n{more}{table('seq_bn')}", "other")
+    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "other")).max() > 1e-3
+    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "start.toml")).max() > 1e-3
+
+
+@hub
+def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
+    search = Search()
+    mined = 'hard_negatives = 2\n[[rounds]]\nsources = ["model"]\ndepth = 12\nrefresh_steps = 2\n'
+    run(tmp_path, f"{mined}{table('seq_bn')}", steps=4, mine=search)
+    assert search.asked == ["start", "refreshed"]
+    kept = sorted((tmp_path / "out" / "negatives").iterdir())
+    assert (np.load(kept[0]) != np.load(kept[1])).any()
