@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from bench.commands.common import Contender, check_out, open_contender, print_json
@@ -43,13 +43,16 @@ def _print(found: Forgetting, options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Bad input stops before anything is opened."""
-    names = [*options.checkpoints, *([options.base] if options.base else [])]
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise BenchError(f"{name} is named {times} times", "each checkpoint is named once")
+    _check_once([*options.checkpoints, *([options.base] if options.base else [])])
     if options.plot is not None and not can_plot():
         raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
     check_out(options.results)
+
+
+def _check_once(checkpoints: Iterable[str]) -> None:
+    for name, times in Counter(checkpoints).items():
+        if times > 1:
+            raise BenchError(f"{name} is named {times} times", "each checkpoint is named once")
 
 
 def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[str]) -> None:
@@ -98,7 +101,9 @@ def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced,
     opened = open_collections([*options.on, *options.also], options, cache_dir)
     measure = one_measure(list(opened.values()), options.measure)
     names = [*([options.base] if options.base else []), *options.checkpoints]
-    opening = [_opened(typed, label, options) for typed, label in labels(names).items()]
+    labelled = labels(names)
+    _check_once(labelled.values())
+    opening = [_opened(typed, label, options) for typed, label in labelled.items()]
     choices, store = pipeline_options(options, measure), VectorStore(cache_dir / "vectors")
     entrants = [
         _entrant(contender, list(opened.values()), store, choices, options.results)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.budget import parse_size
 from bench.commands.common import is_official, open_named
+from bench.errors import BenchError
 from bench.pipeline import Options
 from bench.watching.collections import Opened
 from datasets_cfg.catalogue import expand
@@ -16,10 +17,16 @@ from retrievers.index import IndexSpec
 def open_collections(
     typed: Sequence[str], options: argparse.Namespace, cache_dir: Path
 ) -> dict[str, Opened]:
-    """The collections of what was typed, suites as their members, by what was typed for each."""
-    opened = {}
+    """The collections of what was typed, suites as their members, by what was typed for each.
+
+    Raises:
+        BenchError: two folders have one name, by which results are known.
+    """
+    opened: dict[str, Opened] = {}
     for name in expand(typed):
         dataset = open_named(name, options, cache_dir)
+        if any(dataset.name == one.dataset.name for one in opened.values()):
+            raise BenchError(f"two of the collections are called {dataset.name}", "rename a folder")
         different = count_mismatches(dataset)
         opened[name] = Opened(dataset, is_official(dataset, different, options.allow_mismatch))
     return opened

@@ -23,17 +23,8 @@ def weights_by_name(typed: Sequence[str], opened: Mapping[str, Opened]) -> dict[
 
     Args:
         opened: by what was typed; a user's own folder has another name than its path.
-
-    Raises:
-        BenchError: two folders have one name.
     """
-    weights: dict[str, float] = {}
-    for one, weight in mean_weights(typed).items():
-        name = opened[one].dataset.name
-        if name in weights:
-            raise BenchError(f"two of the collections are called {name}", "rename a folder")
-        weights[name] = weight
-    return weights
+    return {opened[one].dataset.name: weight for one, weight in mean_weights(typed).items()}
 
 
 def one_measure(opened: Sequence[Opened], wanted: str | None) -> str:

@@ -170,6 +170,11 @@ def _entrants(complete: Latest, aim: Aim) -> list[Entrant]:
     if aim.baseline is None:
         return found
     name, entries = aim.baseline
+    if name in complete:
+        raise BenchError(
+            f"the baseline and a checkpoint are both called {name}",
+            "name the baseline by its folder of results",
+        )
     for key in aim.weights:
         mine = found[0].entries[key].protocol
         if key not in entries or protocol_differences(mine, entries[key].protocol):

@@ -181,7 +181,7 @@ def place(tmp_path_factory) -> tuple[Bench, Path]:
     folder = tmp_path_factory.mktemp("forgetting")
     for seed, name in enumerate(("base", "one/last", "two/last")):
         write_bert(folder / name, seed=seed)
-    for name in ("bio", "law", "wiki"):
+    for name in ("bio", "law", "wiki", "again/bio"):
         write_words(folder / name, 20)
     return Bench(folder), folder
 
@@ -230,6 +230,8 @@ def test_stored_results_are_used_without_the_checkpoints(place):
         (("--also", "bio"), ("bio", "law"), "the collection bio is named 2 times"),
         (("--measure", "nonsense"), ("bio", "law"), "nonsense"),
         (("--base", "nobody"), ("bio", "law"), "nobody"),
+        (("--base", "one/../two/last"), ("bio", "law"), "two/last is named 2 times"),
+        ((), ("bio", "again/bio"), "two of the collections are called bio"),
     ],
 )
 def test_bad_input_is_one_error_that_names_it(place, monkeypatch, options, on, message):

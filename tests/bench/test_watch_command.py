@@ -213,6 +213,16 @@ def test_a_baseline_is_compared_and_is_no_checkpoint(place):
     assert "under the protocol of the checkpoints" in done.stderr
 
 
+def test_a_baseline_of_the_name_of_a_checkpoint_does_not_take_its_place(place):
+    name = f"checkpoint-{max(STEPS)}"
+    words = ("--model", place.training / name, "--like", "bert", *SHORT, "--offline", "--quiet")
+    done = place.bench("run", place.collection, *words)
+    assert done.code == ExitCode.OK, done.stderr
+    done = place.watch("--baseline", name)
+    assert done.code == ExitCode.BAD_INPUT
+    assert f"the baseline and a checkpoint are both called {name}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
