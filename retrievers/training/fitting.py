@@ -30,6 +30,7 @@ from retrievers.training.finetuning import CURVE_FILE
 from retrievers.training.preset import Optimizer
 from retrievers.training.pretrain import OUT_OF_MEMORY, world_size
 from retrievers.training.trainer import (
+    MODEL,
     SCHEDULES,
     WEIGHTS,
     Meter,
@@ -48,6 +49,7 @@ class Fit:
     Attributes:
         folder: of checkpoints and of the loss curve.
         batch_size: examples of a step, over all devices.
+        write_model: writes what is trained to a folder in each checkpoint, as it can be evaluated.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class Fit:
     precision: str = "float32"
     device: str = "auto"
     save_every: int = 500
+    write_model: Callable[[Path], None] | None = None
 
     @property
     def per_device(self) -> int:
@@ -116,6 +119,7 @@ class _Steady:
     """
 
     meter: Meter
+    write_model: Callable[[Path], None] | None
     model: nn.Module
     state: Any
     args: Any
@@ -152,6 +156,8 @@ class _Steady:
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.model, str(folder / WEIGHTS))
+        if self.write_model:
+            self.write_model(folder / MODEL)
 
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:
         load_model(self.model, str(Path(checkpoint_path) / WEIGHTS))
@@ -208,7 +214,7 @@ def fit(
         loss=loss,
         data_collator=collate,
     )
-    trainer.meter = Meter()
+    trainer.meter, trainer.write_model = Meter(), settings.write_model
     trainer.remove_callback(PrinterCallback)  # it prints to stdout
     trainer.add_callback(Watch(trainer, settings.folder / CURVE_FILE, progress))
     if until < settings.steps:

@@ -164,6 +164,7 @@ class _Trained:
             precision=preset.precision,
             device=task.device,
             save_every=task.save_every,
+            write_model=self.save,
         )
 
     def save(self, folder: Path) -> None:

@@ -15,6 +15,7 @@ from finetuning_for_tests import (
     same_weights,
 )
 
+from bench.watching.completed import Lookout, model_folder
 from retrievers.errors import RetrieverError
 from retrievers.model import open_encoder, resolve_model
 from retrievers.training.curve import read_curve
@@ -84,6 +85,20 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
     assert same_weights(tmp_path / "whole", tmp_path / "out")
     assert [one.step for one in read_curve(tmp_path / "out" / "losses.jsonl")] == [*range(1, 7)]
     assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
+    seen = {}
+
+    def look(name, done, _):
+        for lookout in [Lookout(found.parent) for found in tmp_path.rglob("checkpoint-*")]:
+            for one in (lookout.look(), lookout.look())[1].finished:
+                encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
+                seen[one.step] = encoder.encode_queries(TEXTS[:3])
+
+    run(tmp_path, BM25, report=look, mine=Search(), save_every=2)
+    assert {2, 4} <= set(seen)
+    assert not np.array_equal(seen[2], seen[4])
 
 
 def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(tmp_path):
