@@ -61,6 +61,35 @@ def member_score(member: str, values: Mapping[str, float]) -> float | None:
     return suite_mean(member, "", values).value
 
 
+def suite_weights(suite: str) -> dict[str, float]:
+    """Weight of each collection in the mean of a suite; a suite among the members counts once."""
+    members = suite_for(suite).members
+    weights: dict[str, float] = {}
+    for member in members:
+        inner = suite_weights(member) if member in suite_names() else {member: 1.0}
+        for name, weight in inner.items():
+            weights[name] = weights.get(name, 0.0) + weight / len(members)
+    return weights
+
+
+def mean_weights(typed: Iterable[str]) -> dict[str, float]:
+    """Weights of the collections in the mean of what was typed, in whatever order.
+
+    A member of a suite weighs as much as a collection that was typed; a suite among the members
+    counts once, also where its collections were typed too.
+    """
+    weights: dict[str, float] = {}
+    for name in typed:
+        if name in suite_names():
+            count = len(suite_for(name).members)
+            inner = {one: count * weight for one, weight in suite_weights(name).items()}
+        else:
+            inner = {name: 1.0}
+        weights |= {one: min(weight, weights.get(one, weight)) for one, weight in inner.items()}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
 def with_inner(names: Iterable[str]) -> list[str]:
     """The suites among the names, each after the suites that it contains; no duplicates."""
     found: dict[str, None] = {}

@@ -20,7 +20,7 @@ from bench.commands.common import (
 from bench.commands.first_look import look
 from bench.commands.side_by_side import open_baseline, time_both
 from bench.decisions.against import check_against
-from bench.decisions.check import Against, Check, Terms, blind, conclude, mean_weights
+from bench.decisions.check import Against, Check, Terms, blind, conclude
 from bench.decisions.foresight import Foreseen, foresee, kind_of
 from bench.decisions.looks import Look, Quick, complete
 from bench.decisions.panels import Entry
@@ -30,6 +30,7 @@ from bench.decisions.stored import Stored, find_results, results_of
 from bench.errors import BenchError
 from bench.measures import parse_measure
 from bench.results import Result
+from bench.suites import mean_weights
 from datasets_cfg.catalogue import dataset_names, expand
 from reports.check_junit import junit
 from reports.check_reports import foreseen_table, markdown

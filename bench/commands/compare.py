@@ -16,13 +16,13 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import results_of, run_file_facts
 from bench.errors import BenchError, ExitCode
 from bench.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.leaderboard.texts import at_hand, if_evaluated
 from bench.places import place_of
 from bench.results import RESULT_FILE, Protocol
 from bench.runs import read_run
 from bench.suites import with_inner
 from datasets_cfg.catalogue import dataset_names, expand, suite_names, unknown
 from datasets_cfg.dataset import Dataset, judgement_mismatches
-from datasets_cfg.errors import DatasetError
 from reports.compare_tables import changes_table, comparison_table, legend
 
 
@@ -147,16 +147,7 @@ def _changes(
 def _at_hand(
     protocol: Protocol, given: Dataset | None, options: argparse.Namespace, cache_dir: Path
 ) -> Dataset | str:
-    """The collection that was evaluated, if it is on this machine; else why not."""
-    if given is not None and given.name == protocol.collection:
-        found = given
-    else:
-        local = {**vars(options), "split": protocol.split or None, "offline": True}
-        try:
-            found = open_named(protocol.collection, argparse.Namespace(**local), cache_dir)
-        except DatasetError:
-            return f"{protocol.collection} is not on this machine (--data-dir says where to look)"
-    here = (found.queries_sha256, found.qrels_sha256)
-    if here != (protocol.queries_sha256, protocol.qrels_sha256):
-        return f"the {protocol.collection} on this machine is not the one that was evaluated"
-    return found
+    """The collection that was evaluated; or why it is not at hand."""
+    if given is not None:
+        return if_evaluated(given, protocol)
+    return at_hand(protocol, cache_dir, options.data_dir)

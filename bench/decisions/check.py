@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.decisions.compare import suite_weights
 from bench.decisions.foresight import Foreseen
 from bench.decisions.looks import Look, Quick
 from bench.decisions.pace import SpeedCheck
 from bench.decisions.statistics import Paired, Resampling
 from bench.decisions.verdicts import Decision, Rule, Word, worse
-from datasets_cfg.catalogue import suite_for, suite_names
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
@@ -102,19 +100,6 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     quick: Quick | None = None
     looks: tuple[Look, ...] = ()
     speed: SpeedCheck | None = None
-
-
-def mean_weights(typed: Sequence[str]) -> dict[str, float]:
-    """Weights of the collections in the mean of what was typed; a suite inside one counts once."""
-    weights: dict[str, float] = {}
-    for name in typed:
-        if name in suite_names():
-            count = len(suite_for(name).members)
-            inner = {one: count * w for one, w in suite_weights(name).items()}
-        else:
-            inner = {name: 1.0}
-        weights |= {one: w for one, w in inner.items() if one not in weights}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 def conclude(

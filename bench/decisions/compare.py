@@ -21,6 +21,7 @@ from bench.decisions.panels import (
 from bench.decisions.statistics import ALPHA, Differences, Paired, holm, paired
 from bench.decisions.stored import RUN_FILE_FACT, differing
 from bench.errors import BenchError
+from bench.suites import suite_weights
 from datasets_cfg.catalogue import suite_for, suite_names
 
 Verdict = Literal["a", "b", "neither"]
@@ -212,17 +213,6 @@ def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
         leaves = set(suite_weights(name))
         if any(leaves <= {n for n in one.entries if choices.wanted(n)} for one in pair):
             yield name
-
-
-def suite_weights(suite: str) -> dict[str, float]:
-    """Weight of each collection in the mean of a suite; a suite among the members counts once."""
-    members = suite_for(suite).members
-    weights: dict[str, float] = {}
-    for member in members:
-        inner = suite_weights(member) if member in suite_names() else {member: 1.0}
-        for name, weight in inner.items():
-            weights[name] = weights.get(name, 0.0) + weight / len(members)
-    return weights
 
 
 def _on_suite(

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import msgspec
 
-from bench.decisions.compare import suite_weights
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import Stored, protocol_facts
 from bench.errors import BenchError
@@ -24,6 +23,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
 )
 from bench.leaderboard.rows import columns, rows
+from bench.suites import suite_weights
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
 from retrievers.card import Card
 

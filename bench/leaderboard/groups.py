@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.decisions.compare import suite_weights
 from bench.decisions.panels import stream_of
 from bench.decisions.statistics import (
     ALPHA,
@@ -26,6 +25,7 @@ from bench.errors import BenchError
 from bench.leaderboard.pairs import PairWork
 from bench.places import Place
 from bench.results import SCORES_FILE
+from bench.suites import suite_weights
 
 
 @dataclass(frozen=True)

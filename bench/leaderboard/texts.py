@@ -22,6 +22,11 @@ def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Datas
         )
     except DatasetError:
         return f"{protocol.collection} is not on this machine (--data-dir says where to look)"
+    return if_evaluated(found, protocol)
+
+
+def if_evaluated(found: Dataset, protocol: Protocol) -> Dataset | str:
+    """A collection if it is the one that was evaluated; else that it is not."""
     here = (found.queries_sha256, found.qrels_sha256)
     if here != (protocol.queries_sha256, protocol.qrels_sha256):
         return f"the {protocol.collection} on this machine is not the one that was evaluated"

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.decisions.check import mean_weights
 from bench.errors import BenchError
 from bench.judging import measure_names
 from bench.measures import parse_measure
+from bench.suites import mean_weights
 from datasets_cfg.dataset import Dataset
 
 

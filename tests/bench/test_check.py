@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bench.decisions.against import check_against
-from bench.decisions.check import Terms, blind, conclude, first_look, mean_weights
-from bench.decisions.compare import suite_weights
+from bench.decisions.check import Terms, blind, conclude, first_look
 from bench.decisions.foresight import Foreseen
 from bench.decisions.panels import Entry
 from bench.decisions.published import check_published
@@ -14,6 +13,7 @@ from bench.decisions.statistics import Resampling
 from bench.errors import BenchError
 from bench.results import Protocol
 from bench.runs import Run
+from bench.suites import mean_weights, suite_weights
 from retrievers.card import Expected
 
 PROTOCOL = Protocol(
@@ -167,6 +167,13 @@ def test_weights_are_those_of_the_suite_and_equal_beside_it():
     weights = mean_weights(["stdlib-code", "beir"])
     assert sum(weights.values()) == pytest.approx(1)
     assert weights["stdlib-code"] == pytest.approx(weights["beir/scifact"])
+
+
+@pytest.mark.parametrize("inside", ["beir/scifact", "beir/cqadupstack", "beir/cqadupstack/gis"])
+def test_what_is_inside_a_suite_that_was_typed_too_changes_no_weight(inside):
+    whole = pytest.approx(suite_weights("beir"))
+    assert mean_weights([inside, "beir"]) == whole
+    assert mean_weights(["beir", inside]) == whole
 
 
 def test_collections_that_cannot_see_the_margin_are_said():

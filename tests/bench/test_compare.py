@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.decisions.compare import Comparison, OnCollection, compare, suite_weights
+from bench.decisions.compare import Comparison, OnCollection, compare
 from bench.decisions.panels import Choices, Entrant, Entry, panel_of, protocol_differences
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results, results_of
@@ -19,7 +19,7 @@ from bench.errors import BenchError
 from bench.results import RESULT_FILE, Conditions, Protocol, Result, Timings, save
 from bench.runs import Run
 from bench.scoring import Scores
-from bench.suites import suite_mean
+from bench.suites import suite_mean, suite_weights
 from datasets_cfg.catalogue import expand, suite_names
 from retrievers.recipe import Prompts, Recipe
 
