@@ -165,7 +165,7 @@ def _store(place: RemotePath) -> Any:
     """The file system of a place. Its listings are not kept: others write there too."""
     scheme = place.url.partition("://")[0]
     try:
-        import fsspec  # type: ignore[import-untyped]
+        import fsspec
 
         return fsspec.filesystem(scheme, use_listings_cache=False)
     except ImportError as error:

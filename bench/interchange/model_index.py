@@ -149,7 +149,7 @@ def _read(path: Path) -> "Iterator[tuple[str, list[EvalResult]]]":
 
 def _front_matter(path: Path) -> Mapping[str, Any]:
     """What stands between the first two lines of ``---``, or the whole of a YAML file."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     try:
