@@ -22,12 +22,13 @@ from bench.pipeline import Options, evaluate
 from bench.results import save
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from retrievers.index import IndexSpec
+from retrievers.index import FaissIndex, IndexSpec
 from retrievers.model import Model, open_encoder, resolve_model
 from retrievers.recipe import Dtype, Prompts, StoreDtype
 from retrievers.views import View, every_pooling
 
 RESULTS, VECTORS = "results", "vectors"
+MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,7 +68,7 @@ class Evaluate:
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All fields of `Evaluation`."""
         settings = _read(table)
-        IndexSpec.parse(settings.index)
+        _check_index(IndexSpec.parse(settings.index))
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.places.open(settings.on):
@@ -148,6 +149,12 @@ def _resolved(model: str, chosen: Evaluation) -> Model:
         recipe = every_pooling(recipe)
         chosen.view.width(recipe.dim)
     return replace_field(found, recipe=recipe)
+
+
+def _check_index(spec: IndexSpec) -> None:
+    """FAISS reads the factory string when an index is made: do that before hours of training."""
+    if not spec.is_exact:
+        FaissIndex(spec, MULTIPLE)
 
 
 def _read(table: Mapping[str, Any]) -> Evaluation:
