@@ -17,8 +17,8 @@ from bench.finetuning import finetune_on
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from retrievers.model import resolve_model
-from retrievers.training.adapting import check_names
-from retrievers.training.finetune_preset import from_table, load_preset
+from retrievers.training.adapting import check_names, files_below
+from retrievers.training.finetune_preset import Finetuning, from_table, load_preset
 from retrievers.training.size import Size
 
 
@@ -57,14 +57,14 @@ class Finetune:
             **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
             **{f"{one.name} queries": one.queries_sha256 for one in trained},
             **{f"{one.name} held out": one.queries_sha256 for one in left_out},
+            **files_below(_preset(settings).adapter),
         }
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
-        preset = {key: value for key, value in settings.items() if key not in ("on", "split")}
         trained = finetune_on(
-            from_table(preset, "[finetune]"),
+            _preset(settings),
             resolve_model(model),
             self.places.open(settings["on"], settings["split"]),
             out / MODEL,
@@ -86,3 +86,8 @@ class Finetune:
         if any("model" in mining["sources"] for mining in settings["rounds"]):
             return None
         return merged(settings, {"steps": REHEARSED})
+
+
+def _preset(settings: Mapping[str, Any]) -> Finetuning:
+    own = {key: value for key, value in settings.items() if key not in ("on", "split")}
+    return from_table(own, "[finetune]")

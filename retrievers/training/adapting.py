@@ -7,10 +7,12 @@ AdapterHub (Poth et al., Adapters, EMNLP 2023 demos) and of PEFT, by their own n
 import difflib
 import importlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from retrievers.checkpoint import sha256
 from retrievers.errors import RetrieverError
 
 Library = Literal["adapterhub", "peft"]
@@ -84,6 +86,13 @@ def decays(adapter: Adapter) -> bool:
     """
     parts = adapter.options.get("parts", ()) if adapter.method == UNION else ()
     return "loreft" not in (adapter.method, *(one.get("method") for one in parts))
+
+
+def files_below(adapter: Adapter | None) -> dict[str, str]:
+    """sha256 of all files in the folders that a new adapter is put on, by path."""
+    folders = [Path(one).expanduser() for one in adapter.over] if adapter else []
+    paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {str(path): sha256(path) for path in paths}
 
 
 def methods_of(library: Library) -> tuple[str, ...]:

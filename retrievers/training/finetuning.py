@@ -18,6 +18,7 @@ from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.lookup import CARD_FILE
 from retrievers.model import Model, resolve_model
+from retrievers.training.adapting import files_below
 from retrievers.training.examples import TrainingSet
 from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
@@ -38,7 +39,7 @@ TRAINED_FILE = "trained.json"
 Report = Callable[[str, int, int], None]
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is trained, so that a folder is gone on with only by the same training.
 
     Attributes:
@@ -47,6 +48,7 @@ class Job(msgspec.Struct, frozen=True):
         examples: sha256 (hex) of queries and relevant documents.
         trained_on: what the finished card states.
         processes: that share each step.
+        below: sha256 of the files of adapters that a new one is put on.
     """
 
     preset: dict[str, Any]
@@ -54,6 +56,7 @@ class Job(msgspec.Struct, frozen=True):
     examples: str
     trained_on: tuple[str, ...]
     processes: int
+    below: dict[str, str] = {}
 
 
 class Finetuned(msgspec.Struct, frozen=True):
@@ -114,11 +117,12 @@ def finetune(
         examples=examples.sha256,
         trained_on=card.trained_on,
         processes=int(os.environ.get("WORLD_SIZE", "1")),
+        below=files_below(preset.adapter),
     )
-    if finished := _earlier(job, out):
-        return finished
     if preset.adapter is not None:
         _try(preset, model, card)
+    if finished := _earlier(job, out):
+        return finished
     from retrievers.training.rounds import Task, train_round
 
     task = Task(preset, model, examples, card, mine, out, device, save_every, report)
@@ -144,7 +148,7 @@ def finetune(
 
 
 def _try(preset: Finetuning, model: Model, card: Card) -> None:
-    """Put the adapter into the network once: what cannot be is known before negatives are mined."""
+    """Put the adapter into the network once, so that what cannot be is known before all else."""
     from retrievers.training.adapting_folder import adapt
 
     if preset.adapter is not None:

@@ -131,9 +131,10 @@ def _check_trainable(model: Model) -> None:
     }
     for problem, there in problems.items():
         if there:
+            plain = "start from a plain encoder, such as --model bert"
+            stack = "start from its base; with adapter.over, a new adapter is stacked on this one"
             raise RetrieverError(
-                f"{card.name} cannot be fine-tuned: {problem}",
-                "start from a plain encoder, such as --model bert",
+                f"{card.name} cannot be fine-tuned: {problem}", stack if model.adapter else plain
             )
 
 

@@ -249,7 +249,7 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(tmp_path, adapter, 
     with pytest.raises(RetrieverError, match=message) as caught:
         run(tmp_path, f"{mined}[adapter]\n{adapter}\n", mine=mine)
     assert hint in caught.value.hint
-    assert not (tmp_path / "out" / "card.toml").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_settings_that_contradict_each_other_are_refused():

@@ -37,6 +37,17 @@ def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
         assert np.abs(tuned.vectors - vectors(other)).max() > 1e-3
 
 
+def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_path):
+    domain, other = two_adapters(tmp_path)
+    stacked = table("lora", more=f'over = ["{domain}"]\n')
+    first = run(tmp_path, stacked)
+    assert run(tmp_path, stacked) == first
+    file = "adapter/adapter.safetensors"
+    (domain / file).write_bytes((other / file).read_bytes())
+    with pytest.raises(RetrieverError, match="it differs in below"):
+        run(tmp_path, stacked)
+
+
 def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
     folders = two_adapters(tmp_path)
     over = ", ".join(f'"{folder}"' for folder in folders)
