@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from bench.budget import parse_size
 from bench.commands.common import Contender, is_official, open_named
+from bench.commands.opening import pipeline_options
 from bench.decisions.stored import Stored, find_results
 from bench.errors import BenchError
-from bench.judging import protocol_of
-from bench.pipeline import Evaluation, Options, check_memory, evaluate
-from bench.results import save
+from bench.measures import parse_measure
 from bench.store import VectorStore
-from datasets_cfg.dataset import Dataset, count_mismatches
+from bench.watching.collections import Opened
+from bench.watching.evaluating import renamed, stored_or_new
+from datasets_cfg.dataset import count_mismatches
 from datasets_cfg.errors import DatasetError
 from retrievers.errors import RetrieverError
-from retrievers.index import IndexSpec
 
 EXPECTED_ERRORS = (BenchError, DatasetError, RetrieverError, OSError)
 DIGITS = 8  # of a fingerprint in a name
@@ -62,8 +59,9 @@ def evaluate_all(
         name: of the results, see `own_name`.
         folders: what was typed for collections of a user's own.
     """
-    found = Found()
-    store = VectorStore(cache_dir / "vectors")
+    found, store = Found(), VectorStore(cache_dir / "vectors")
+    measures = None if options.measure is None else (parse_measure(options.measure).name,)
+    choices = pipeline_options(options, measures)
     known = [
         one
         for alias in dict.fromkeys([name, contender.model.card.name])
@@ -72,55 +70,18 @@ def evaluate_all(
     for one in collections:
         try:
             dataset = open_named(folders.get(one, one), options, cache_dir)
-            found.stored[one] = _evaluated(dataset, contender.on(one), name, known, store, options)
+            official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+            mine = contender.on(one)
+            found.stored[one] = stored_or_new(
+                Opened(dataset, official),
+                renamed(mine.model, name),
+                mine.encoder,
+                known,
+                store,
+                choices,
+                options.results,
+            )
         except EXPECTED_ERRORS as error:
             found.failed[one] = f"not evaluated: {error}"
             print(f"warning: {one}: {error}", file=sys.stderr)
     return found
-
-
-def _evaluated(
-    dataset: Dataset,
-    contender: Contender,
-    name: str,
-    known: Sequence[Stored],
-    store: VectorStore,
-    options: argparse.Namespace,
-) -> Stored:
-    """The stored result of this evaluation; made where there is none."""
-    official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
-    depth = options.depth or dataset.facts.depth
-    protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
-    index = "flat" if contender.encoder else ""
-    asked = (contender.model.recipe.fingerprint, protocol, index)
-    for one in known:
-        same = (one.result.fingerprint, one.result.protocol, one.result.index) == asked
-        if same and (options.measure is None or options.measure in one.result.measures):
-            print(f"{dataset.name}: stored in {one.folder}", file=sys.stderr)
-            return one
-    measures = None if options.measure is None else (options.measure,)
-    done = evaluate_here(dataset, contender, store, options, options.depth, measures, official)
-    result = msgspec.structs.replace(done.result, model=name)
-    return Stored(save(result, done.scores, done.run, options.results), result)
-
-
-def evaluate_here(
-    dataset: Dataset,
-    contender: Contender,
-    store: VectorStore,
-    options: argparse.Namespace,
-    depth: int | None,
-    measures: tuple[str, ...] | None,
-    official: bool,
-) -> Evaluation:
-    """Evaluate by exact search, as the options of the command line say."""
-    choices = Options(
-        index=IndexSpec.parse("flat"),
-        depth=depth,
-        measures=measures,
-        device=options.device,
-        max_memory=None if options.max_memory is None else parse_size(options.max_memory),
-    )
-    if contender.encoder:
-        check_memory(dataset, contender.encoder.dim, choices)
-    return evaluate(dataset, contender.model, contender.encoder, store, choices, official)

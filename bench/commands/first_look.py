@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.commands.candidate import EXPECTED_ERRORS, evaluate_here
+from bench.commands.candidate import EXPECTED_ERRORS
 from bench.commands.common import Contender
 from bench.commands.look_parts import Looker, Other, Part, limits, parts_of
+from bench.commands.opening import pipeline_options
 from bench.decisions.against import check_against
 from bench.decisions.check import Against, Row, Terms, first_look
 from bench.decisions.looks import Look, Quick, complete, digest, relation, remember
@@ -20,6 +21,8 @@ from bench.errors import BenchError
 from bench.judging import score_run
 from bench.results import Protocol
 from bench.store import VectorStore
+from bench.watching.collections import Opened
+from bench.watching.evaluating import evaluated
 
 
 def look(
@@ -72,14 +75,10 @@ def _look_at(
     smaller = part_of(part.dataset, kept, looker.cache_dir)
     entries: dict[str, Entry] = {}
     try:
-        done = evaluate_here(
-            smaller,
-            looker.contender.on(part.dataset.name),
-            looker.store,
-            looker.options,
-            part.cutoff,
-            part.names[1:],
-            official=False,
+        mine = looker.contender.on(part.dataset.name)
+        choices = pipeline_options(looker.options, part.names[1:], part.cutoff)
+        done = evaluated(
+            Opened(smaller, official=False), mine.model, mine.encoder, looker.store, choices
         )
     except EXPECTED_ERRORS as error:
         failed[part.dataset.name] = f"not evaluated: {error}"

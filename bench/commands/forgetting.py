@@ -104,7 +104,7 @@ def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced,
     labelled = labels(names)
     _check_once(labelled.values())
     opening = [_opened(typed, label, options) for typed, label in labelled.items()]
-    choices, store = pipeline_options(options, measure), VectorStore(cache_dir / "vectors")
+    choices, store = pipeline_options(options, (measure,)), VectorStore(cache_dir / "vectors")
     entrants = [
         _entrant(contender, list(opened.values()), store, choices, options.results)
         for contender in opening

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.commands.candidate import evaluate_here
 from bench.commands.common import Contender, is_official, open_contender, open_named
+from bench.commands.opening import pipeline_options
 from bench.decisions.against import check_protocol
 from bench.decisions.panels import protocol_differences
 from bench.decisions.stored import Stored, find_results
@@ -20,6 +20,8 @@ from bench.results import Protocol, save
 from bench.runs import Run
 from bench.speed.texts import natural
 from bench.store import VectorStore
+from bench.watching.collections import Opened
+from bench.watching.evaluating import evaluated
 from datasets_cfg.dataset import Dataset, count_mismatches
 from retrievers.encoder import Encoder
 
@@ -160,9 +162,9 @@ def _run_bm25(dataset: Dataset, protocol: Protocol, looker: Looker) -> Stored:
     plain = argparse.Namespace(**{**vars(looker.options), **_NO_RECIPE})
     lexical = open_contender(BM25, plain).on(dataset.name)
     print(f"{dataset.name}: bm25 has no stored result, and runs once", file=sys.stderr)
-    done = evaluate_here(
-        dataset, lexical, looker.store, plain, protocol.depth, None, protocol.official
-    )
+    choices = pipeline_options(plain, None, protocol.depth)
+    opened = Opened(dataset, protocol.official)
+    done = evaluated(opened, lexical.model, lexical.encoder, looker.store, choices)
     return Stored(save(done.result, done.scores, done.run, plain.results), done.result)
 
 

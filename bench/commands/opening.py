@@ -1,4 +1,4 @@
-"""What the commands about trainings open before any work: collections, and how to evaluate."""
+"""What commands about checkpoints open before any work: collections, and how to evaluate."""
 
 import argparse
 from collections.abc import Sequence
@@ -32,12 +32,19 @@ def open_collections(
     return opened
 
 
-def pipeline_options(options: argparse.Namespace, measure: str) -> Options:
-    """Exact search, and one measure beside the collection's main one."""
+def pipeline_options(
+    options: argparse.Namespace, measures: tuple[str, ...] | None, depth: int | None = None
+) -> Options:
+    """Exact search, as the command line says.
+
+    Args:
+        measures: beside the collection's main one; None for the collection's.
+        depth: instead of the one typed.
+    """
     return Options(
         index=IndexSpec.parse("flat"),
-        depth=options.depth,
-        measures=(measure,),
+        depth=depth or options.depth,
+        measures=measures,
         device=options.device,
         max_memory=None if options.max_memory is None else parse_size(options.max_memory),
     )

@@ -102,7 +102,7 @@ def _work(
         training=aim.training,
         opened=list(opened.values()),
         measure=aim.measure,
-        choices=pipeline_options(options, aim.measure),
+        choices=pipeline_options(options, (aim.measure,)),
         results=options.results,
         vectors=cache_dir / ("vectors" if options.keep_vectors else "watched"),
         keep_vectors=options.keep_vectors,

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.decisions.stored import Stored
 from bench.judging import protocol_of
-from bench.pipeline import Options, check_memory, evaluate
+from bench.pipeline import Evaluation, Options, check_memory, evaluate
 from bench.places import Place
 from bench.results import Protocol, save
 from bench.store import VectorStore
@@ -70,7 +70,14 @@ def stored_or_new(
         if same and set(options.measures or ()) <= set(found.result.measures):
             print(f"{one.dataset.name}: stored in {found.folder}", file=sys.stderr)
             return found
+    done = evaluated(one, model, encoder, store, options)
+    return Stored(save(done.result, done.scores, done.run, out), done.result)
+
+
+def evaluated(
+    one: Opened, model: Model, encoder: Encoder | None, store: VectorStore, options: Options
+) -> Evaluation:
+    """A new evaluation, if it fits into memory; arguments and errors as of `stored_or_new`."""
     if encoder:
         check_memory(one.dataset, encoder.dim, options)
-    done = evaluate(one.dataset, model, encoder, store, options, one.official)
-    return Stored(save(done.result, done.scores, done.run, out), done.result)
+    return evaluate(one.dataset, model, encoder, store, options, one.official)
