@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from retrievers.card import Card
+from retrievers.lookup import CARD_FILE
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d+)\.")
 NOT_COPIED = (".safetensors", ".bin", "card.toml")
@@ -31,7 +32,7 @@ def truncated(model: str, layers: int, folder: Path) -> Path:
         BenchError: the model has no more layers than that, or no such file.
         RetrieverError: there is no such model.
     """
-    from retrievers.training.saved import CARD_FILE, write_card
+    from retrievers.training.saved import write_card
     from retrievers.training.start import find_checkpoint
 
     checkpoint, trained_on = find_checkpoint(model)
