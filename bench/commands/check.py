@@ -82,6 +82,11 @@ def _terms(options: argparse.Namespace) -> Terms:
             "published scores have no queries, which a test needs",
             "--expect-same asks whether this is the checkpoint that was published",
         )
+    if options.anchor == PUBLISHED:
+        raise BenchError(
+            "published scores have no queries, and are no anchor",
+            "--anchor names stored results; --baseline published takes published scores",
+        )
     if options.quick and options.expect_same:
         raise BenchError(
             "--quick sees parts of collections, and cannot show that scores are the same",

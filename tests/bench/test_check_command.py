@@ -122,10 +122,19 @@ def test_an_anchor_is_a_second_comparison(place):
     assert [one["role"] for one in document["against"]] == ["baseline", "anchor"]
 
 
-@pytest.mark.parametrize(("checkpoint", "baseline"), [("bm25", "nobody"), ("bm25", "published")])
-def test_bad_input_is_an_error_before_anything_is_encoded(place, checkpoint, baseline):
-    with pytest.raises(BenchError):
-        place.check(checkpoint, baseline)
+@pytest.mark.parametrize(
+    ("baseline", "options", "message"),
+    [
+        ("nobody", {}, "holds no result of 'nobody'"),
+        ("published", {}, "published scores have no queries"),
+        ("bm25", {"anchor": "published"}, "no anchor"),
+        ("bm25", {"anchor": "published", "expect_same": True}, "no anchor"),
+    ],
+)
+def test_bad_input_is_an_error_before_anything_is_encoded(place, baseline, options, message):
+    with pytest.raises(BenchError, match=message):
+        place.check("hashing", baseline, **options)
+    assert not (place.bench.out / place.collection.name / "hashing").exists()
 
 
 def test_an_unknown_measure_is_bad_input_and_no_missing_evaluation(place):
