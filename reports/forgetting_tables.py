@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 from bench.decisions.statistics import Paired
 from bench.watching.curve import Level
-from bench.watching.forgetting import Forgetting, Transfer, Transfers
+from bench.watching.forgetting import Forgetting, Transfers
 
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
@@ -20,8 +20,7 @@ def markdown(found: Forgetting) -> str:
         [row.checkpoint, *(_cell(found, row.checkpoint, name, row.levels[name]) for name in names)]
         for row in found.rows
     ]
-    kinds = [("backward", found.backward), ("forward", found.forward), ("kept", found.kept)]
-    rows = [line for kind, one in kinds if one for line in _lines(kind, one)]
+    rows = [line for kind, one in _kinds(found) for line in _lines(kind, one)]
     headers = ["transfer", "collection", "after - before", "difference", "95 % interval"]
     parts = [
         f"## {found.measure} of successive trainings",
@@ -42,14 +41,18 @@ def comma_separated(found: Forgetting) -> str:
         for name, level in row.levels.items():
             values = (level.value, level.low, level.high, None, None)
             writer.writerow(["score", name, row.checkpoint, "", found.measure, *values])
-    kinds = [("backward", found.backward), ("forward", found.forward), ("kept", found.kept)]
-    for kind, transfers in kinds:
-        for one in transfers.rows if transfers else ():
+    for kind, transfers in _kinds(found):
+        for one in transfers.rows:
             names = (one.collection, one.after, one.before)
             writer.writerow([kind, *names, found.measure, *_numbers(one.paired), one.p_holm])
-        if transfers:
-            writer.writerow([kind, "mean", "", "", found.measure, *_numbers(transfers.mean), None])
+        writer.writerow([kind, "mean", "", "", found.measure, *_numbers(transfers.mean), None])
     return out.getvalue()
+
+
+def _kinds(found: Forgetting) -> list[tuple[str, Transfers]]:
+    """The kinds of transfer that there are, by name."""
+    kinds = [("backward", found.backward), ("forward", found.forward), ("kept", found.kept)]
+    return [(name, one) for name, one in kinds if one is not None]
 
 
 def _numbers(found: Paired) -> tuple[float | None, ...]:
@@ -71,12 +74,9 @@ def _level(level: Level) -> str:
 
 def _lines(kind: str, transfers: Transfers) -> Iterator[list[str]]:
     for one in transfers.rows:
-        yield [kind, one.collection, *_compared(one), *_cells(one.paired, f"{one.p_holm:.4f}")]
+        compared = f"{one.after} - {one.before}"
+        yield [kind, one.collection, compared, *_cells(one.paired, f"{one.p_holm:.4f}")]
     yield [f"{kind}, mean", "", "", *_cells(transfers.mean, "")]
-
-
-def _compared(one: Transfer) -> list[str]:
-    return [f"{one.after} - {one.before}"]
 
 
 def _cells(found: Paired, p_holm: str) -> list[str]:
@@ -113,9 +113,7 @@ def _legend(found: Forgetting) -> Iterator[str]:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    names, *cells = [
-        [" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in [headers, *rows]
-    ]
+    names, *cells = [[_plain(cell) for cell in row] for row in [headers, *rows]]
     alignment = ["left"] * left + ["right"] * (len(names) - left)
     table: str = tabulate(
         cells, names, tablefmt="github", colalign=alignment, disable_numparse=True
