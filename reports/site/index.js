@@ -11,7 +11,8 @@ const view = {
   recipes: false,
   unseen: false,
   systems: BOARD.published,
-  by: null,
+  by: null, // place whose groups are shown
+  sorted: { by: null, falling: null },
 };
 
 // Systems of which only claims are known: one line for each source, in the shape of a row.
@@ -262,14 +263,15 @@ let table = null;
 function draw() {
   const all = columns();
   const first = `place-${headline(view.measure).id}`;
-  const by = [view.by, first, "model"].find((id) => all.some((one) => one.id === id));
+  const { sorted } = view;
+  const by = [sorted.by, view.by, first, "model"].find((id) => all.some((one) => one.id === id));
   const holder = document.getElementById("table");
   const was = holder.firstChild ? holder.firstChild.scrollLeft : 0;
-  view.by = by;
   table = sortedTable({
     columns: all,
     rows: shownRows(),
     by,
+    falling: by === sorted.by ? sorted.falling : null,
     caption: "Scores of all models",
     sorted: afterSort,
   });
@@ -279,6 +281,7 @@ function draw() {
 }
 
 function afterSort(column, lines, falling) {
+  view.sorted = { by: column.id, falling: Boolean(falling) };
   if (column.place) view.by = column.id;
   const place = groupPlace();
   document.getElementById("groups").textContent =

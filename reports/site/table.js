@@ -3,7 +3,7 @@
 //
 // A column is {id, label, value, fill, numeric, note, kind}: value(row) is a number, a text or
 // null and decides the order; fill(row, td) writes the cell, by default the value as text. Without
-// a column to sort by, rows stay as they are given.
+// a column to sort by, rows stay as they are given; numbers fall unless falling is given.
 
 const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -14,8 +14,8 @@ function compared(a, b, falling) {
   return falling ? -order : order;
 }
 
-function sortedTable({ columns, rows, caption, by = null, sorted = () => {} }) {
-  const state = { by, falling: columns.find((one) => one.id === by)?.numeric };
+function sortedTable({ columns, rows, caption, by = null, falling = null, sorted = () => {} }) {
+  const state = { by, falling: falling ?? columns.find((one) => one.id === by)?.numeric };
   const heads = new Map();
   const body = el("tbody");
   const lines = rows.map((row) => {

@@ -92,6 +92,18 @@ def test_a_click_sorts_another_one_reverses_and_gaps_stay_last(browser, index):
     assert len(browser.find_elements("css selector", "#table [aria-sort]")) == 1
 
 
+def test_the_order_stays_when_what_is_shown_changes(browser, index):
+    opened(browser, index)
+    for _ in range(2):
+        press(browser, SORT_BY.format("model"))
+    by_name = models(browser)
+    assert by_name.index("gamma") < by_name.index("beta") < by_name.index("alpha")
+    press(browser, "#intervals")
+    assert models(browser) == by_name
+    head = browser.find_element("css selector", "thead th[data-column='model']")
+    assert head.get_attribute("aria-sort") == "descending"
+
+
 def test_headers_are_reached_and_pressed_with_the_keyboard(browser, index):
     opened(browser, index)
     head = browser.find_element("css selector", SORT_BY.format("model"))
