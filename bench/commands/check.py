@@ -149,7 +149,7 @@ def _foresee(
         return ()
     first = next(iter(baselines.values())).result
     kind = kind_of(_as_recipe_of(first, contender), first)
-    foreseen = foresee(kind, baselines, find_results(options.results), weights)
+    foreseen = foresee(kind, baselines, find_results(options.results), weights, terms.measure)
     print(foreseen_table(foreseen), file=sys.stderr)
     if warning := blind(foreseen, terms.margin):
         print(f"warning: {warning}", file=sys.stderr)

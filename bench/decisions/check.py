@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.decisions.foresight import Foreseen
+from bench.decisions.foresight import MEAN, Foreseen
 from bench.decisions.looks import Look, Quick
 from bench.decisions.pace import SpeedCheck
 from bench.decisions.statistics import Paired, Resampling
@@ -150,10 +150,11 @@ def gap(name: str, why: str) -> Row:
 
 def blind(foreseen: Sequence[Foreseen], margin: float) -> str:
     """A warning where losses as large as the margin cannot be seen; "" where they can."""
-    if not foreseen or foreseen[-1].detectable <= margin:
+    decides = [one for one in foreseen if len(foreseen) == 1 or one.name == MEAN]
+    if not decides or decides[0].detectable <= margin:
         return ""
     return (
-        f"these collections see a loss of {foreseen[-1].detectable:.4f} 80 times in 100, and miss "
+        f"these collections see a loss of {decides[0].detectable:.4f} 80 times in 100, and miss "
         f"many of {margin:.4f} (the margin): add collections"
     )
 

@@ -23,6 +23,7 @@ from bench.results import Result
 # hashing 0.36; minilm and bm25 0.50. Twice the first, and a little more than the last.
 PESSIMISTIC = {"siblings": 0.2, "different models": 0.6}
 MOST_PAIRS = 20
+MEAN = "mean"
 _BOTH = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
 
 
@@ -55,37 +56,44 @@ def foresee(
     baselines: Mapping[str, Stored],
     known: Sequence[Stored],
     weights: Mapping[str, float],
+    measure: str | None = None,
 ) -> tuple[Foreseen, ...]:
-    """For each collection and then for the mean.
+    """For each collection and then for the mean, where there will be one.
 
     Args:
         kind: of candidate and baseline, see `kind_of`.
         baselines: stored results by collection.
         known: stored results of any model, from which pairs are taken.
         weights: of the collections in the mean.
+        measure: instead of the main one of each collection.
     """
-    rows = [_on(kind, baselines[name], known) for name in weights if name in baselines]
+    asked = {name: measure or one.result.main_measure for name, one in baselines.items()}
+    rows = [_on(kind, baselines[name], known, asked[name]) for name in weights if name in asked]
+    measures = {asked[row.name] for row in rows}
+    if len(rows) < max(2, len(weights)) or len(measures) > 1:
+        return tuple(rows)
     unseen = allowance([row.queries for row in rows], [weights[row.name] for row in rows])
     alone = [weights[row.name] * (row.detectable - allowance([row.queries])) for row in rows]
     error = math.hypot(*alone) + unseen
-    mean = Foreseen("mean", sum(row.queries for row in rows), None, "its collections", error)
-    return (*rows, mean) if len(rows) > 1 else tuple(rows)
+    mean = Foreseen(MEAN, sum(row.queries for row in rows), None, "its collections", error)
+    return (*rows, mean)
 
 
-def _on(kind: str, baseline: Stored, known: Sequence[Stored]) -> Foreseen:
+def _on(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> Foreseen:
     queries = baseline.result.queries
-    found = _deviations(kind, baseline, known)
+    found = _deviations(kind, baseline, known, measure)
     if found:
-        deviation, source = max(found), f"{len(found)} stored pairs ({kind}), the largest"
+        pairs = "1 stored pair" if len(found) == 1 else f"the largest of {len(found)} stored pairs"
+        deviation, source = max(found), f"{pairs} ({kind})"
     else:
         deviation, source = PESSIMISTIC[kind], f"a pessimistic constant ({kind})"
     effect = _BOTH * deviation / math.sqrt(queries) + allowance([queries])
     return Foreseen(baseline.collection, queries, deviation, source, effect)
 
 
-def _deviations(kind: str, baseline: Stored, known: Sequence[Stored]) -> list[float]:
+def _deviations(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> list[float]:
     """Of the differences of stored pairs of a kind, under the baseline's protocol."""
-    measure, protocol = baseline.result.main_measure, baseline.result.protocol
+    protocol = baseline.result.protocol
     usable = [
         one
         for one in known

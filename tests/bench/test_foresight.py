@@ -39,3 +39,23 @@ def test_without_a_pair_of_the_kind_a_constant_is_named(stored):
     (row,) = foresee("siblings", {"tiny": stored["bm25"]}, [*stored.values()], {"tiny": 1})
     assert row.deviation == PESSIMISTIC["siblings"]
     assert "pessimistic" in row.source
+
+
+def test_the_deviation_is_of_the_measure_that_decides(stored):
+    place = ({"tiny": stored["bm25"]}, [*stored.values()], {"tiny": 1})
+    other = next(
+        name
+        for name in stored["bm25"].result.measures
+        if name != stored["bm25"].result.main_measure
+    )
+    (row,) = foresee("different models", *place, other)
+    values = [one.scores()[1][other] for one in stored.values()]
+    assert row.deviation == pytest.approx(np.std(values[0] - values[1]))
+
+
+def test_there_is_no_mean_where_a_baseline_is_missing(stored):
+    both = {"tiny": 0.5, "absent": 0.5}
+    rows = foresee("siblings", {"tiny": stored["bm25"]}, [], both)
+    assert [row.name for row in rows] == ["tiny"]
+    rows = foresee("siblings", dict.fromkeys(both, stored["bm25"]), [], both)
+    assert [row.name for row in rows] == ["tiny", "tiny", "mean"]
