@@ -1,8 +1,10 @@
 """Adapters: small sets of weights attached to a base model, from AdapterHub or PEFT."""
 
 import importlib
+import logging
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,9 +118,9 @@ def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 def _only_child(block: Any) -> str:
     """The adapter's name in a block that holds nothing else; "" for any other block."""
-    names = block.get("children") if isinstance(block, dict) else [block]
+    names: Any = block.get("children") if isinstance(block, dict) else [block]
     alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
-    return names[0] if alone else ""
+    return str(names[0]) if alone else ""
 
 
 def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
@@ -168,12 +170,26 @@ def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
             network_with_adapters.load_adapter_fusion(
                 str(inside(folder, ",".join(names))), use_safetensors=True
             )
-        network_with_adapters.set_active_adapters(getattr(composition, kind)(*names))
+        setup = getattr(composition, kind)(*names)
     else:
         load_adapterhub(network, folder, NAME)
-        network_with_adapters.set_active_adapters(NAME)
+        setup = NAME
+    with quiet_adapterhub():
+        network_with_adapters.set_active_adapters(setup)
     correct_forward(network)
     return network
+
+
+@contextmanager
+def quiet_adapterhub() -> Iterator[None]:
+    """While adapters are activated, AdapterHub warns that they are not active yet."""
+    notices = logging.getLogger("adapters.model_mixin")
+    level = notices.level
+    notices.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        notices.setLevel(level)
 
 
 def load_adapterhub(network: Any, folder: Path, name: str) -> None:

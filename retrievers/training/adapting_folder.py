@@ -23,6 +23,7 @@ from retrievers.adapters import (
     Kind,
     adapter_folder,
     identify_adapter,
+    quiet_adapterhub,
 )
 from retrievers.card import Card, CardAdapter, load_card
 from retrievers.checkpoint import Checkpoint
@@ -90,7 +91,8 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
         from retrievers.training import adapting_hub
 
         below = [adapter_inside(Path(one), base) for one in settings.over]
-        write = adapting_hub.put_into(network, settings, below)
+        with quiet_adapterhub():
+            write = adapting_hub.put_into(network, settings, below)
     except ATTACH_ERRORS as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RetrieverError(
