@@ -13,8 +13,9 @@ from bench.continual import adapt_on, forgetting_line
 from bench.errors import BenchError, ExitCode
 from datasets_cfg.catalogue import expand
 from retrievers.card import card_names
-from retrievers.training.continual import Adaptation, Advance, Report
+from retrievers.training.continual import Adaptation, Report
 from retrievers.training.curve import read_curve
+from retrievers.training.measuring import Advance
 from retrievers.training.preset import Pretraining
 from retrievers.training.pretrain import CURVE_FILE
 from retrievers.training.record import Trained

@@ -6,45 +6,34 @@ when the same call is made again; domains can be added at its end.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from retrievers.errors import RetrieverError
 from retrievers.model import resolve_model
-from retrievers.tower import pick_device
 from retrievers.training.adapting import Adapter, check_names
-from retrievers.training.das import DAS, Soften, read_importance
+from retrievers.training.das import DAS, Soften
 from retrievers.training.domain_adapter import DomainAdapter
-from retrievers.training.ewc import EWC, Held, fisher, hold
-from retrievers.training.importance import (
-    Batch,
-    accumulated,
-    domain_importance,
-    general_importance,
-)
-from retrievers.training.masked_lm import MaskedLM
+from retrievers.training.ewc import EWC
+from retrievers.training.measuring import Advance, Measurement
 from retrievers.training.mlm import MLM
 from retrievers.training.objective import Objective
-from retrievers.training.preset import Pretraining, Start
+from retrievers.training.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain import check_length, pretrain, world_size
 from retrievers.training.record import Trained, sample_of
-from retrievers.training.saved import load_heads
 from retrievers.training.start import open_start
-from retrievers.training.stream import Stream
 from retrievers.training.trainer import Progress
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
 Method = Literal["plain", "ewc", "das", "adapter"]
-Advance = Callable[[int], object]
 
 
 class Adaptation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,11 +166,9 @@ class _Sequence:
     def train(self, place: int, save_every: int) -> Trained:
         """The training on one domain, from the checkpoint of the domain before."""
         domain, folder = self.domains[place], self.folder(place)
-        preset = msgspec.structs.replace(
-            self.preset, start=self.start(place), objective=self.objective(place)
-        )
+        objective = self.objective(place)
         return pretrain(
-            preset,
+            msgspec.structs.replace(self._preset(place), objective=objective),
             domain.texts,
             folder,
             trained_on=(domain.name,),
@@ -215,7 +202,7 @@ class _Sequence:
 
     def state(self, place: int) -> Path:
         """The file with what is known before the training on a domain; measured where missing."""
-        path = self.out / STATES / f"{place + 1}.safetensors"
+        path = self._state_file(place)
         made_from = json.dumps(self._made_from(place))
         if path.exists():
             with safe_open(str(path), framework="pt") as held:
@@ -232,14 +219,14 @@ class _Sequence:
         return unfinished.replace(path)
 
     def _made_from(self, place: int) -> Mapping[str, Any]:
-        """What decides a state, but for the checkpoint, which has a record of its own."""
+        """What decides a state, but for earlier states and checkpoints, which have records."""
         texts = self._measured_domain(place).texts
         return {
             "method": self.adaptation.method,
             "measured": self.adaptation.measured,
             "texts": len(texts),
             "sample": sample_of(texts),
-            "start": msgspec.to_builtins(self.start(place)),
+            "preset": to_table(self._preset(place)),
         }
 
     def _measured_domain(self, place: int) -> Domain:
@@ -247,44 +234,23 @@ class _Sequence:
         return self.domains[max(place - 1, 0)]
 
     def _measure(self, place: int) -> dict[str, Tensor]:
-        encoder, tokenizer = self._open(place)
-        before = str(self.out / STATES / f"{place}.safetensors")
         texts = self._measured_domain(place).texts
-        size = 1 if self.adaptation.method == "ewc" else self.preset.batch_size
-        advance = self.report.measuring(
-            self.folder(max(place - 1, 0)), min(self.adaptation.measured, len(texts))
-        )
-        batches = self._batches(texts, tokenizer, size, advance)
-        if self.adaptation.method == "ewc":
-            # Without dropout, so that the gradients of a text are its own.
-            found = fisher(encoder.eval(), batches)
-            held = Held.read(encoder, before) if place > 1 else None
-            return hold(encoder, found, held).tensors()
-        if not place:
-            return general_importance(encoder.train(), batches).tensors()
-        known = read_importance(encoder, before)
-        return accumulated(known, domain_importance(encoder.eval(), batches)).tensors()
-
-    def _open(self, place: int) -> tuple[MaskedLM, Any]:
-        """The encoder that a domain's training starts from, with its head, and the tokenizer."""
-        started = open_start(self.start(place), self.preset.seed)
-        module = self._mlm().heads(started.encoder)
-        if started.folder is not None:
-            load_heads(module, started.encoder.encoder, started.folder, self._mlm())
-        torch.manual_seed(self.preset.seed)
-        return started.encoder.to(pick_device(self.device)), started.tokenizer
-
-    def _batches(
-        self, texts: Sequence[str], tokenizer: Any, size: int, advance: Advance
-    ) -> Iterator[Batch]:
-        """Masked batches of texts, as training reads them."""
         count = min(self.adaptation.measured, len(texts))
-        collate = self._mlm().collator(tokenizer, self.preset.max_tokens)
-        stream, device = Stream(texts, count, self.preset.seed), pick_device(self.device)
-        for first in range(0, count, size):
-            examples = [stream[place] for place in range(first, min(first + size, count))]
-            yield {name: value.to(device) for name, value in collate(examples).items()}
-            advance(len(examples))
+        advance = self.report.measuring(self.folder(max(place - 1, 0)), count)
+        measurement = Measurement(
+            self._preset(place), self._mlm(), texts, count, self.device, advance
+        )
+        before = self._state_file(place - 1)
+        if self.adaptation.method == "ewc":
+            return measurement.held(before if place > 1 else None)
+        return measurement.importance(before if place else None)
+
+    def _preset(self, place: int) -> Pretraining:
+        """As given, from where the training on a domain starts."""
+        return msgspec.structs.replace(self.preset, start=self.start(place))
+
+    def _state_file(self, place: int) -> Path:
+        return self.out / STATES / f"{place + 1}.safetensors"
 
     def _mlm(self) -> MLM:
         if not isinstance(self.preset.objective, MLM):
