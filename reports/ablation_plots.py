@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.ablation.records import MEAN, AxisFound, OnCollection, Report, RowFound
+from bench.ablation.records import AxisFound, OnCollection, Report, RowFound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,8 +63,8 @@ def _points(report: Report, axis: AxisFound) -> list[tuple[str, RowFound]]:
 
 def _panels(report: Report, points: Sequence[tuple[str, RowFound]]) -> list[str]:
     """The mean where there is one, else each collection on which anything was scored."""
-    names = [MEAN] if MEAN in report.collections else list(report.collections)
-    return [name for name in names if any(row.at(name) for _, row in points)]
+    means = [name for name in report.collections if report.is_mean(name)]
+    return [name for name in means or report.collections if any(row.at(name) for _, row in points)]
 
 
 def _published(axis: AxisFound) -> str:
@@ -84,7 +84,9 @@ def _fill(
     axes = figure.subplots(1, len(panels) + bool(theirs), squeeze=False)[0]
     for place, name in enumerate(panels):
         _ours(axes[place], points, name)
-        axes[place].set_title(name if name != MEAN else "mean of the collections", fontsize=9)
+        axes[place].set_title(
+            "mean of the collections" if report.is_mean(name) else name, fontsize=9
+        )
     if theirs:
         values = [point.published.get(theirs) for point in axis.points]
         known = [(x, value) for x, value in enumerate(values) if value is not None]
@@ -105,7 +107,7 @@ def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> No
         if on is None or on.score is None:
             axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
             continue
-        for score in _seed_scores(row, name):
+        for score in row.of_seeds(name):
             axes.plot(x, score, "_", color=SEED, ms=10, zorder=1)
         axes.plot(x, on.score.mean, "o", color=OURS, zorder=3)
         if reach := _reach(on):
@@ -126,13 +128,6 @@ def _reach(on: OnCollection) -> tuple[float, float] | None:
         base = on.score.mean - pair.difference
         return base + pair.low, base + pair.high
     return None
-
-
-def _seed_scores(row: RowFound, name: str) -> list[float]:
-    finished = [cell.scores for cell in row.cells if cell.scores]
-    if name == MEAN:
-        return [sum(scores.values()) / len(scores) for scores in finished]
-    return [scores[name] for scores in finished if name in scores]
 
 
 def _file_name(title: str) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tabulate import tabulate
 
-from bench.ablation.records import MEAN, OnCollection, Report, RowFound
+from bench.ablation.records import OnCollection, Report, RowFound
 
 COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
            "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
@@ -55,7 +55,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _heading(report: Report, name: str) -> str:
-    if name == MEAN:
+    if report.is_mean(name):
         return f"Mean of {len(report.collections) - 1} collections"
     measures = {one.measure for row in report.rows if (one := row.at(name))}
     return f"{name}, {', '.join(sorted(measures))}"

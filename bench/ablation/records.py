@@ -82,6 +82,13 @@ class RowFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Its figures on a collection, if there are any."""
         return next((one for one in self.on if one.collection == collection), None)
 
+    def of_seeds(self, collection: str) -> list[float]:
+        """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
+        finished = [cell.scores for cell in self.cells if cell.scores]
+        if collection == MEAN:
+            return [sum(scores.values()) / len(scores) for scores in finished]
+        return [scores[collection] for scores in finished if collection in scores]
+
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value on an axis, the row that has it, and somebody else's figures for it."""
@@ -132,6 +139,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Collections of all rows, then `MEAN` where there is one."""
         found = dict.fromkeys(one.collection for row in self.rows for one in row.on)
         return (*(name for name in found if name != MEAN), *([MEAN] if MEAN in found else []))
+
+    def is_mean(self, name: str) -> bool:
+        """Whether one of ``collections`` is their mean."""
+        return name == MEAN
 
     @property
     def gaps(self) -> int:
