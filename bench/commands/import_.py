@@ -26,7 +26,7 @@ def import_(options: argparse.Namespace, cache_dir: Path) -> int:
     if not claims:
         raise BenchError("no score in these files is of a collection that is known here")
     keep(claims, options.out)
-    print(f"{len(claims)} claims are kept beside {options.out}", file=sys.stderr)
+    print(f"claims kept beside {options.out}: {len(claims)}", file=sys.stderr)
     if options.json:
         print_json({"claims": claims, "left_out": left_out})
     else:

@@ -10,7 +10,7 @@ from bench.commands.common import check_out, print_json
 from bench.decisions.statistics import Resampling
 from bench.errors import BenchError, ExitCode
 from bench.interchange.claims import cards_with, find_claims
-from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.assembly import Choice, assemble, chosen
 from bench.leaderboard.records import Board
 from bench.leaderboard.rows import columns, results_in
 from bench.leaderboard.texts import at_hand
@@ -69,8 +69,9 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
         return at_hand(protocol, cache_dir, options.data_dir)
 
     look = opened if site or (kind == "json" and pairs) else None
-    with tqdm(desc="resampling", total=len(columns(stored)), unit=" collections") as bar:
-        return assemble(stored, cards, choice, resampling, bar.update, look)
+    shown = chosen(stored, choice)
+    with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
+        return assemble(shown, cards, choice, resampling, bar.update, look)
 
 
 def _write(board: Board, options: argparse.Namespace) -> None:

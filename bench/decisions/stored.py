@@ -92,6 +92,8 @@ def results_of(name: str, root: Place) -> dict[str, Stored]:
 def _chosen(name: str, root: Place) -> list[Stored]:
     """Results of a model that meet each condition after its name."""
     model, *conditions = name.split(CHOICE)
+    if conditions and not all(conditions):
+        return []
     found = find_results(root, model) if conditions and model else []
     kept = [one for one in found if all(_meets(one.result, text) for text in conditions)]
     if found and not kept:
@@ -106,7 +108,7 @@ def _meets(result: Result, condition: str) -> bool:
     """Whether a field has a value, as ``field=value``, or the key begins so."""
     field, equals, value = condition.partition("=")
     if not equals:
-        return bool(condition) and result.key.startswith(condition)
+        return result.key.startswith(condition)
     return facts(result).get(field, "").lower() == value.lower()
 
 

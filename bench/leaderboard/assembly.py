@@ -71,7 +71,7 @@ def assemble(
         BenchError: nothing is left to show, or values of queries are damaged.
         DatasetError: there is no such suite.
     """
-    placed = columns(_chosen(stored, choice))
+    placed = columns(chosen(stored, choice))
     layout = _Layout(placed, rows(placed), cards, choice)
     _check_measure(choice.measure, layout.columns)
     suites = [suite.name for suite in layout.suites]
@@ -154,7 +154,13 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*choice.pairs, *neighbours]))
 
 
-def _chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
+def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
+    """Results on the collections that are to be shown.
+
+    Raises:
+        BenchError: there are none.
+        DatasetError: there is no such suite.
+    """
     if not choice.suite:
         return list(stored)
     suite_for(choice.suite)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from collections_for_tests import QRELS, QUERIES, Bench, write_collection, write_qrels
 
+from bench.cli import parser
 from bench.commands.compare import compare
-from bench.errors import BenchError
+from bench.errors import BenchError, ExitCode
 from bench.measures import parse_measure
 from bench.results import load
 from bench.runs import Run, write_run
@@ -281,3 +282,12 @@ def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
     assert one["verdict"] == "a"
     assert one["paired"]["low"] > 0
     assert parse_measure(one["measure"]).name == "nDCG@10"
+
+
+def test_more_resamples_than_memory_holds_are_refused(capsys):
+    words = ["compare", "a", "b", "--resamples"]
+    assert parser().parse_args([*words, "1000000"]).resamples == 1_000_000
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([*words, "1000001"])
+    assert ended.value.code == ExitCode.BAD_INPUT
+    assert "1000001 is more than 1,000,000" in capsys.readouterr().err
