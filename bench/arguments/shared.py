@@ -135,9 +135,15 @@ def results_option(command: Options) -> None:
 def resampling_options(command: Options) -> None:
     """How intervals and p are drawn."""
     command.add_argument(
-        "--resamples", type=resamples, default=9_999, metavar="N", help="default: 9999"
+        "--resamples",
+        type=resamples,
+        default=9_999,
+        metavar="N",
+        help="of the queries, for intervals and p (default: 9999)",
     )
-    command.add_argument("--seed", type=not_negative, default=0, metavar="N", help="default: 0")
+    command.add_argument(
+        "--seed", type=not_negative, default=0, metavar="N", help="of the resamples (default: 0)"
+    )
 
 
 def memory_option(command: argparse.ArgumentParser) -> None:
