@@ -41,7 +41,11 @@ SLOW = {
     "transformers",
 }
 # Modules whose distribution has another name.
-DISTRIBUTIONS = {"faiss": {"faiss-cpu", "faiss-gpu"}, "Stemmer": {"pystemmer"}}
+DISTRIBUTIONS = {
+    "Stemmer": {"pystemmer"},
+    "faiss": {"faiss-cpu", "faiss-gpu"},
+    "yaml": {"pyyaml"},
+}
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
