@@ -81,6 +81,27 @@ def test_cost_is_a_mean_over_the_finished_seeds():
     assert cells(cost_table(FULL), "mask=1.0")["pretrain, s"] == ""
 
 
+def test_cost_says_what_share_was_trained_and_what_was_written():
+    sized = {
+        "parameters": {"finetune": 25, "evaluate": 1},
+        "of_parameters": {"finetune": 2_000},
+        "saved_bytes": {"finetune": 4_096},
+    }
+    tuned = row("mask=0.9", 0.3, "cannot tell")
+    adapted = [msgspec.structs.replace(cell, **sized) for cell in tuned.cells]
+    tuned = msgspec.structs.replace(tuned, cells=tuple(adapted))
+    found = report(REFERENCE, tuned)
+    own = cells(cost_table(found), "mask=0.9")
+    assert (own["parameters trained"], own["trained %"], own["bytes saved"]) == (
+        "25",
+        "1.25",
+        "4,096",
+    )
+    assert cells(cost_table(found), "reference")["trained %"] == ""
+    line = list(csv.DictReader(io.StringIO(csv_table(found))))[-1]
+    assert (line["of_parameters"], line["saved_bytes"]) == ("2000", "4096")
+
+
 def test_the_method_names_source_leaks_and_code():
     text = markdown(FULL, [("masks-mask.svg", "mask")])
     for words in (
