@@ -4,6 +4,7 @@ matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "ablation",
 }
 PNG_DPI = 120
+TITLE_LETTERS, LABEL_LETTERS = 13, 12  # of an inch, of the place of a point
 
 
 def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
@@ -82,8 +84,10 @@ def _fill(
 ) -> None:
     theirs = _published(axis)
     axes = figure.subplots(1, len(panels) + bool(theirs), squeeze=False)[0]
+    against = next((row for row in report.rows if row.name == axis.against), report.rows[0])
     for place, name in enumerate(panels):
         _ours(axes[place], points, name)
+        _base(axes[place], against, name)
         axes[place].set_title(
             "mean of the collections" if report.is_mean(name) else name, fontsize=9
         )
@@ -94,10 +98,13 @@ def _fill(
         axes[-1].set_title(f"published: {report.published_on}", fontsize=9)
         axes[-1].set_ylabel(theirs)
     for one in axes:
-        one.set_xticks(range(len(points)), [label for label, _ in points])
+        labels = [textwrap.fill(label, LABEL_LETTERS) for label, _ in points]
+        one.set_xticks(range(len(points)), labels)
         one.set_xlim(-0.5, len(points) - 0.5)
         one.set_xlabel(axis.title)
-    figure.suptitle(f"{report.title or report.name}: {axis.title}", fontsize=10)
+    title = f"{report.title or report.name}: {axis.title}"
+    letters = int(TITLE_LETTERS * figure.get_figwidth())
+    figure.suptitle(textwrap.fill(title, letters), fontsize=10)
 
 
 def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> None:
@@ -114,6 +121,22 @@ def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> No
             axes.vlines(x, *reach, color=OURS, lw=1.5, zorder=2)
     shown = [on.measure for _, row in points if (on := row.at(name))]
     axes.set_ylabel(f"{shown[0]} (bar: 95 % of the\ndifference; dashes: seeds)")
+
+
+def _base(axes: "Axes", against: RowFound, name: str) -> None:
+    """The row that the others change one field of: a difference is from this line."""
+    on = against.at(name)
+    if on is not None and on.score is not None:
+        axes.axhline(on.score.mean, color=SEED, lw=1, ls=":", zorder=0)
+        axes.annotate(
+            against.name,
+            (0.01, on.score.mean),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            fontsize=8,
+            color=SEED,
+        )
 
 
 def _reach(on: OnCollection) -> tuple[float, float] | None:
