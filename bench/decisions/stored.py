@@ -109,7 +109,8 @@ def _meets(result: Result, condition: str) -> bool:
     field, equals, value = condition.partition("=")
     if not equals:
         return result.key.startswith(condition)
-    return facts(result).get(field, "").lower() == value.lower()
+    known = facts(result)
+    return field in known and known[field].lower() == value.lower()
 
 
 def _in_folder(path: Place) -> list[Stored]:

@@ -190,6 +190,8 @@ def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
         assert found.result == wanted
     with pytest.raises(BenchError, match="no result of words has nothing=at all"):
         results_of("words@nothing=at all", tmp_path)
+    with pytest.raises(BenchError, match="no result of words has typo="):
+        results_of("words@typo=", tmp_path)
 
 
 def test_run_files_of_one_name_are_told_apart_by_their_content(tmp_path):
