@@ -29,6 +29,7 @@ from reports.compare_tables import changes_table, comparison_table, legend
 def compare(options: argparse.Namespace, cache_dir: Path) -> int:
     """``compare``: a table for each pair of models; then the queries that changed most."""
     _check_names(options.names)
+    _check_run_files(options)
     dataset = open_named(options.dataset, options, cache_dir) if options.dataset else None
     entrants = _entrants(options, dataset)
     choices = Choices(
@@ -58,6 +59,15 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise BenchError(f"{name} is named {names.count(name)} times", "name it once")
+
+
+def _check_run_files(options: argparse.Namespace) -> None:
+    given = [name for name in ("depth", "split") if getattr(options, name) is not None]
+    if given and not options.dataset:
+        raise BenchError(
+            f"--{given[0]} says how run files are scored, and needs --dataset",
+            "stored results have it already: MODEL@depth=N chooses among them",
+        )
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,8 @@ def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
         (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
         (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
         (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
+        (["bm25", "hashing"], {"depth": 10}, "--depth says how run files are scored"),
+        (["bm25", "hashing"], {"split": "dev"}, "--split says how run files are scored"),
     ],
 )
 def test_bad_input_is_one_error_that_names_it(names, options, message, place):
