@@ -86,7 +86,7 @@ def _fill(
     axes = figure.subplots(1, len(panels) + bool(theirs), squeeze=False)[0]
     against = next((row for row in report.rows if row.name == axis.against), report.rows[0])
     for place, name in enumerate(panels):
-        _ours(axes[place], points, name)
+        _ours(axes[place], points, name, against)
         _base(axes[place], against, name)
         axes[place].set_title(
             "mean of the collections" if report.is_mean(name) else name, fontsize=9
@@ -107,8 +107,10 @@ def _fill(
     figure.suptitle(textwrap.fill(title, letters), fontsize=10)
 
 
-def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> None:
-    """Means with what the reference does not share: the interval of the difference, about it."""
+def _ours(
+    axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str, against: RowFound
+) -> None:
+    """Means, each with the interval of its difference from the row that the axis is against."""
     for x, (_, row) in enumerate(points):
         on = row.at(name)
         if on is None or on.score is None:
@@ -117,7 +119,7 @@ def _ours(axes: "Axes", points: Sequence[tuple[str, RowFound]], name: str) -> No
         for score in row.of_seeds(name):
             axes.plot(x, score, "_", color=SEED, ms=10, zorder=1)
         axes.plot(x, on.score.mean, "o", color=OURS, zorder=3)
-        if reach := _reach(on):
+        if row.against == against.name and (reach := _reach(on)):
             axes.vlines(x, *reach, color=OURS, lw=1.5, zorder=2)
     shown = [on.measure for _, row in points if (on := row.at(name))]
     axes.set_ylabel(f"{shown[0]} (bar: 95 % of the\ndifference; dashes: seeds)")
