@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bench.arguments.pretraining import preset_options, work_options
-from bench.arguments.shared import add_command, place_options, positive
+from bench.arguments.pretraining import preset_options
+from bench.arguments.shared import add_command, place_options, positive, work_options
 
 EXAMPLES = """\
 examples:

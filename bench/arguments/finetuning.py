@@ -6,9 +6,10 @@ from typing import Any
 
 from bench.arguments.shared import (
     add_command,
-    not_negative,
     place_options,
     positive,
+    training_options,
+    work_options,
 )
 from retrievers.training.finetune_preset import preset_names
 
@@ -58,7 +59,7 @@ def add_finetune(commands: Any) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoint"
     )
     _changes(finetune)
-    _work(finetune)
+    work_options(finetune)
     place_options(finetune)
 
 
@@ -69,31 +70,4 @@ def _changes(finetune: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=positive, metavar="N", help="of each round")
     length.add_argument("--epochs", type=float, metavar="X", help="how often each query is shown")
     group.add_argument("--batch-size", type=positive, metavar="N", help="queries of a step")
-    group.add_argument("--lr", type=float, metavar="X", help="highest learning rate")
-    group.add_argument("--precision", choices=("float32", "bfloat16"))
-    group.add_argument(
-        "--gradient-checkpointing",
-        action="store_true",
-        default=None,
-        help="less memory for about a third more time",
-    )
-    group.add_argument("--seed", type=not_negative, metavar="N")
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="any other field, such as loss.temperature=0.02 or rounds.0.depth=50; repeatable",
-    )
-
-
-def _work(finetune: argparse.ArgumentParser) -> None:
-    group = finetune.add_argument_group("work")
-    group.add_argument("--device", choices=("auto", "cpu"), default="auto")
-    group.add_argument(
-        "--save-every",
-        type=positive,
-        default=500,
-        metavar="N",
-        help="steps between checkpoints that a killed training goes on from (default: 500)",
-    )
+    training_options(group, "loss.temperature=0.02 or rounds.0.depth=50")

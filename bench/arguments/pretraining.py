@@ -4,7 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bench.arguments.shared import add_command, not_negative, place_options, positive
+from bench.arguments.shared import (
+    add_command,
+    place_options,
+    positive,
+    training_options,
+    work_options,
+)
 from retrievers.training.preset import preset_names
 
 EXAMPLES = """\
@@ -52,32 +58,4 @@ def preset_options(pretrain: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-size", type=positive, metavar="N", help="texts of a forward pass")
     group.add_argument("--accumulate", type=positive, metavar="N", help="forward passes of a step")
     group.add_argument("--max-tokens", type=positive, metavar="N", help="where texts are cut")
-    group.add_argument("--lr", type=float, metavar="X", help="highest learning rate")
-    group.add_argument("--precision", choices=("float32", "bfloat16"))
-    group.add_argument(
-        "--gradient-checkpointing",
-        action="store_true",
-        default=None,
-        help="less memory for about a third more time",
-    )
-    group.add_argument("--seed", type=not_negative, metavar="N")
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="any other field, such as objective.decoding=basic; repeatable",
-    )
-
-
-def work_options(pretrain: argparse.ArgumentParser) -> None:
-    """Where a training runs, and how often it can be gone on from."""
-    group = pretrain.add_argument_group("work")
-    group.add_argument("--device", choices=("auto", "cpu"), default="auto")
-    group.add_argument(
-        "--save-every",
-        type=positive,
-        default=500,
-        metavar="N",
-        help="steps between checkpoints that a killed training goes on from (default: 500)",
-    )
+    training_options(group, "objective.decoding=basic")

@@ -146,6 +146,39 @@ def resampling_options(command: Options) -> None:
     )
 
 
+def training_options(group: Options, example: str) -> None:
+    """Fields that every preset of a training has; ``example`` of any other field."""
+    group.add_argument("--lr", type=float, metavar="X", help="highest learning rate")
+    group.add_argument("--precision", choices=("float32", "bfloat16"))
+    group.add_argument(
+        "--gradient-checkpointing",
+        action="store_true",
+        default=None,
+        help="less memory for about a third more time",
+    )
+    group.add_argument("--seed", type=not_negative, metavar="N")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help=f"any other field, such as {example}; repeatable",
+    )
+
+
+def work_options(command: argparse.ArgumentParser) -> None:
+    """Where a training runs, and how often it can be gone on from."""
+    group = command.add_argument_group("work")
+    group.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    group.add_argument(
+        "--save-every",
+        type=positive,
+        default=500,
+        metavar="N",
+        help="steps between checkpoints that a killed training goes on from (default: 500)",
+    )
+
+
 def memory_option(command: argparse.ArgumentParser) -> None:
     """A limit of memory."""
     command.add_argument(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from bench.commands.assignments import assignments
+from bench.commands.assignments import typed_changes
 from bench.commands.common import check_out, open_named, print_json
 from bench.errors import ExitCode
 from bench.finetuning import finetune_on
@@ -60,9 +60,7 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
 
 
 def _preset(options: argparse.Namespace) -> Finetuning:
-    asked = {field: getattr(options, name) for name, field in CHANGES.items()}
-    typed = {field: value for field, value in asked.items() if value is not None}
-    return changed(load_preset(options.preset), typed | assignments(options.set), "command line")
+    return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
 
 
 def _evaluated(names: list[str], options: argparse.Namespace, cache_dir: Path) -> list[Dataset]:

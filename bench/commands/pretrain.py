@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
+from bench.commands.assignments import typed_changes
 from bench.commands.common import check_out, open_named, print_json
-from bench.errors import BenchError, ExitCode
+from bench.errors import ExitCode
 from bench.training import pretrain_on
 from datasets_cfg.catalogue import expand
 from reports.training_plots import draw_losses
@@ -56,23 +57,7 @@ def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
 
 def preset_of(options: argparse.Namespace) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
-    asked = {field: getattr(options, name) for name, field in CHANGES.items()}
-    typed = {field: value for field, value in asked.items() if value is not None}
-    return changed(load_preset(options.preset), typed | _assignments(options.set), "command line")
-
-
-def _assignments(typed: list[str]) -> dict[str, Any]:
-    """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string."""
-    found = {}
-    for one in typed:
-        name, sign, value = one.partition("=")
-        if not (name and sign):
-            raise BenchError(f"--set {one} is not FIELD=VALUE", "such as --set optimizer.warmup=0")
-        try:
-            found[name] = msgspec.toml.decode(f"value = {value}")["value"]
-        except msgspec.DecodeError:
-            found[name] = value
-    return found
+    return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
 
 
 class Bar:
