@@ -16,7 +16,16 @@ from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import write_site
 from retrievers.card import Card, Expected
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
-from tests.reports.browser_for_tests import HOSTILE, PHONE, asked_for, choose, opened, press, texts
+from tests.reports.browser_for_tests import (
+    HOSTILE,
+    PHONE,
+    asked_for,
+    awaited,
+    choose,
+    opened,
+    press,
+    texts,
+)
 
 FORUMS = expand(["beir/cqadupstack"])
 SORT_BY = "thead th[data-column='{}'] button"
@@ -245,6 +254,8 @@ def test_the_page_of_a_collection_ranks_its_models_and_lists_claims_and_protocol
 def test_the_page_of_a_pair_shows_differences_with_what_can_be_said_of_them(browser, index):
     opened(browser, index.parent / "models" / "alpha.html")
     press(browser, "a[href*='pairs/']")
+    drawn = "return document.URL.includes('pairs/') && document.readyState === 'complete'"
+    awaited(browser, drawn)
     assert texts(browser, "h1") == ["alpha − beta"]
     rows = texts(browser, "main > .scroll tbody tr")
     assert [text.partition(MEASURE)[0] for text in rows] == ["beir/cqadupstack", *FORUMS]
