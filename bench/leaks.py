@@ -72,10 +72,12 @@ def normalised(text: str) -> str:
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-# Collections under several names: one corpus, and the same training queries.
+# Collections under several names: one corpus and the same training queries, or, of stdlib-code, one
+# source.
 FAMILIES = (
     ("beir/msmarco", "msmarco", "msmarco-title"),
     ("beir/nq", "dpr/nq"),
+    ("stdlib-code",),
 )
 
 

@@ -13,6 +13,7 @@ from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.corpus import MANIFEST_FILE, Corpus, SourceFile
 from datasets_cfg.digests import sha256_of
+from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Counts, Facts, Layout, parse
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
@@ -188,7 +189,12 @@ def _with_split(facts: Facts, split: str) -> Facts:
 
 
 def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
-    folder = stdlib_code.generate(cache_dir)
+    if split != facts.split:
+        raise DatasetError(
+            f"{facts.name} has no split {split}: its one split is {facts.split}",
+            hint="stdlib-code is there to evaluate on, and stdlib-code/train to train on",
+        )
+    folder = stdlib_code.generate(cache_dir, split)
     facts = msgspec.structs.replace(facts, version=stdlib_code.version_of(folder))
     return _read(facts, reader_for("beir", folder, split), cache_dir)
 

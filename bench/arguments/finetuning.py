@@ -15,6 +15,7 @@ from retrievers.training.finetune_preset import preset_names
 
 EXAMPLES = """\
 examples:
+  python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
   python -m bench finetune dpr-small --model minilm --on beir/nfcorpus --out models/mine
   python -m bench finetune retromae-beir --model models/retromae --on msmarco/dev --out models/r
   python -m bench finetune mined-small --model path/to/bert --like bert --on beir/scifact \\

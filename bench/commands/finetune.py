@@ -33,6 +33,8 @@ CHANGES = {
     "gradient_checkpointing": "gradient_checkpointing",
     "seed": "seed",
 }
+TRAINING = "train"  # a collection whose own split this is, is there to train on
+DEFAULT = "stdlib-code"
 
 
 def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
@@ -42,6 +44,7 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
     model = resolve_model(options.model, like=options.like)
     names = expand(options.on)
     training = [open_named(name, options, cache_dir) for name in names]
+    evaluated = _evaluated(names, options, cache_dir)
     with _Bars() as bars:
         trained = finetune_on(
             preset,
@@ -49,13 +52,13 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
             training,
             options.out,
             VectorStore(cache_dir / "vectors"),
-            evaluated=_evaluated(names, options, cache_dir),
+            evaluated=list(evaluated.values()),
             device=options.device,
             save_every=options.save_every,
             report=bars.show,
         )
     if os.environ.get("RANK", "0") == "0":  # of the processes of `accelerate launch`, the first
-        _report(trained, options)
+        _report(trained, options, [name for name in options.on if {*expand([name])} & {*evaluated}])
     return ExitCode.OK
 
 
@@ -63,10 +66,12 @@ def _preset(options: argparse.Namespace) -> Finetuning:
     return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
 
 
-def _evaluated(names: list[str], options: argparse.Namespace, cache_dir: Path) -> list[Dataset]:
+def _evaluated(
+    names: list[str], options: argparse.Namespace, cache_dir: Path
+) -> dict[str, Dataset]:
     """The splits that are held out: what was named, and what else the collections have."""
     held_out = expand(options.held_out)
-    found = []
+    found = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:
             dataset = open_dataset(
@@ -79,7 +84,8 @@ def _evaluated(names: list[str], options: argparse.Namespace, cache_dir: Path) -
             if name in held_out:
                 raise
             continue  # a folder that has nothing but a training split
-        found.append(dataset)
+        if name in held_out or dataset.facts.split != TRAINING:
+            found[name] = dataset
     return found
 
 
@@ -110,7 +116,7 @@ class _Bars:
             self._bar.close()
 
 
-def _report(trained: Finetuned, options: argparse.Namespace) -> None:
+def _report(trained: Finetuned, options: argparse.Namespace, evaluated: list[str]) -> None:
     curve = read_curve(options.out / CURVE_FILE)
     try:
         pictures = [str(path) for path in draw_losses(curve, options.out / "losses")]
@@ -134,4 +140,5 @@ def _report(trained: Finetuned, options: argparse.Namespace) -> None:
             f"trained {size.trained:,} of {size.parameters:,} parameters ({share}); "
             f"{size.saved_bytes:,} bytes of weights"
         )
-    print(f"evaluate it: python -m bench run {' '.join(options.on)} --model {trained.folder}")
+    names = " ".join(evaluated or [DEFAULT])
+    print(f"evaluate it: python -m bench run {names} --model {trained.folder}")

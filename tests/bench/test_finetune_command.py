@@ -100,6 +100,21 @@ def test_a_folder_with_nothing_but_a_training_split_can_be_trained_on(bench, tmp
     assert bench(*typed()).code == 0
 
 
+def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(bench, tmp_path):
+    (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
+    done = bench(*typed("--steps", "2"))
+    assert done.code == 0, done.stderr
+    assert "7 queries" in done.stdout
+    assert "python -m bench run stdlib-code --model out/m" in done.stdout
+
+
+def test_a_training_collection_that_is_held_out_by_name_is_not_trained_on(bench, tmp_path):
+    (tmp_path / "mine" / "dataset.toml").write_text('split = "train"\n')
+    done = bench(*typed("--held-out", "./mine"))
+    assert done.code == 2
+    assert "7 queries of the split train that mine is evaluated on" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -102,3 +102,4 @@ def test_published_train_splits_share_questions_with_their_test_splits(
     )
     found = leaks(training, test)
     assert (len(found.ids), len(found.texts)) == (0, count)
+    assert seen(["stdlib-code/train"]) == ("stdlib-code",)

@@ -12,6 +12,7 @@ PUBLIC = (
     "fever climate-fever scifact msmarco"
 )
 LICENSED = "bioasq signal1m trec-news robust04"
+EMBEDDED = ("stdlib-code", "stdlib-code/train")
 TRACKS = ["dev", "dl19", "dl20"]
 
 
@@ -24,7 +25,7 @@ def test_the_collections_are_those_of_beir_ms_marco_and_dpr():
         names("beir", f"{PUBLIC} {LICENSED}")
         | names("beir/cqadupstack", f"{FORUMS} wordpress")
         | {f"{track}/{name}" for track in ("msmarco", "msmarco-title") for name in TRACKS}
-        | {"dpr/nq", "stdlib-code"}
+        | {"dpr/nq", *EMBEDDED}
     )
 
 
@@ -35,15 +36,15 @@ def test_every_collection_says_what_people_ask_first(name):
     assert facts.licence
     assert facts.homepage.startswith("http")
     assert facts.measures
-    assert facts.citation or name == "stdlib-code"
-    assert facts.version or name == "stdlib-code"
+    assert facts.citation or name in EMBEDDED
+    assert facts.version or name in EMBEDDED
 
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_a_collection_can_be_downloaded_or_says_how_to_obtain_it(name):
     facts = facts_for(name)
     assert facts.public != bool(facts.instructions)
-    assert facts.public == bool(facts.archives) or name == "stdlib-code"
+    assert facts.public == bool(facts.archives) or name in EMBEDDED
     if any(not archive.md5 for archive in facts.archives):
         assert any("no published checksum" in doubt for doubt in facts.unverified)
 
@@ -136,3 +137,9 @@ def test_a_mean_is_shown_only_over_one_main_measure():
 def test_licensed_collections_count_in_one_mean_only():
     for name in names("beir", LICENSED):
         assert [suite for suite in suite_names() if name in suite_for(suite).members] == ["beir-18"]
+
+
+def test_what_is_there_to_train_on_is_in_no_suite():
+    training = [name for name in dataset_names() if facts_for(name).split == "train"]
+    assert training == ["stdlib-code/train"]
+    assert not [name for name in suite_names() if "stdlib-code/train" in suite_for(name).members]

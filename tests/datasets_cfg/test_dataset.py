@@ -230,8 +230,20 @@ def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> N
     assert len(dataset.corpus) == stdlib_code.DOCUMENTS
     assert not dataset.facts.exclude_self
     assert count_mismatches(dataset) == []
-    with pytest.raises(DatasetError, match=r"has no dev\.tsv"):
-        open_("stdlib-code", split="dev")
+    with pytest.raises(DatasetError, match="no split train: its one split is test") as caught:
+        open_("stdlib-code", split="train")
+    assert "stdlib-code/train" in caught.value.hint
+
+
+def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collection(
+    open_: Open,
+) -> None:
+    train = open_("stdlib-code/train")
+
+    assert train.facts.split == "train"
+    assert train.facts.version.startswith("py3.")
+    assert len(train.queries) == len(train.qrels) < len(train.corpus)
+    assert (train.corpus.rows_of(train.qrels.doc_ids) >= 0).all()
 
 
 def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) -> None:

@@ -3,9 +3,12 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
 from datasets_cfg.errors import DatasetError
@@ -16,6 +19,7 @@ from datasets_cfg.stdlib_code import (
     code_without_docstrings,
     first_sentence,
     functions,
+    rest,
     select,
     source_files,
 )
@@ -25,6 +29,12 @@ from datasets_cfg.stdlib_code import (
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The collection of the running interpreter, made once."""
     return stdlib_code.generate(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def training(collection: Path) -> Path:
+    """What the collection leaves over."""
+    return stdlib_code.generate(collection.parents[1], "train")
 
 
 def definitions(tmp_path: Path, source: str) -> dict[str, Function]:
@@ -160,6 +170,56 @@ def test_asked_functions_are_documents_and_the_rest_is_filled_up() -> None:
     assert set(selection.queries) <= set(selection.documents)
 
 
+WORDS = st.sampled_from(["add", "all", "numbers", "NUMBERS", "numbers!", "of", "a", "list"])
+SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)
+SOURCES = st.lists(st.tuples(st.integers(0, 12), SENTENCES), max_size=30)
+
+
+@given(SOURCES, st.integers(0, 12), st.integers(0, 8))
+def test_the_rest_shares_no_function_no_code_and_no_words_of_a_query_with_what_is_held_out(
+    source: list[tuple[int, str]], documents: int, queries: int
+) -> None:
+    found = [Function(f"m:f{n}", f"code {code}", words) for n, (code, words) in enumerate(source)]
+    held_out = select(found, max(documents, queries), queries)
+
+    training = rest(found, held_out)
+
+    everything = {item.id for item in select(found, len(found), 0).documents}
+    assert {item.id for item in training.documents} == everything - ids_of(held_out.documents)
+    assert not {item.code for item in training.documents} & {i.code for i in held_out.documents}
+    assert words_of(training).isdisjoint(words_of(held_out))
+    assert set(training.queries) <= set(training.documents)
+
+
+def ids_of(found: Iterable[Function]) -> set[str]:
+    return {item.id for item in found}
+
+
+def words_of(selection: Selection) -> set[str]:
+    texts = (item.sentence.casefold() for item in selection.queries)
+    return {" ".join(text.replace("!", "").split()) for text in texts}
+
+
+def test_all_that_can_be_asked_of_the_rest_is_asked() -> None:
+    found = [*distinct(9), Function("m:short", "short code", "Too short.")]
+    held_out = select(found, documents=4, queries=3)
+
+    training = rest(found[::-1], held_out)
+
+    left_over = ids_of(found) - ids_of(held_out.documents)
+    assert [item.id for item in training.documents] == sorted(left_over)
+    assert ids_of(training.queries) == left_over - {"m:short"}
+
+
+def test_a_sentence_that_differs_from_a_held_out_one_in_signs_alone_is_not_asked() -> None:
+    held_out = Function("m:a", "code a", "Same as a < b.")
+    other = Function("m:b", "code b", "Same as A > b.")
+
+    training = rest([held_out, other], Selection((held_out,), (held_out,)))
+
+    assert training == Selection((other,), ())
+
+
 def test_the_version_changes_with_any_text() -> None:
     a, b = distinct(2)
     versions = {
@@ -197,6 +257,34 @@ def test_no_document_contains_the_query_that_asks_for_it(collection: Path) -> No
         if sentence in code_of[id_.removeprefix("q:")]
     ]
     assert told == []
+
+
+def test_nothing_that_the_running_interpreter_gives_to_train_on_is_evaluated(
+    collection: Path, training: Path
+) -> None:
+    test, train = reader_for("beir", collection, "test"), reader_for("beir", training, "train")
+    test_documents, train_documents = list(test.documents()), list(train.documents())
+    test_queries, train_queries = test.judgements().queries, train.judgements().queries
+
+    assert len(train_queries) > 1_000
+    assert len(train_documents) > len(test_documents)
+    assert not {one.id for one in test_documents} & {one.id for one in train_documents}
+    assert not {one.text for one in test_documents} & {one.text for one in train_documents}
+    assert not set(test_queries.ids) & set(train_queries.ids)
+    assert not {bare(text) for text in test_queries.texts} & set(map(bare, train_queries.texts))
+
+
+def bare(text: str) -> str:
+    """A sentence without anything but letters and digits."""
+    return "".join(sign for sign in text.casefold() if sign.isalnum())
+
+
+def test_training_documents_hold_no_query_that_is_evaluated(
+    collection: Path, training: Path
+) -> None:
+    queries = reader_for("beir", collection, "test").judgements().queries
+    codes = "\n".join(one.text for one in reader_for("beir", training, "train").documents())
+    assert [text for text in queries.texts if text in codes] == []
 
 
 def test_the_version_names_the_interpreter_and_the_content(collection: Path) -> None:
