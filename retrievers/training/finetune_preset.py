@@ -1,7 +1,5 @@
 """How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
 
-import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,12 +7,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from retrievers.card import Card
-from retrievers.errors import RetrieverError
 from retrievers.lookup import replace_fields
 from retrievers.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.adapting import Adapter, decays
 from retrievers.training.negatives import Mining
 from retrievers.training.preset import Above0, Count, Optimizer
+from retrievers.training.preset_files import PresetFiles, read_table
 
 PRESETS = Path(__file__).parent / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -205,46 +203,7 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return max(1, int((self.epochs or 0) * queries) // self.batch_size)
 
 
-# Fields that take each other's place.
-INSTEAD_OF = {"steps": "epochs", "epochs": "steps"}
 RECORDS = (Finetuning, Mining, Contrastive, KL, MarginMSE, Teacher, Adapter, Use, Optimizer)
-
-
-def preset_names() -> tuple[str, ...]:
-    """Names of the shipped presets, sorted."""
-    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
-
-
-def load_preset(name_or_path: str | Path) -> Finetuning:
-    """The preset of that name, or of that ``.toml`` file.
-
-    Raises:
-        RetrieverError: no such preset, not TOML, an unknown key, or a value of the wrong type.
-    """
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        if str(name_or_path) not in preset_names():
-            raise _unknown(str(name_or_path))
-        path = PRESETS / f"{name_or_path}.toml"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RetrieverError(f"cannot read the preset {path}: {error.strerror}") from error
-    return parse(content, str(path))
-
-
-def parse(content: bytes, source: str) -> Finetuning:
-    """A preset from TOML; ``source`` names the file in messages.
-
-    Raises:
-        RetrieverError: see `load_preset`.
-    """
-    try:
-        return msgspec.toml.decode(content, type=Finetuning)
-    except msgspec.ValidationError as error:
-        raise RetrieverError(f"{source}: {error}", _hint(str(error))) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RetrieverError(f"{source} is not TOML: {error}") from error
 
 
 def from_table(table: Mapping[str, Any], source: str) -> Finetuning:
@@ -253,60 +212,18 @@ def from_table(table: Mapping[str, Any], source: str) -> Finetuning:
     Raises:
         RetrieverError: an unknown key, or a value of the wrong type.
     """
-    try:
-        return msgspec.convert(dict(table), type=Finetuning)
-    except msgspec.ValidationError as error:
-        raise RetrieverError(f"{source}: {error}", _hint(str(error))) from error
+    return read_table(table, Finetuning, source, RECORDS)
 
 
-def changed(preset: Finetuning, changes: Mapping[str, Any], source: str) -> Finetuning:
-    """The preset with other values, checked again as when it was read.
-
-    Args:
-        changes: by dotted name: ``seed``, ``optimizer.lr``, ``rounds.0.depth``. ``steps`` and
-            ``epochs`` take each other's place, and another ``loss.name`` drops the old settings.
-        source: of the changes, for messages.
-
-    Raises:
-        RetrieverError: an unknown name, or a value of the wrong type.
-    """
-    table: dict[str, Any] = msgspec.to_builtins(preset)
-    for name in sorted(changes, key=lambda one: one != "loss.name"):
-        *path, last = name.split(".")
-        inner: Any = table
-        for key in path:
-            inner = _inside(inner, key, f"{source}: a preset has no {name}")
-        if name == "loss.name" and inner["name"] != changes[name]:
-            inner.clear()
-        if name in INSTEAD_OF:
-            inner[INSTEAD_OF[name]] = None
-        inner[last] = changes[name]
-    return from_table(table, source)
-
-
-def _inside(table: Any, key: str, problem: str) -> Any:
-    """The table of that name, or of that number in a list."""
-    if isinstance(table, list | tuple) and key.isdecimal() and int(key) < len(table):
-        return table[int(key)]
-    if isinstance(table, dict) and isinstance(table.get(key), dict | list | tuple):
-        return table[key]
-    raise RetrieverError(problem, _hint_of(key))
-
-
-def _unknown(name: str) -> RetrieverError:
-    close = difflib.get_close_matches(name, preset_names(), n=3, cutoff=0.5)
-    known = f"use one of {', '.join(preset_names())}, or a .toml file"
-    hint = f"did you mean {' or '.join(close)}?" if close else known
-    return RetrieverError(f"no preset for fine-tuning is called {name!r}", hint)
-
-
-def _hint(problem: str) -> str:
-    """The field that a misspelt key was meant to be, from msgspec's message."""
-    found = re.search(r"unknown field `(\w+)`", problem)
-    return _hint_of(found[1]) if found else ""
-
-
-def _hint_of(wrong: str) -> str:
-    fields = {field for record in RECORDS for field in record.__struct_fields__}
-    close = difflib.get_close_matches(wrong, sorted(fields), n=1)
-    return f"did you mean {close[0]}?" if close else "remove it: presets are strict"
+FILES = PresetFiles(
+    purpose="fine-tuning",
+    folder=PRESETS,
+    from_table=from_table,
+    records=RECORDS,
+    choice="loss.name",
+    instead_of={"steps": "epochs", "epochs": "steps"},
+)
+preset_names = FILES.names
+load_preset = FILES.load
+parse = FILES.parse
+changed = FILES.changed

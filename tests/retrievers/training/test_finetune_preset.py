@@ -108,3 +108,8 @@ def test_another_loss_drops_the_settings_of_the_old_one():
 def test_a_change_of_what_is_not_there_is_refused(name):
     with pytest.raises(RetrieverError, match=f"typed: a preset has no {name}"):
         changed(load_preset("cocondenser"), {name: 1}, "typed")
+
+
+def test_a_whole_round_is_not_changed_by_its_number():
+    with pytest.raises(RetrieverError, match=r"typed: rounds\.0 is a whole table"):
+        changed(load_preset("cocondenser"), {"rounds.0": 1}, "typed")
