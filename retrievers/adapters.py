@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retrievers.adapted_forward import correct_forward
 from retrievers.card import CardAdapter
 from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensors_header, sha256
+from retrievers.composition import SETUP, Setup, read_setup
 from retrievers.errors import RetrieverError
 from retrievers.recipe import AdapterIdentity
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["adapterhub", "peft"]
 CONFIG = "adapter_config.json"
-SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
+SUBTRACTS = "subtract_projection"  # in the configuration; AdapterHub itself does not save it
 WEIGHTS: dict[Kind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
@@ -30,7 +31,6 @@ WEIGHTS: dict[Kind, tuple[str, ...]] = {
 # Prompt-learning methods change the input rather than the weights, and are not supported.
 PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING")
 NAME = "bench"
-COMPOSITIONS = ("Stack", "Fuse")
 ATTACH_ERRORS = (
     OSError,
     RuntimeError,
@@ -83,44 +83,18 @@ def identify_adapter(
 
 def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
     """Of all files of adapters that were composed, by path."""
-    composition, names = read_setup(folder)
+    setup = read_setup(folder)
     files = [folder / SETUP]
-    for name in names:
+    for name in setup.names:
         own = inside(folder, name)
         _check_base(own, read_json(own / CONFIG), base)
         files += [own / CONFIG, *_weights(own, "adapterhub")]
-    if composition == "Fuse":
-        files += [inside(folder, ",".join(names)) / name for name in FUSION]
+    if setup.kind == "Fuse":
+        files += [inside(folder, ",".join(setup.names)) / name for name in FUSION]
     for path in files:
         if not path.is_file():
             raise RetrieverError(f"{path} is missing: the adapters of {folder} are not whole")
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
-
-
-def read_setup(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """How AdapterHub composed the adapters of a folder: `COMPOSITIONS`, and their names.
-
-    Raises:
-        RetrieverError: it is another composition, or one inside another.
-    """
-    setup = read_json(folder / SETUP).get("adapter_setup")
-    kind = setup.get("type") if isinstance(setup, dict) else None
-    children = setup.get("children") if isinstance(setup, dict) else None
-    if isinstance(children, list) and kind in COMPOSITIONS:
-        found = [_only_child(one) for one in children]
-        names = tuple(name for name in found if name)
-        if len(names) == len(children):
-            return kind, names
-    raise RetrieverError(
-        f"{folder / SETUP} is not supported", f"supported: {' and '.join(COMPOSITIONS)} of adapters"
-    )
-
-
-def _only_child(block: Any) -> str:
-    """The adapter's name in a block that holds nothing else; "" for any other block."""
-    names: Any = block.get("children") if isinstance(block, dict) else [block]
-    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
-    return str(names[0]) if alone else ""
 
 
 def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
@@ -158,24 +132,22 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
 
 def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
     import adapters
-    from adapters import composition
 
     adapters.init(network)
     network_with_adapters: Any = network
     if (folder / SETUP).is_file():
-        kind, names = read_setup(folder)
-        for name in names:
+        setup = read_setup(folder)
+        for name in setup.names:
             load_adapterhub(network, inside(folder, name), name)
-        if kind == "Fuse":
+        if setup.kind == "Fuse":
             network_with_adapters.load_adapter_fusion(
-                str(inside(folder, ",".join(names))), use_safetensors=True
+                str(inside(folder, ",".join(setup.names))), use_safetensors=True
             )
-        setup = getattr(composition, kind)(*names)
     else:
         load_adapterhub(network, folder, NAME)
-        setup = NAME
+        setup = Setup("Stack", (NAME,))
     with quiet_adapterhub():
-        network_with_adapters.set_active_adapters(setup)
+        network_with_adapters.set_active_adapters(setup.block())
     correct_forward(network)
     return network
 
@@ -205,6 +177,15 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
     _refuse_misfit(folder, report.get("missing_keys", []), report.get("unexpected_keys", []))
     if (folder / SHARED).is_file():
         _load_shared(network, folder, name)
+    if read_json(folder / CONFIG).get(SUBTRACTS) is False:
+        for unit in reft_units(network, name):
+            unit.subtract_projection = False
+
+
+def reft_units(network: Any, name: str) -> list[Any]:
+    """Interventions of an adapter, if it is of the ReFT family."""
+    refts = [module.refts for module in network.modules() if hasattr(module, "refts")]
+    return [unit for held in refts if name in held for unit in held[name].units]
 
 
 def _load_shared(network: Any, folder: Path, name: str) -> None:
@@ -230,9 +211,10 @@ def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     """An adapter that was trained here says of which weights; the numbers of others would fit."""
-    if not (folder / BASE).is_file():
+    path = next((one / BASE for one in (folder, folder.parent) if (one / BASE).is_file()), None)
+    if path is None:  # in neither the adapter's folder nor that of its composition
         return
-    stated = read_json(folder / BASE)
+    stated = read_json(path)
     if stated.get("weights_sha256") != base.weights_sha256:
         raise RetrieverError(
             f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "

@@ -18,6 +18,44 @@ The same command goes on where it was interrupted; collections may be added at t
 At the end it says what to type for the forgetting matrix.
 """
 
+COMPOSE_EXAMPLES = """\
+examples:
+  python -m bench compose average models/a models/b --out models/mean
+  python -m bench compose average models/a models/b --weights 3 1 --out models/mean
+  python -m bench compose stack models/domain models/task --out models/both
+  python -m bench run beir/scifact --model models/mean             the folder is a model
+
+average  the mean of the weights: one adapter, as fast as each (AdapterSoup); of one method and size
+outputs  all side by side: each layer adds up their outputs by fixed weights; of AdapterHub
+stack    the first at the bottom, such as a domain's under a task's (MAD-X); of AdapterHub
+
+All are of one base, which is not read again. A folder is what `finetune` with an adapter or
+`adapt --method adapter` wrote, or an adapter inside one. Weights that are learned:
+  python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused \\
+      --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
+"""
+
+
+def add_compose(commands: Any) -> None:
+    """Trained adapters as one."""
+    compose = add_command(
+        commands, "compose", "put trained adapters of one base together", COMPOSE_EXAMPLES
+    )
+    compose.add_argument("how", choices=("average", "outputs", "stack"))
+    compose.add_argument(
+        "folders", nargs="+", type=Path, metavar="ADAPTER", help="folders of trained adapters"
+    )
+    compose.add_argument(
+        "--weights",
+        nargs="+",
+        type=float,
+        metavar="X",
+        help="one for each adapter, of any sum (default: equal ones); not of a stack",
+    )
+    compose.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of what comes out"
+    )
+
 
 def add_adapt(commands: Any) -> None:
     """One domain after the other."""

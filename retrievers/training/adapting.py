@@ -18,11 +18,10 @@ from retrievers.errors import RetrieverError
 Library = Literal["adapterhub", "peft"]
 FUSION = "fusion"
 UNION = "union"
-# Not DiReFT: AdapterHub 1.3 does not save that no projection is subtracted, and loads NoReFT.
 HUB_METHODS = (
     *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
     *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
-    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "mam", "unipelt"),
+    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "direft", "mam", "unipelt"),
     *(UNION, FUSION),
 )
 # Method in a preset: PEFT's name of its configuration.

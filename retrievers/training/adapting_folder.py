@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from retrievers.adapted_forward import correct_forward
 from retrievers.adapters import (
     ATTACH_ERRORS,
     BASE,
-    SETUP,
+    CONFIG,
     Kind,
     adapter_folder,
     identify_adapter,
@@ -27,6 +27,7 @@ from retrievers.adapters import (
 )
 from retrievers.card import Card, CardAdapter, load_card
 from retrievers.checkpoint import Checkpoint
+from retrievers.composition import SETUP, read_setup
 from retrievers.errors import RetrieverError
 from retrievers.lookup import CARD_FILE, replace_fields
 from retrievers.model import Model
@@ -52,7 +53,7 @@ class Adapted:
     def save(self, out: Path, card: Card) -> None:
         """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
         out.mkdir(parents=True, exist_ok=True)
-        checkpoint = _checkpoint(self.base)
+        checkpoint = checkpoint_of(self.base)
         with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
             unfinished = Path(name) / FOLDER
             unfinished.mkdir()
@@ -103,23 +104,37 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
     return Adapted(base, "adapterhub", write)
 
 
-def adapter_inside(folder: Path, base: Model) -> Path:
-    """An adapter of AdapterHub for the same base, from its folder or from that of its card."""
+def adapter_inside(
+    folder: Path, base: Model, kind: Literal["auto", "adapterhub"] = "adapterhub"
+) -> Path:
+    """An adapter for the same base, from its folder or from that of its card.
+
+    Raises:
+        RetrieverError: there is none, it is of another base or kind, or it is composed.
+    """
     where = folder.expanduser().resolve()
-    adapter = CardAdapter(path=str(where), kind="adapterhub")
+    adapter = CardAdapter(path=str(where), kind=kind)
     if (where / CARD_FILE).is_file():
         named = load_card(where / CARD_FILE).adapter
         if named is None:
             raise RetrieverError(f"{folder} holds no adapter, but a whole model")
-        adapter = msgspec.structs.replace(named, path=str(where / named.path))
+        adapter = CardAdapter(path=str(where / named.path), kind=kind)
     found = adapter_folder(adapter, where)
     if (found / SETUP).is_file():
-        raise RetrieverError(f"{folder} holds a composition", "name the adapters that it is of")
-    identify_adapter(found, adapter, _checkpoint(base))
+        names = ", ".join(str(found / name) for name in read_setup(found).names)
+        raise RetrieverError(f"{folder} holds a composition", f"name what it is of: {names}")
+    if not (found / CONFIG).is_file():
+        raise RetrieverError(f"{folder} holds no adapter", "name the folder of a trained adapter")
+    identify_adapter(found, adapter, checkpoint_of(base))
     return found
 
 
-def _checkpoint(base: Model) -> Checkpoint:
+def checkpoint_of(base: Model) -> Checkpoint:
+    """The files of a base.
+
+    Raises:
+        RetrieverError: it has none.
+    """
     if base.document is None:
         raise RetrieverError(f"{base.card.name} has no checkpoint to train")
     return base.document

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievers.adapters import NAME, SHARED, load_adapterhub
+import msgspec
+
+from retrievers.adapters import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
+from retrievers.checkpoint import read_json
 from retrievers.errors import RetrieverError
 from retrievers.training.adapting import (
     FUSION,
@@ -114,7 +117,7 @@ def save_one(network: Any, folder: Path, name: str) -> None:
     """An adapter in AdapterHub's layout."""
     safe = not _in_many_places(network, name)
     network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
-    _save_shared(network, folder, name)
+    _save_the_rest(network, folder, name)
 
 
 def save_setup(network: Any, folder: Path, setup: Any) -> None:
@@ -123,7 +126,7 @@ def save_setup(network: Any, folder: Path, setup: Any) -> None:
     safe = not any(_in_many_places(network, name) for name in names)
     network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
     for name in names:
-        _save_shared(network, folder / name, name)
+        _save_the_rest(network, folder / name, name)
 
 
 def _in_many_places(network: Any, name: str) -> bool:
@@ -132,11 +135,18 @@ def _in_many_places(network: Any, name: str) -> bool:
     return pool is not None and name in pool.prefix_tunings
 
 
-def _save_shared(network: Any, folder: Path, name: str) -> None:
-    """What AdapterHub 1.3 leaves out: tensors of Compacter and VeRA that all layers share."""
+def _save_the_rest(network: Any, folder: Path, name: str) -> None:
+    """What AdapterHub 1.3 leaves out.
+
+    Tensors of Compacter and VeRA that all layers share, and that DiReFT subtracts no projection.
+    """
     from safetensors.torch import save_file
 
     if name in network.shared_parameters:
         tensors = network.shared_parameters[name].items()
         found = {key: value.detach().cpu().contiguous() for key, value in tensors}
         save_file(found, str(folder / SHARED))
+    units = reft_units(network, name)
+    if units and not units[0].subtract_projection:
+        told = {**read_json(folder / CONFIG), SUBTRACTS: False}
+        (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(told)))

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 
 import numpy as np
 import pytest
@@ -279,6 +280,18 @@ def test_weight_decay_does_not_put_loreft_out_of_action():
         assert preset(table(method)).trained_by().weight_decay == expected
     part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
     assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
+
+
+@hub
+def test_what_direft_does_is_kept_though_adapterhub_does_not_save_it(tmp_path):
+    """Wu et al., ReFT: h + W2'(W1 h + b) is DiReFT, and with W1 h + b - W2 h it is NoReFT."""
+    tuned = Tuned(tmp_path, table("direft"))
+    path = tmp_path / "tuned" / "adapter" / "adapter_config.json"
+    told = json.loads(path.read_text())
+    assert told.pop("subtract_projection") is False
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+    path.write_text(json.dumps(told))
+    assert np.abs(vectors(tmp_path / "tuned") - tuned.vectors).max() > 1e-3
 
 
 @hub

@@ -1,0 +1,74 @@
+"""Adapters that AdapterHub composed: how, and which folders they lie in."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrievers.checkpoint import read_json
+from retrievers.errors import RetrieverError
+
+SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+COMPOSITIONS = ("Stack", "Fuse", "Average")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How adapters are composed.
+
+    Attributes:
+        kind: of `COMPOSITIONS`.
+        names: of the adapters, which are those of their folders; of a stack the first is lowest.
+        weights: of the outputs that ``Average`` adds up, of sum 1; empty for the other kinds.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    weights: tuple[float, ...] = ()
+
+    def block(self) -> Any:
+        """AdapterHub's own record of it."""
+        from adapters import composition
+
+        if self.kind != "Average":
+            return getattr(composition, self.kind)(*self.names)
+        # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
+        weights = [one * len(self.names) for one in self.weights]
+        return composition.Average(*self.names, weights=weights, normalize_weights=False)
+
+
+def read_setup(folder: Path) -> Setup:
+    """How AdapterHub composed the adapters of a folder.
+
+    Raises:
+        RetrieverError: it is another composition, or one inside another.
+    """
+    setup = read_json(folder / SETUP).get("adapter_setup")
+    kind = setup.get("type") if isinstance(setup, dict) else None
+    children = setup.get("children") if isinstance(setup, dict) else None
+    if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
+        names = tuple(name for one in children if (name := _only_child(one)))
+        weights = _weights(setup, len(names)) if kind == "Average" else ()
+        if len(names) == len(children) and weights is not None:
+            return Setup(str(kind), names, weights)
+    raise RetrieverError(
+        f"{folder / SETUP} is not supported", f"supported: {', '.join(COMPOSITIONS)} of adapters"
+    )
+
+
+def _only_child(block: Any) -> str:
+    """The adapter's name in a block that holds nothing else; "" for any other block."""
+    names: Any = block.get("children") if isinstance(block, dict) else [block]
+    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
+    return str(names[0]) if alone else ""
+
+
+def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
+    """Of the parts of an average, of sum 1; None where they are not as many numbers."""
+    told = setup.get("kwargs")
+    found = told.get("weights") if isinstance(told, dict) else None
+    if not isinstance(found, list) or len(found) != count:
+        return None
+    finite = all(isinstance(one, int | float) and math.isfinite(one) for one in found)
+    total = sum(found) if finite else 0
+    return tuple(one / total for one in found) if total > 0 else None
