@@ -6,39 +6,22 @@ matplotlib is the extra ``plots``: imported when something is drawn.
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.ablation.records import AxisFound, OnCollection, Report, RowFound
+from reports.figures import BLUE, GREY, VERMILION, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-OURS, THEIRS, SEED = "#0072B2", "#D55E00", "#7F7F7F"  # Okabe and Ito (2008)
-STYLE: dict[str, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 10,
-    "text.parse_math": False,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ablation",
-}
-PNG_DPI = 120
 TITLE_LETTERS, LABEL_LETTERS = 13, 12  # of an inch, of the place of a point
 
 
 def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
     """Draw every axis that has a score; returns file (SVG, without its folder) and title."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for axis in report.axes:
@@ -46,15 +29,14 @@ def draw(report: Report, folder: Path) -> list[tuple[str, str]]:
         panels = _panels(report, points)
         if not panels:
             continue
-        with matplotlib.rc_context(STYLE):
-            width = max(3.2, 0.9 * len(points) + 1.4)
-            figure = Figure(figsize=(width * (len(panels) + bool(_published(axis))), 3.6))
-            FigureCanvasAgg(figure)
-            _fill(figure, report, axis, points, panels)
-            path = folder / f"{report.name}-{_file_name(axis.title)}"
-            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-            figure.savefig(path.with_suffix(".png"), dpi=PNG_DPI)
-        drawn.append((f"{path.name}.svg", axis.title))
+        width = max(3.2, 0.9 * len(points) + 1.4)
+        svg, _ = save(
+            folder / f"{report.name}-{_file_name(axis.title)}",
+            (width * (len(panels) + bool(_published(axis))), 3.6),
+            partial(_fill, report=report, axis=axis, points=points, panels=panels),
+            grid=True,
+        )
+        drawn.append((svg.name, axis.title))
     return drawn
 
 
@@ -94,7 +76,7 @@ def _fill(
     if theirs:
         values = [point.published.get(theirs) for point in axis.points]
         known = [(x, value) for x, value in enumerate(values) if value is not None]
-        axes[-1].plot(*zip(*known, strict=True), "s--", color=THEIRS, lw=1)
+        axes[-1].plot(*zip(*known, strict=True), "s--", color=VERMILION, lw=1)
         axes[-1].set_title(f"published: {report.published_on}", fontsize=9)
         axes[-1].set_ylabel(theirs)
     for one in axes:
@@ -117,10 +99,10 @@ def _ours(
             axes.text(x, 0.5, "gap", transform=axes.get_xaxis_transform(), ha="center")
             continue
         for score in row.of_seeds(name):
-            axes.plot(x, score, "_", color=SEED, ms=10, zorder=1)
-        axes.plot(x, on.score.mean, "o", color=OURS, zorder=3)
+            axes.plot(x, score, "_", color=GREY, ms=10, zorder=1)
+        axes.plot(x, on.score.mean, "o", color=BLUE, zorder=3)
         if row.against == against.name and (reach := _reach(on)):
-            axes.vlines(x, *reach, color=OURS, lw=1.5, zorder=2)
+            axes.vlines(x, *reach, color=BLUE, lw=1.5, zorder=2)
     shown = [on.measure for _, row in points if (on := row.at(name))]
     axes.set_ylabel(f"{shown[0]} (bar: 95 % of the\ndifference; dashes: seeds)")
 
@@ -129,7 +111,7 @@ def _base(axes: "Axes", against: RowFound, name: str) -> None:
     """The row that the others change one field of: a difference is from this line."""
     on = against.at(name)
     if on is not None and on.score is not None:
-        axes.axhline(on.score.mean, color=SEED, lw=1, ls=":", zorder=0)
+        axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
         axes.annotate(
             against.name,
             (0.01, on.score.mean),
@@ -137,7 +119,7 @@ def _base(axes: "Axes", against: RowFound, name: str) -> None:
             xytext=(0, 2),
             textcoords="offset points",
             fontsize=8,
-            color=SEED,
+            color=GREY,
         )
 
 

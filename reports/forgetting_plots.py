@@ -3,14 +3,14 @@
 matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
-import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.watching.forgetting import Forgetting
+from reports.figures import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,39 +18,17 @@ if TYPE_CHECKING:
 
 LOSS_TO_GAIN = "PuOr"  # orange and purple are told apart with any colour vision (ColorBrewer)
 DARK = 0.6  # of the colour scale, beyond which white text is easier to read
-STYLE: dict[str, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "figure.constrained_layout.use": True,
-    "svg.hashsalt": "forgetting",
-}
-PNG_DPI = 150
 
 Floats = npt.NDArray[np.float64]
 
 
-def can_plot() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def draw(found: Forgetting, path: Path) -> list[Path]:
     """Draw as ``path`` with .svg and .png; returns the files."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     path.parent.mkdir(parents=True, exist_ok=True)
     stem = path.with_suffix("") if path.suffix in (".svg", ".png") else path
-    files = [stem.with_name(f"{stem.name}{kind}") for kind in (".svg", ".png")]
     columns = len(found.trained) + len(found.also)
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type, unused-ignore]
-        figure = Figure(figsize=(3.4 + 1.15 * columns, 2.6 + 0.55 * len(found.rows)))
-        FigureCanvasAgg(figure)
-        heat_map(figure, found)
-        figure.savefig(files[0], metadata={"Date": None})
-        figure.savefig(files[1], dpi=PNG_DPI)
-    return files
+    size = (3.4 + 1.15 * columns, 2.6 + 0.55 * len(found.rows))
+    return save(stem, size, lambda figure: heat_map(figure, found))
 
 
 def heat_map(figure: "Figure", found: Forgetting) -> None:

@@ -5,6 +5,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from bench.leaderboard.records import Board, Column, Pair, Row, Score, SuiteColumn, Versus
+from reports.figures import BLUE, GREY, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,10 +15,6 @@ Place = Column | SuiteColumn
 Line = tuple[str, Versus]  # label, difference
 Step = tuple[int, Score]
 
-# Okabe and Ito, "Color universal design" (2008), as are markers to the colour-blind and in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-UNCLEAR = "#7F7F7F"
 LEVEL = 0.05
 WIDTH = 60  # characters of a label
 
@@ -32,7 +29,7 @@ def differences(figure: "Figure", lines: Sequence[Line], title: str, axis: str) 
     axes.grid(axis="x", alpha=0.3)
     for height, (_, one) in enumerate(reversed(lines)):
         clear = (one.paired.p if one.p_holm is None else one.p_holm) <= LEVEL
-        colour = COLOURS[0] if clear else UNCLEAR
+        colour = BLUE if clear else GREY
         if one.paired.low is not None and one.paired.high is not None:
             axes.plot([one.paired.low, one.paired.high], [height, height], color=colour, lw=2)
         fill = colour if clear else "white"
@@ -96,9 +93,11 @@ def quality_and_steps(
 
 
 def _curve(axes: "Axes", name: str, steps: Sequence[Step], number: int) -> None:
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    style = look(number)
     for step, score in steps:
         if score.low is not None and score.high is not None:
-            axes.plot([step, step], [score.low, score.high], color=colour, alpha=0.4, lw=1.5)
+            axes.plot(
+                [step, step], [score.low, score.high], color=style["color"], alpha=0.4, lw=1.5
+            )
     values = [score.value for _, score in steps]
-    axes.plot([step for step, _ in steps], values, color=colour, marker=marker, label=name)
+    axes.plot([step for step, _ in steps], values, label=name, **style)

@@ -3,15 +3,15 @@
 matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
-import importlib.util
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.leaderboard.records import Board, Column, Row, Score, SuiteColumn
+from reports.figures import BLUE, GREY, Fill, save
 from reports.leaderboard_plots import (
     Line,
     differences,
@@ -27,27 +27,11 @@ if TYPE_CHECKING:
 
 Place = Column | SuiteColumn
 Floats = npt.NDArray[np.float64]
-Fill = Callable[["Figure"], None]
 Picture = tuple[str, str, tuple[float, float], Fill]  # name, title, size in inches, what fills it
 
-FRONT, REST = "#0072B2", "#7F7F7F"  # the first is Okabe and Ito's blue (2008)
 SHADES = "cividis"  # the same order to all kinds of colour vision, and in grey
-STYLE: dict[str, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "font.size": 10,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "figure.constrained_layout.use": True,
-    "svg.hashsalt": "leaderboard",
-}
-PNG_DPI = 120
+PNG_DPI = 120  # a heat map of hundreds of rows is large
 NUMBERED = 40  # columns or rows up to which the cells of a heat map hold numbers
-
-
-def can_plot() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(
@@ -62,7 +46,7 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, title, size, fill in [*_pictures(board, measure), *_of_pairs(board, asked)]:
-        _save(folder / name, size, fill)
+        save(folder / name, size, fill, dpi=PNG_DPI)
         drawn.append((f"plots/{name}.svg", title))
     return drawn
 
@@ -114,19 +98,6 @@ def _forest(lines: Sequence[Line], title: str) -> Fill:
 def _forest_size(lines: Sequence[Line]) -> tuple[float, float]:
     widest = max(len(label) for label, _ in lines)
     return 6 + 0.07 * min(widest, 60), 1.3 + 0.26 * len(lines)
-
-
-def _save(path: Path, size: tuple[float, float], fill: Fill) -> None:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type, unused-ignore]
-        figure = Figure(figsize=size)
-        FigureCanvasAgg(figure)
-        fill(figure)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), dpi=PNG_DPI)
 
 
 def _score(row: Row, place: Place, measure: str) -> Score | None:
@@ -185,7 +156,7 @@ def quality_and_speed(
     axes.grid(alpha=0.3)
     front = pareto([(row.tokens_per_s or 0.0, score.value) for row, score in points])
     for number, (row, score) in enumerate(points):
-        colour = FRONT if number in front else REST
+        colour = BLUE if number in front else GREY
         marker = "o" if number in front else "."
         x = row.tokens_per_s or 0.0
         if score.low is not None and score.high is not None:
@@ -195,7 +166,7 @@ def quality_and_speed(
     axes.plot(
         [row.tokens_per_s or 0.0 for row, _ in best],
         [score.value for _, score in best],
-        color=FRONT,
+        color=BLUE,
         lw=1,
         drawstyle="steps-pre",
         zorder=1,

@@ -3,41 +3,27 @@
 matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.speed.records import Growth, IndexPoint, Phases, SpeedReport, Spread, Throughput
+from reports.figures import BLUE, COLOURS, Fill, look, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-STYLE: dict[str, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 10,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "speed",
-}
 LABEL: dict[str, Any] = {
     "textcoords": "offset points",
     "fontsize": 8,
     "color": "#333333",
     "va": "center",
 }
-PNG_DPI = 150
+SIZE = (7.5, 4.5)  # inches
 
 
 def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> list[Path]:
@@ -49,12 +35,11 @@ def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> l
     """
     folder.mkdir(parents=True, exist_ok=True)
     same = [one for one in earlier if _where(one) == _where(report) and one.throughput]
-    return [path for name, fill in _pictures(report, same) for path in _save(folder / name, fill)]
+    pictures = _pictures(report, same)
+    return [path for name, fill in pictures for path in save(folder / name, SIZE, fill, grid=True)]
 
 
-def _pictures(
-    report: SpeedReport, earlier: Sequence[SpeedReport]
-) -> Iterator[tuple[str, "Callable[[Figure], None]"]]:
+def _pictures(report: SpeedReport, earlier: Sequence[SpeedReport]) -> Iterator[tuple[str, Fill]]:
     if report.throughput:
         yield "throughput", lambda figure: throughput_by_length(figure, report)
     if report.indexes:
@@ -68,21 +53,6 @@ def _pictures(
         yield "history", lambda figure: history(figure, [*earlier, report])
 
 
-def _save(path: Path, fill: "Callable[[Figure], None]") -> list[Path]:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.5, 4.5))
-        FigureCanvasAgg(figure)
-        fill(figure)
-        png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
-        figure.savefig(png, dpi=PNG_DPI)
-        figure.savefig(svg, metadata={"Date": None})
-    return [png, svg]
-
-
 def throughput_by_length(figure: "Figure", report: SpeedReport) -> None:
     """Tokens a second against the mean length, a line a tool, with quartiles.
 
@@ -93,9 +63,8 @@ def throughput_by_length(figure: "Figure", report: SpeedReport) -> None:
         rows = [row for row in report.throughput if row.tool == tool]
         equal = [row for row in rows if row.lengths.p50 == row.lengths.p95 == row.lengths.mean]
         mixed = [row for row in rows if row not in equal]
-        look: dict[str, Any] = {"color": COLOURS[place % 7], "marker": MARKERS[place % 7]}
-        _points(axes, equal, {**look, "label": tool})
-        _points(axes, mixed, {**look, "mfc": "white", "ls": "none"})
+        _points(axes, equal, {**look(place), "label": tool})
+        _points(axes, mixed, {**look(place), "mfc": "white", "ls": "none"})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -106,10 +75,10 @@ def throughput_by_length(figure: "Figure", report: SpeedReport) -> None:
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
 
 
-def _points(axes: "Axes", rows: Sequence[Throughput], look: dict[str, Any]) -> None:
+def _points(axes: "Axes", rows: Sequence[Throughput], style: dict[str, Any]) -> None:
     if rows:
         x, y, error = _rates(rows)
-        axes.errorbar(x, y, yerr=error, capsize=3, **look)
+        axes.errorbar(x, y, yerr=error, capsize=3, **style)
 
 
 def _rates(rows: Sequence[Throughput]) -> tuple[list[float], list[float], list[list[float]]]:
@@ -131,8 +100,7 @@ def speed_and_recall(figure: "Figure", points: Sequence[IndexPoint]) -> None:
         axes.plot(
             [one.recall for one in own],
             [one.queries_per_s.median for one in own],
-            color=COLOURS[place % 7],
-            marker=MARKERS[place % 7],
+            **look(place),
             label=f"{kind} ({own[0].build_s:.1f} s to build, {own[0].index_bytes / 1e6:.0f} MB)",
         )
         for one in own:
@@ -167,7 +135,7 @@ def phase_bars(figure: "Figure", phases: Phases) -> None:
     axes = figure.subplots()
     rows = sorted(phases.busy_s.items(), key=lambda item: item[1].median)
     rows.append(("all, on the wall", phases.wall_s))
-    colours = [COLOURS[0]] * (len(rows) - 1) + ["#666666"]
+    colours = [BLUE] * (len(rows) - 1) + ["#666666"]
     values = [spent.median for _, spent in rows]
     error = [_below_and_above(spent) for _, spent in rows]
     axes.barh([name for name, _ in rows], values, color=colours, height=0.65)
@@ -199,7 +167,7 @@ def growth_lines(figure: "Figure", rows: Sequence[Growth]) -> None:
 def _growth(axes: "Axes", row: Growth) -> None:
     y = [cost.median for cost in row.costs]
     error = np.transpose([_below_and_above(cost) for cost in row.costs])
-    axes.errorbar(row.sizes, y, yerr=error, fmt="o", color=COLOURS[0], capsize=3)
+    axes.errorbar(row.sizes, y, yerr=error, fmt="o", color=BLUE, capsize=3)
     x = np.geomspace(row.sizes[0], row.sizes[-1], 50)
     said = "" if row.error is None else f" ± {row.error:.2f}"
     label = f"exponent {row.exponent:.2f}{said}"
@@ -223,15 +191,7 @@ def history(figure: "Figure", reports: Sequence[SpeedReport]) -> None:
     for place, name in enumerate(dict.fromkeys(name for rows in ours for name in rows)):
         at = [number for number, rows in enumerate(ours) if name in rows]
         _, y, error = _rates([ours[number][name] for number in at])
-        axes.errorbar(
-            at,
-            y,
-            yerr=error,
-            color=COLOURS[place % 7],
-            marker=MARKERS[place % 7],
-            capsize=3,
-            label=name,
-        )
+        axes.errorbar(at, y, yerr=error, capsize=3, label=name, **look(place))
     axes.set_xticks(range(len(reports)), [_when(report) for report in reports], fontsize=8)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)

@@ -1,28 +1,17 @@
-"""Loss curves as pictures, PNG and SVG.
+"""Loss curves as pictures, SVG and PNG.
 
 matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from reports.figures import COLOURS, save
 from retrievers.training.curve import LossPoint
 
-# Okabe and Ito, "Color universal design" (2008).
-COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-STYLE: dict[str, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 10,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "training",
-}
-PNG_DPI = 150
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
@@ -35,26 +24,21 @@ def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    return save(path, (7.5, 4.5), lambda figure: losses(figure, curve), grid=True)
 
+
+def losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
+    """A line for each loss, what is minimised in black."""
+    axes = figure.subplots()
     names = list(dict.fromkeys(name for point in curve for name in point.losses))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.5, 4.5))
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        for place, name in enumerate(names):
-            axes.plot(
-                [point.step for point in curve],
-                [point.losses.get(name, float("nan")) for point in curve],
-                color=COLOURS[place % len(COLOURS)],
-                label=name.replace("_", " "),
-                marker="o" if len(curve) == 1 else None,
-            )
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss, mean since the point before")
-        axes.legend()
-        figure.savefig(path.with_suffix(".png"), dpi=PNG_DPI)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    return [path.with_suffix(".png"), path.with_suffix(".svg")]
+    for place, name in enumerate(names):
+        axes.plot(
+            [point.step for point in curve],
+            [point.losses.get(name, float("nan")) for point in curve],
+            color=COLOURS[(place - 1) % len(COLOURS)],  # the last is black
+            label=name.replace("_", " "),
+            marker="o" if len(curve) == 1 else None,
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss, mean since the point before")
+    axes.legend()

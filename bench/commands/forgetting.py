@@ -18,7 +18,8 @@ from bench.watching.collections import Opened, one_measure
 from bench.watching.evaluating import renamed, stored_or_new
 from bench.watching.forgetting import Forgetting, Sequenced, forgetting_of
 from datasets_cfg.catalogue import expand
-from reports.forgetting_plots import can_plot, draw
+from reports.figures import can_plot
+from reports.forgetting_plots import draw
 from reports.forgetting_tables import comma_separated, markdown
 from retrievers.card import card_names
 

@@ -17,10 +17,11 @@ from bench.leaderboard.texts import at_hand
 from bench.places import Place, filling
 from bench.results import Protocol
 from datasets_cfg.dataset import Dataset
+from reports.figures import can_plot
 from reports.leaderboard_exports import comma_separated, latex
 from reports.leaderboard_site import DATA, is_free, write_data, write_site
 from reports.leaderboard_tables import markdown
-from reports.plots import can_plot, draw
+from reports.plots import draw
 from retrievers.card import all_cards
 
 TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}

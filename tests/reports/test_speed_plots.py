@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from speed_report_for_tests import REPORT
 
-from reports.speed_plots import COLOURS, draw
+from reports.figures import COLOURS
+from reports.speed_plots import draw
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra plots"

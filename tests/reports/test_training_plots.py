@@ -20,7 +20,7 @@ def curve(steps: int) -> list[LossPoint]:
 @pytest.mark.parametrize("steps", [1, 30])
 def test_every_loss_is_a_line_with_its_name(tmp_path, steps):
     pytest.importorskip("matplotlib")
-    png, svg = draw_losses(curve(steps), tmp_path / "losses")
+    svg, png = draw_losses(curve(steps), tmp_path / "losses")
     assert png.read_bytes().startswith(b"\x89PNG")
     texts = {node.text for node in ElementTree.parse(svg).iter(f"{SVG}text")}
     assert {"loss", "decoder mlm", "step"} <= texts
