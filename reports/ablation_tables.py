@@ -5,9 +5,8 @@ import io
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from tabulate import tabulate
-
 from bench.ablation.records import OnCollection, Report, RowFound
+from reports.markdown import table
 
 COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
            "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
@@ -72,7 +71,7 @@ def score_table(report: Report, name: str) -> str:
         + [_score(row.published.get(key)) for key in others]
         for row in report.rows
     ]
-    return _table(headers, cells)
+    return table(headers, cells)
 
 
 def _values(report: Report, name: str) -> str:
@@ -149,7 +148,7 @@ def _gaps(report: Report) -> str:
         for cell in row.cells
         if not cell.scores
     ]
-    return _table(["row", "seed", "stage", "why"], rows) if rows else ""
+    return table(["row", "seed", "stage", "why"], rows) if rows else ""
 
 
 def cost_table(report: Report) -> str:
@@ -167,7 +166,7 @@ def cost_table(report: Report) -> str:
             + [_count(tokens_of(row))]
             + ["" if one is None else f"{one:,.0f}" for one in seconds]
         )
-    return _table(headers, cells)
+    return table(headers, cells)
 
 
 def parameters_of(row: RowFound) -> int | None:
@@ -252,8 +251,8 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
     return "\n\n".join(
         [
-            _table(["row", "against", "change"], rows),
-            _table(["stage", "tasks", "finished", "to do"], work),
+            table(["row", "against", "change"], rows),
+            table(["stage", "tasks", "finished", "to do"], work),
         ]
     )
 
@@ -301,15 +300,3 @@ def _p(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if value >= 0.00005 else f"{value:.0e}"
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [[_plain(cell) for cell in row] for row in rows]
-    table: str = tabulate(cells, headers, tablefmt="pipe", disable_numparse=True)
-    return table
-
-
-def _plain(text: str) -> str:
-    """One line in which a bar does not end its cell."""
-    clean = "".join(one if one.isprintable() else " " for one in text)
-    return " ".join(clean.split()).replace("|", "\\|")

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
 from bench.store.usage import Stored
+from reports.markdown import table
 from reports.tables import size
 
 DAY_S = 86_400
@@ -16,7 +15,7 @@ def cache_table(rows: Sequence[Stored], now: float) -> str:
     headers = ["model", "fingerprint", "texts", "size", "dtype", "last used"]
     cells = [
         [
-            row.model.replace("|", "\\|"),
+            row.model,
             row.fingerprint[:SHOWN],
             "" if row.texts is None else f"{row.texts:,}",
             size(row.bytes),
@@ -26,9 +25,7 @@ def cache_table(rows: Sequence[Stored], now: float) -> str:
         for row in rows
     ]
     cells.append(["together", "", "", size(sum(row.bytes for row in rows)), "", ""])
-    alignment = ["left", "left", "right", "right", "left", "left"]
-    table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
-    return str(table)
+    return table(headers, cells, "llrrl")
 
 
 def _ago(seconds: float) -> str:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tabulate import tabulate
-
 from bench.decisions.check import Against, Check, Row
 from bench.decisions.foresight import Foreseen
 from bench.decisions.looks import Look, Quick
 from bench.decisions.pace import SpeedCheck
 from bench.decisions.statistics import Paired
+from reports.markdown import table
 
 HEADERS = (
     "collection",
@@ -61,7 +60,7 @@ def foreseen_table(foreseen: Sequence[Foreseen]) -> str:
         ]
         for one in foreseen
     ]
-    return _table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
+    return table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
 
 
 def plain(text: str) -> str:
@@ -105,7 +104,7 @@ def _tested(found: Paired, row: Row) -> list[str]:
 
 
 def _scores(one: Against) -> str:
-    return _table(HEADERS, [_cells(row) for row in rows_of(one)])
+    return table(HEADERS, [_cells(row) for row in rows_of(one)])
 
 
 def _speed(speed: SpeedCheck) -> list[str]:
@@ -127,7 +126,7 @@ def _speed(speed: SpeedCheck) -> list[str]:
         f"{plain(speed.collection)}, load {speed.load:.1f} before; {speed.slower:.2f} times as "
         "long is allowed."
     )
-    return [_table(headers, rows), said]
+    return [table(headers, rows), said]
 
 
 def _quick(quick: Quick) -> list[str]:
@@ -154,7 +153,7 @@ def _quick(quick: Quick) -> list[str]:
         "The differences are of these parts only, and favour the candidate: the hard documents are "
         "those of other models, its own false positives are missing. A first look never passes."
     )
-    return [_table(headers, rows), favour, *_past(quick)]
+    return [table(headers, rows), favour, *_past(quick)]
 
 
 def _past(quick: Quick) -> list[str]:
@@ -184,7 +183,7 @@ def _looks(looks: Sequence[Look]) -> str:
         ]
         for one in looks
     ]
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def _ruled_out(one: Against, margin: float) -> str:
@@ -208,8 +207,3 @@ def _terms(check: Check) -> str:
 
 def _list(texts: Sequence[str]) -> str:
     return "\n".join(f"- {plain(text)}" for text in texts)
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    table: str = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
-    return table

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from tabulate import tabulate
-
 from bench.decisions.changed import ChangedQuery, Changes, RankedDocument
 from bench.decisions.compare import Comparison, OnCollection, OnSuite
 from bench.decisions.statistics import Paired, Resampling
+from reports.markdown import one_line, table
 
 TEXT_WIDTH = 80
 NAMED = 3  # members of a suite that are named when they are missing
@@ -29,12 +28,12 @@ def comparison_table(comparison: Comparison) -> str:
     headers = ["collection", "measure", "queries", a, b, *HEADERS[1:]]
     cells = [_collection_row(row, a, b) for row in comparison.collections]
     cells += [_suite_row(row, a, b) for row in comparison.suites]
-    parts = [f"{a} - {b}: above 0, {a} is better", _markdown(headers, cells)]
+    parts = [f"{a} - {b}: above 0, {a} is better", table(headers, cells, "lr")]
     if notes := list(_notes(comparison)):
         parts.append("\n".join(f"- {note}" for note in notes))
     if comparison.recipes:
         rows = [[one.field, _cut(one.a) or "-", _cut(one.b) or "-"] for one in comparison.recipes]
-        parts.append(_markdown(["what differs in the recipes", a, b], rows))
+        parts.append(table(["what differs in the recipes", a, b], rows, "lr"))
     return "\n\n".join(parts)
 
 
@@ -143,7 +142,7 @@ def _query(query: ChangedQuery, changes: Changes) -> str:
         f"{changes.a} {query.score_a:.4f}, {changes.b} {query.score_b:.4f} "
         f"({query.score_a - query.score_b:+.4f})"
     )
-    parts = [f"query {_plain(query.query_id)}{text}\n{scores}"]
+    parts = [f"query {one_line(query.query_id)}{text}\n{scores}"]
     if query.answers:
         parts[0] += f"\nanswers: {_cut('; '.join(query.answers))}"
     if query.judged:
@@ -165,7 +164,7 @@ def _judged(query: ChangedQuery, changes: Changes) -> str:
         for document in query.judged
     ]
     more = f"\nand {query.more_judged:,} more relevant documents" if query.more_judged else ""
-    return _markdown(headers, cells, last="left") + more
+    return table(headers, cells, "lrrrl") + more
 
 
 def _rank(rank: int | None) -> str:
@@ -178,7 +177,7 @@ def _rankings(query: ChangedQuery, changes: Changes) -> str:
         [str(rank + 1), _ranked(query.top_a, rank), _ranked(query.top_b, rank)]
         for rank in range(depth)
     ]
-    return _markdown(["rank", changes.a, changes.b], cells)
+    return table(["rank", changes.a, changes.b], cells, "lr")
 
 
 def _ranked(top: Sequence[RankedDocument], rank: int) -> str:
@@ -189,19 +188,5 @@ def _ranked(top: Sequence[RankedDocument], rank: int) -> str:
 
 
 def _cut(text: str) -> str:
-    line = _plain(text)
+    line = one_line(text)
     return line if len(line) <= TEXT_WIDTH else f"{line[: TEXT_WIDTH - 1]}…"
-
-
-def _plain(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
-
-
-def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], last: str = "right") -> str:
-    """A table in which a bar inside a text does not end its cell."""
-    table_rows = [headers, *cells]
-    names, *rows = [[_plain(cell).replace("|", "\\|") for cell in row] for row in table_rows]
-    alignment = ["left", *["right"] * (len(names) - 2), last]
-    table = tabulate(rows, names, tablefmt="github", colalign=alignment, disable_numparse=True)
-    return str(table)

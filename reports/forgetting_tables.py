@@ -2,13 +2,12 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-
-from tabulate import tabulate
+from collections.abc import Iterator
 
 from bench.decisions.statistics import Paired
 from bench.watching.curve import Level
 from bench.watching.forgetting import Forgetting, Transfers
+from reports.markdown import table
 
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
@@ -24,9 +23,9 @@ def markdown(found: Forgetting) -> str:
     headers = ["transfer", "collection", "after - before", "difference", "95 % interval"]
     parts = [
         f"## {found.measure} of successive trainings",
-        _table([found.measure, *names], cells),
+        table([found.measure, *names], cells, "lr"),
         f"average of the last on what was trained: {_level(found.average)}",
-        *([_table([*headers, "p", "p (Holm)", "win / tie / loss"], rows, 3)] if rows else []),
+        *([table([*headers, "p", "p (Holm)", "win / tie / loss"], rows, "lllr")] if rows else []),
         "\n".join(f"- {line}" for line in _legend(found)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -110,17 +109,3 @@ def _legend(found: Forgetting) -> Iterator[str]:
     yield f"intervals: bootstrap over queries, {count:,} resamples, seed {seed}"
     yield "p: paired sign flips; Holm: over the collections of one kind of transfer"
     yield "one training of each: how much another seed would change is not in the intervals"
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    names, *cells = [[_plain(cell) for cell in row] for row in [headers, *rows]]
-    alignment = ["left"] * left + ["right"] * (len(names) - left)
-    table: str = tabulate(
-        cells, names, tablefmt="github", colalign=alignment, disable_numparse=True
-    )
-    return table
-
-
-def _plain(text: str) -> str:
-    """One line that does not end its cell."""
-    return " ".join(text.split()).replace("|", "\\|")

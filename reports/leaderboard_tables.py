@@ -3,9 +3,8 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from tabulate import tabulate
-
 from bench.leaderboard.records import Board, Claim, Column, Row, Score, SuiteColumn
+from reports.markdown import cell, table
 
 Place = Column | SuiteColumn
 
@@ -180,7 +179,7 @@ def _systems(board: Board, measure: str) -> str:
 
 def _claim_notes(some: Iterable[Sequence[Claim]]) -> str:
     notes = [f"{system_name(one)}: {one[0].note}" for one in some if one[0].note]
-    return "".join(f"\n\n{_cell(note)}." for note in notes)
+    return "".join(f"\n\n{cell(_safe(note))}." for note in notes)
 
 
 def claimed_scores(board: Board, some: Sequence[Claim], measure: str) -> dict[str, float]:
@@ -200,11 +199,10 @@ def _claim_heading(board: Board, place: Place, measure: str) -> str:
 
 
 def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    safe = [[_cell(cell) for cell in row] for row in cells]
-    titles = [_cell(name) for name in headers]
-    return str(tabulate(safe, titles, tablefmt="github", disable_numparse=True))
+    names, *rows = [[_safe(one) for one in row] for row in [headers, *cells]]
+    return table(names, rows)
 
 
-def _cell(text: str) -> str:
-    """Text that neither ends its cell nor is read as HTML."""
-    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
+def _safe(text: str) -> str:
+    """Text that is not read as HTML."""
+    return html.escape(text, quote=False)

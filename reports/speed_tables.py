@@ -13,7 +13,8 @@ from bench.speed.records import (
     Spread,
     Throughput,
 )
-from reports.tables import markdown_table, size
+from reports.markdown import table
+from reports.tables import size
 
 
 def speed_tables(report: SpeedReport) -> str:
@@ -187,4 +188,4 @@ def _spread(spread: Spread, digits: int = 3) -> str:
 
 
 def _titled(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    return f"{title}:\n\n{markdown_table(headers, cells)}"
+    return f"{title}:\n\n{table(headers, cells, 'lr')}"

@@ -9,6 +9,7 @@ from bench.estimate import Estimate
 from bench.results import Result, Timings
 from bench.suites import SuiteMean
 from datasets_cfg.verify import Finding
+from reports.markdown import table
 
 NAMED = 3  # members of a suite that are named when they are missing
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
@@ -21,7 +22,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     names = dict.fromkeys(name for row in rows for name in row)
     headers = [name for name in names if any(row.get(name) for row in rows)]
     cells = [[row.get(name, "") for name in headers] for row in rows]
-    return f"{_heading(first)}\n\n{markdown_table(headers, cells)}"
+    return f"{_heading(first)}\n\n{table(headers, cells, 'lr')}"
 
 
 def _heading(result: Result) -> str:
@@ -84,7 +85,7 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
         ]
         for model, mean in means
     ]
-    return markdown_table(headers, cells)
+    return table(headers, cells, "lr")
 
 
 def _gap(mean: SuiteMean) -> str:
@@ -126,7 +127,7 @@ def estimates_table(rows: Sequence[Estimate]) -> str:
             size(sum(row.disk_bytes for row in rows)),
         ]
     )
-    return markdown_table(headers, cells)
+    return table(headers, cells, "lr")
 
 
 def _at_most(row: Estimate) -> str:
@@ -174,11 +175,3 @@ def findings_table(name: str, findings: Sequence[Finding]) -> str:
 def facts_table(rows: Sequence[tuple[str, str]]) -> str:
     """Names and what is said of them, in two columns without a frame."""
     return str(tabulate(rows, tablefmt="plain", disable_numparse=True))
-
-
-def markdown_table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A table in which a bar inside a name does not end its cell."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
-    alignment = ["left", *["right"] * (len(headers) - 1)]
-    table = tabulate(cells, headers, tablefmt="github", colalign=alignment, disable_numparse=True)
-    return str(table)

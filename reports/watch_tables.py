@@ -4,10 +4,9 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from tabulate import tabulate
-
 from bench.watching.curve import Curve, Level, Point
 from bench.watching.selection import Selection
+from reports.markdown import cell, table
 
 NAMED = 6  # checkpoints that a sentence lists
 ON_TEST_DATA = {
@@ -21,11 +20,11 @@ FIELDS = ("checkpoint", "step", "collection", "measure", "value", "low", "high")
 
 def markdown(curve: Curve) -> str:
     """A row for each checkpoint; then the best one, and how far that can be trusted."""
-    parts = [f"## {_plain(curve.training)}: {curve.measure}", _table(curve)]
+    parts = [f"## {cell(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
         parts.append("\n".join(f"- {line}" for line in _verdict(curve, curve.selection)))
     if notes := list(_notes(curve)):
-        parts.append("\n".join(f"- {_plain(note)}" for note in notes))
+        parts.append("\n".join(f"- {cell(note)}" for note in notes))
     return "\n\n".join([*parts, _legend(curve)]) + "\n"
 
 
@@ -46,14 +45,7 @@ def _table(curve: Curve) -> str:
     headers = ["step", "checkpoint", curve.headline, *others]
     headers += ["best - this", "p (adjusted)", ""] if curve.selection else []
     points = [*curve.points, *([curve.baseline] if curve.baseline else [])]
-    table: str = tabulate(
-        [[_plain(cell) for cell in _row(curve, point, others)] for point in points],
-        [_plain(name) for name in headers],
-        tablefmt="github",
-        colalign=["right", "left"] + ["right"] * (len(headers) - 2),
-        disable_numparse=True,
-    )
-    return table
+    return table(headers, [_row(curve, point, others) for point in points], "rlr")
 
 
 def _row(curve: Curve, point: Point, others: Sequence[str]) -> list[str]:
@@ -84,17 +76,17 @@ def _level(level: Level, full: bool) -> str:
 def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     best = next(point for point in curve.points if point.checkpoint == chosen.best)
     where = "the mean" if curve.headline not in curve.collections else curve.headline
-    yield f"best on {_plain(where)}: {_plain(best.checkpoint)}, step {best.step:,}"
+    yield f"best on {cell(where)}: {cell(best.checkpoint)}, step {best.step:,}"
     yield from _trust(chosen)
     if chosen.inseparable:
         more = [] if len(chosen.inseparable) <= NAMED else ["…"]
         named = ", ".join([*chosen.inseparable[:NAMED], *more])
-        yield f"cannot be told apart from it: {_plain(named)}"
+        yield f"cannot be told apart from it: {cell(named)}"
     elif all(one.verdict == "worse" for one in chosen.rivals):
         yield "it is better than every other one"
     for one in chosen.rivals:
         if one.verdict == "better":
-            yield f"{_plain(one.name)} is better"
+            yield f"{cell(one.name)} is better"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
 
@@ -130,8 +122,3 @@ def _legend(curve: Curve) -> str:
         "The interval of a difference is of that pair alone; p counts all pairs, and this look at "
         "the curve, not the looks before it."
     )
-
-
-def _plain(text: str) -> str:
-    """One line that does not end its cell."""
-    return " ".join(text.split()).replace("|", "\\|")
