@@ -70,6 +70,7 @@ OBJECTIVES = {
     "cocondenser": "retrievers.training.cocondenser:CoCondenser",
     "seed": "retrievers.training.seed:SEED",
     "simcse": "retrievers.training.simcse:SimCSE",
+    "diffcse": "retrievers.training.diffcse:DiffCSE",
     "ict": "retrievers.training.ict:ICT",
 }
 

@@ -25,6 +25,7 @@ PREDICTING: dict[str, dict[str, Any]] = {
 }
 CONTRASTING: dict[str, dict[str, Any]] = {
     "simcse": {"name": "simcse", "temperature": 0.05},
+    "diffcse": {"name": "diffcse", "generator": "random"},
     "ict": {"name": "ict", "sub_batch": 4},
 }
 
