@@ -22,7 +22,7 @@ def correct_forward(network: Any) -> None:
     ]
     gated = any(one.get("use_gating") for one in _configurations(network))
     if prompts:
-        network.forward = without_prompt(network.forward, prompts[0])
+        network.forward = without_prompt(network, prompts[0])
     if prompts or gated:
         network.forward = without_padding(network.forward)
 
@@ -34,7 +34,7 @@ def _configurations(network: Any) -> Iterator[Any]:
         yield from getattr(found, "configs", [found])
 
 
-def without_prompt(forward: Forward, prompt: Any) -> Forward:
+def without_prompt(network: Any, prompt: Any) -> Forward:
     """``forward`` whose states are those of the text alone.
 
     AdapterHub puts the prompt before the text, or between its first token and the rest.
@@ -42,7 +42,7 @@ def without_prompt(forward: Forward, prompt: Any) -> Forward:
     import torch
 
     first = 1 if prompt["combine"] == "prefix_after_bos" else 0
-    length = prompt["prompt_length"]
+    length, forward = prompt["prompt_length"], network.forward
 
     @functools.wraps(forward)
     def cut(*inputs: Any, **named: Any) -> Any:
@@ -50,9 +50,16 @@ def without_prompt(forward: Forward, prompt: Any) -> Forward:
         states = output.last_hidden_state
         parts = [states[:, :first], states[:, first + length :]]
         output.last_hidden_state = torch.cat(parts, dim=1)
-        return output
+        return pooled_again(network, output)
 
     return cut
+
+
+def pooled_again(network: Any, output: Any) -> Any:
+    """Output whose states were cut: the pooler had read the first of all states, of a prompt."""
+    if getattr(output, "pooler_output", None) is not None:
+        output.pooler_output = network.pooler(output.last_hidden_state)
+    return output
 
 
 def without_padding(forward: Forward) -> Forward:

@@ -14,6 +14,7 @@ from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensor
 from retrievers.composition import SETUP, Setup, read_setup
 from retrievers.errors import RetrieverError
 from retrievers.recipe import AdapterIdentity
+from retrievers.virtual_tokens import PROMPT_TYPES, check_positions, put_before, virtual_tokens
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -28,8 +29,10 @@ WEIGHTS: dict[Kind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-# Prompt-learning methods change the input rather than the weights, and are not supported.
-PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING")
+PEFT_TYPES = (
+    *("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING"),
+    *PROMPT_TYPES,
+)
 NAME = "bench"
 ATTACH_ERRORS = (
     OSError,
@@ -97,6 +100,16 @@ def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
+def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
+    """Refuse an adapter whose virtual tokens leave too few positions for the longest text.
+
+    Raises:
+        RetrieverError: see above.
+    """
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    check_positions(virtual_tokens(config), tokens, base.position_limit)
+
+
 def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
     """Attach an adapter and activate it; weights are read without unpickling code.
 
@@ -127,6 +140,8 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
     expected = set(get_peft_model_state_dict(attached, adapter_name=NAME))
     _refuse_misfit(folder, expected - set(weights), set(weights) - expected)
     attached.load_adapter(str(folder), NAME, is_trainable=False)
+    if config.is_prompt_learning:
+        put_before(network, attached)
     return attached  # type: ignore[no-any-return]
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from retrievers.adapters import adapter_folder, identify_adapter
+from retrievers.adapters import adapter_folder, check_room, identify_adapter
 from retrievers.bases import Bases
 from retrievers.card import Card, CardAdapter, CardStage
 from retrievers.checkpoint import Checkpoint, inside, locate, open_checkpoint, read_json, sha256
@@ -193,6 +193,8 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
     if adapter is not None and query is not None:
         raise RetrieverError(f"{card.name} has two encoders: an adapter for both is unsupported")
+    if adapter is not None:
+        check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
     return Model(card, recipe, document, query, adapter)
 

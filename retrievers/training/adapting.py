@@ -35,6 +35,9 @@ PEFT_METHODS = {
     "vera": "VeraConfig",
     "fourierft": "FourierFTConfig",
     "ln_tuning": "LNTuningConfig",
+    "prompt_tuning": "PromptTuningConfig",
+    "p_tuning": "PromptEncoderConfig",
+    "prefix_tuning": "PrefixTuningConfig",
 }
 # Names of papers and of older versions of AdapterHub.
 KNOWN_AS = {
@@ -44,6 +47,7 @@ KNOWN_AS = {
     "parallel": "par_bn",
     "prefix": "prefix_tuning",
     "prompt": "prompt_tuning",
+    "p-tuning": "p_tuning",
     "reft": "loreft",
     "fuse": FUSION,
 }
@@ -85,6 +89,17 @@ def decays(adapter: Adapter) -> bool:
     """
     parts = adapter.options.get("parts", ()) if adapter.method == UNION else ()
     return "loreft" not in (adapter.method, *(one.get("method") for one in parts))
+
+
+def can_recompute(adapter: Adapter) -> bool:
+    """Whether gradient checkpointing gives the same: it drops the prefix that PEFT hands in."""
+    return (adapter.library, adapter.method) != ("peft", "prefix_tuning")
+
+
+def positions_of(adapter: Adapter) -> int:
+    """Positions of the network that the adapter takes from the text."""
+    count = adapter.options.get("num_virtual_tokens", 0) if adapter.library == "peft" else 0
+    return count if isinstance(count, int) else 0
 
 
 def files_below(adapter: Adapter | None) -> dict[str, str]:

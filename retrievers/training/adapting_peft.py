@@ -7,12 +7,18 @@ from typing import Any
 
 from retrievers.errors import RetrieverError
 from retrievers.training.adapting import PEFT_METHODS, Adapter, check_options, library_of
+from retrievers.virtual_tokens import put_before
 
 # Fields of PEFT's records that are not settings of a method.
 NOT_OPTIONS = {
     *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
     *("revision", "inference_mode", "modules_to_save"),
+    # Read from the network.
+    *("token_dim", "num_transformer_submodules", "num_attention_heads", "num_layers"),
+    # Of a tokenizer from a hub, which may bring code.
+    *("tokenizer_name_or_path", "tokenizer_kwargs", "prompt_tuning_init_text"),
 }
+VIRTUAL = "virtual_tokens"  # in the network, so that they are trained and saved with it
 
 
 def configuration(method: str, options: Mapping[str, Any]) -> Any:
@@ -24,6 +30,12 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     kind = getattr(library_of("peft"), PEFT_METHODS[method])
     known = {one.name for one in dataclasses.fields(kind)} - NOT_OPTIONS
     check_options(method, options, known)
+    count = options.get("num_virtual_tokens")
+    if "num_virtual_tokens" in known and not (isinstance(count, int) and count > 0):
+        raise RetrieverError(
+            f"the adapter method {method} needs to know how many virtual tokens it has",
+            "options = { num_virtual_tokens = 20 }",
+        )
     try:
         return kind(**options)
     except (TypeError, ValueError) as error:
@@ -39,6 +51,9 @@ def put_into(network: Any, adapter: Adapter) -> Callable[[Path], None]:
     from peft import PeftModel
 
     wrapped = PeftModel(network, configuration(adapter.method, adapter.options))
+    if wrapped.active_peft_config.is_prompt_learning:
+        network.add_module(VIRTUAL, wrapped.prompt_encoder)
+        put_before(network, wrapped)
 
     def save(folder: Path) -> None:
         wrapped.save_pretrained(str(folder), safe_serialization=True)

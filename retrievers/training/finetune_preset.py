@@ -9,7 +9,7 @@ import msgspec
 from retrievers.card import Card
 from retrievers.lookup import replace_fields
 from retrievers.recipe import Pooling, Similarity, TitleJoin
-from retrievers.training.adapting import Adapter, decays
+from retrievers.training.adapting import Adapter, can_recompute, decays
 from retrievers.training.negatives import Mining
 from retrievers.training.preset import Above0, Count, Optimizer
 from retrievers.training.preset_files import PresetFiles, read_table
@@ -175,6 +175,8 @@ class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError("there is at least one round")
         if any(bool(one.sources) != bool(self.hard_negatives) for one in self.rounds):
             raise ValueError("hard_negatives need sources in every round, and sources need them")
+        if self.gradient_checkpointing and self.adapter and not can_recompute(self.adapter):
+            raise ValueError("prefix_tuning of PEFT cannot be used with gradient_checkpointing")
         self._check_teacher()
 
     def _check_teacher(self) -> None:

@@ -14,8 +14,10 @@ from retrievers.loading import load_network, load_tokenizer
 from retrievers.lookup import OF_ONE_CHECKPOINT, replace_fields
 from retrievers.model import Model
 from retrievers.recipe import Recipe
+from retrievers.training.adapting import positions_of
 from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.saved import ST_POOLING
+from retrievers.virtual_tokens import check_positions
 
 OF_THE_START = ("licence", "citation")  # true of what is trained from it, too
 
@@ -151,3 +153,5 @@ def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
             f"inputs of {longest} tokens do not fit {card.name}, which has positions for {limit}",
             "lower the lengths of the preset",
         )
+    if preset.adapter is not None:
+        check_positions(positions_of(preset.adapter), longest, limit)

@@ -185,9 +185,9 @@ def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) 
         resolve_model("minilm", adapter=str(tmp_path / "nowhere"))
 
 
-def test_a_prompt_learning_adapter_is_refused(tmp_path: Path) -> None:
-    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "PROMPT_TUNING"})
-    with pytest.raises(RetrieverError, match="PROMPT_TUNING is not supported"):
+def test_a_kind_of_peft_that_is_not_supported_is_refused(tmp_path: Path) -> None:
+    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "MULTITASK_PROMPT_TUNING"})
+    with pytest.raises(RetrieverError, match="MULTITASK_PROMPT_TUNING is not supported"):
         resolve_model("minilm", adapter=str(tmp_path))
 
 

@@ -42,6 +42,11 @@ SMALL = {
     "fourierft": "{ n_frequency = 20 }",
     "ln_tuning": '{ target_modules = ["LayerNorm"] }',
 }
+OF_PEFT = {
+    "prompt_tuning": "{ num_virtual_tokens = 3 }",
+    "p_tuning": "{ num_virtual_tokens = 3, encoder_hidden_size = 8 }",
+    "prefix_tuning": "{ num_virtual_tokens = 3, prefix_projection = true }",
+}
 
 
 def problem(library):
@@ -62,7 +67,8 @@ EACH = [
 
 
 def table(method, library="adapterhub", more=""):
-    options = SMALL.get(method, "{}")
+    own = OF_PEFT if library == "peft" else {}
+    options = own.get(method) or SMALL.get(method, "{}")
     head = f'[adapter]\nlibrary = "{library}"\nmethod = "{method}"\noptions = {options}\n'
     return f"{head}{more}{QUICK}"
 
@@ -140,6 +146,28 @@ def test_lora_of_peft_has_the_size_of_its_matrices(tmp_path):
     assert size.saved_bytes == file.stat().st_size
     assert trained.size == size
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@peft
+def test_virtual_tokens_are_trained_resumed_and_saved_without_what_made_them(tmp_path):
+    class Stop(Exception):  # noqa: N818 - it stands for a kill
+        pass
+
+    def stop(_stage, done, _total):
+        if done == 3:
+            raise Stop
+
+    text = table("p_tuning", "peft")
+    run(tmp_path, text, "whole", steps=4, save_every=2)
+    with pytest.raises(Stop):
+        run(tmp_path, text, steps=4, save_every=2, report=stop)
+    run(tmp_path, text, steps=4, save_every=2)
+    file = "adapter/adapter_model.safetensors"
+    whole, resumed = (load_file(str(tmp_path / name / file)) for name in ("whole", "out"))
+    assert {name: value.shape for name, value in whole.items()} == {"prompt_embeddings": (3, 32)}
+    assert np.array_equal(whole["prompt_embeddings"], resumed["prompt_embeddings"])
+    layers = (32 * 8 + 8) + (8 * 8 + 8) + (8 * 32 + 32)
+    assert read_size(tmp_path / "out").trained == 3 * 32 + layers
 
 
 @hub
@@ -235,6 +263,18 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
             marks=peft,
         ),
         pytest.param(
+            'library = "peft"\nmethod = "prefix_tuning"',
+            "how many virtual tokens",
+            "num_virtual_tokens = 20",
+            marks=peft,
+        ),
+        pytest.param(
+            'library = "peft"\nmethod = "p_tuning"\noptions = { num_virtual_tokens = 500 }',
+            "500 virtual tokens and texts of 32 do not fit 64 positions",
+            "",
+            marks=peft,
+        ),
+        pytest.param(
             'library = "peft"\nmethod = "lora"\noptions = { target_modules = ["nothing"] }',
             "cannot be put",
             "",
@@ -261,12 +301,21 @@ def test_settings_that_contradict_each_other_are_refused():
     ):
         with pytest.raises(RetrieverError, match=message):
             preset(f"[adapter]\n{text}\n")
+    prefix = '[adapter]\nlibrary = "peft"\nmethod = "prefix_tuning"\n'
+    with pytest.raises(RetrieverError, match="cannot be used with gradient_checkpointing"):
+        preset(f"gradient_checkpointing = true\n{prefix}")
 
 
-@hub
-@pytest.mark.parametrize("method", ["prompt_tuning", "unipelt"])
-def test_a_vector_does_not_depend_on_the_other_texts_of_its_batch(tmp_path, method):
-    Tuned(tmp_path, table(method))
+@pytest.mark.parametrize(
+    ("library", "method"),
+    [
+        pytest.param("adapterhub", "prompt_tuning", marks=hub),
+        pytest.param("adapterhub", "unipelt", marks=hub),
+        *(pytest.param("peft", name, marks=peft) for name in OF_PEFT),
+    ],
+)
+def test_a_vector_does_not_depend_on_the_other_texts_of_its_batch(tmp_path, library, method):
+    Tuned(tmp_path, table(method, library))
     encoder = open_encoder(resolve_model(str(tmp_path / "tuned")), "cpu")
     texts = ["cloud", "alpha beta gamma delta alpha beta gamma delta", "river stone"]
     together = encoder.encode_queries(texts)
