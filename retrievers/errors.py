@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The one error of this room, and what others say."""
 
 
 class RetrieverError(Exception):
@@ -10,3 +10,8 @@ class RetrieverError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, as far as it fits into a message of ours."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from retrievers.checkpoint import Checkpoint, find_weights, inside, read_json, weight_files
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 from retrievers.pooling import LoadedStage
 from retrievers.recipe import Recipe, Stage
 
@@ -56,13 +56,29 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     except Exception as error:
         # The Rust tokenizers raise bare Exception on a damaged file: nothing narrower exists.
         raise RetrieverError(
-            f"the tokenizer in {checkpoint.folder} cannot be loaded: {_first_line(error)}",
+            f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
             "save it again beside the weights",
         ) from error
     if not tokenizer.is_fast:
         raise RetrieverError(f"the tokenizer in {checkpoint.folder} has no fast form")
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     return tokenizer
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep its notices and bars away from stderr: what matters of them is checked by us."""
+    from transformers.utils import logging as notices
+
+    verbosity, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
+    notices.set_verbosity_error()
+    notices.disable_progress_bar()
+    try:
+        yield
+    finally:
+        notices.set_verbosity(verbosity)
+        if bars:
+            notices.enable_progress_bar()
 
 
 def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
@@ -73,23 +89,37 @@ def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
     """
     folder = checkpoint.folder
     try:
-        with _quiet_transformers():
-            network, report = _network_class(checkpoint).from_pretrained(
-                str(folder),
-                dtype=getattr(torch, recipe.dtype),
-                output_loading_info=True,
-                use_safetensors=".safetensors" in checkpoint.weights,
-                weights_only=True,
-                trust_remote_code=False,
-                local_files_only=True,
-            )
+        network, report = read_weights(
+            _network_class(checkpoint), checkpoint, getattr(torch, recipe.dtype)
+        )
     except LOAD_ERRORS as error:
         raise RetrieverError(
-            f"the weights in {folder} cannot be loaded: {_first_line(error)}",
+            f"the weights in {folder} cannot be loaded: {first_line(error)}",
             "the file is damaged, or holds more than tensors; nothing of it was executed",
         ) from error
     _check_report(folder, report, recipe)
     return network.eval()
+
+
+def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A model of transformers, and what it says of missing and unexpected weights.
+
+    Nothing of the checkpoint is executed. ``kind`` is a class with ``from_pretrained``.
+
+    Raises:
+        One of `LOAD_ERRORS`: the weights cannot be read.
+    """
+    with quiet_transformers():
+        network, report = kind.from_pretrained(
+            str(checkpoint.folder),
+            dtype=dtype,
+            output_loading_info=True,
+            use_safetensors=".safetensors" in checkpoint.weights,
+            weights_only=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    return network, report
 
 
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
@@ -136,7 +166,7 @@ def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, 
             found |= _read_file(path, names)
         except LOAD_ERRORS as error:
             raise RetrieverError(
-                f"{path} cannot be loaded: {_first_line(error)}",
+                f"{path} cannot be loaded: {first_line(error)}",
                 "the file is damaged, or holds more than tensors; nothing of it was executed",
             ) from error
     return found
@@ -183,23 +213,3 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     ]
     if extra:
         logger.warning("%s: %d weights are not used: %s", folder, len(extra), ", ".join(extra[:5]))
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Keep its notices and bars away from stderr: what matters of them is checked here."""
-    from transformers.utils import logging as notices
-
-    verbosity, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
-    notices.set_verbosity_error()
-    notices.disable_progress_bar()
-    try:
-        yield
-    finally:
-        notices.set_verbosity(verbosity)
-        if bars:
-            notices.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

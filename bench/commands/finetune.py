@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,14 @@ from tqdm import tqdm
 
 from bench.commands.assignments import typed_changes
 from bench.commands.common import check_out, open_named, print_json
+from bench.commands.losses import losses_of, resumed
 from bench.errors import ExitCode
 from bench.finetuning import finetune_on
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from datasets_cfg.dataset import Dataset, open_dataset
 from datasets_cfg.errors import DatasetError
-from reports.training_plots import draw_losses
 from retrievers.model import resolve_model
-from retrievers.training.curve import read_curve
 from retrievers.training.finetune_preset import Finetuning, changed, load_preset
 from retrievers.training.finetuning import CURVE_FILE, Finetuned
 
@@ -117,22 +115,14 @@ class _Bars:
 
 
 def _report(trained: Finetuned, options: argparse.Namespace, evaluated: list[str]) -> None:
-    curve = read_curve(options.out / CURVE_FILE)
-    try:
-        pictures = [str(path) for path in draw_losses(curve, options.out / "losses")]
-    except ImportError:
-        pictures = []
-        print("note: no picture of the losses: pip install matplotlib", file=sys.stderr)
+    losses = losses_of(options.out / CURVE_FILE)
     if options.json:
-        losses = {"first": curve[0], "last": curve[-1]}
-        print_json({**msgspec.structs.asdict(trained), "losses": losses, "pictures": pictures})
+        print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
         return
-    first, last = curve[0].losses["loss"], curve[-1].losses["loss"]
-    resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
     print(
-        f"{trained.folder}: {rounds}{trained.steps:,} steps{resumed}, "
-        f"{trained.queries:,} queries; loss {first:.3f} -> {last:.3f}"
+        f"{trained.folder}: {rounds}{trained.steps:,} steps{resumed(trained.resumed_at)}, "
+        f"{trained.queries:,} queries; {losses}"
     )
     if size := trained.size:
         share = f"{100 * size.share:.3g} %"

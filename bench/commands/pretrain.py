@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from tqdm import tqdm
 
 from bench.commands.assignments import typed_changes
 from bench.commands.common import check_out, open_named, print_json
+from bench.commands.losses import losses_of, resumed
 from bench.errors import ExitCode
 from bench.training import pretrain_on
 from datasets_cfg.catalogue import expand
-from reports.training_plots import draw_losses
-from retrievers.training.curve import read_curve
 from retrievers.training.preset import Pretraining, changed, load_preset
 from retrievers.training.pretrain import CURVE_FILE
 from retrievers.training.record import Trained
@@ -88,20 +86,12 @@ class Bar:
 
 
 def _report(trained: Trained, options: argparse.Namespace) -> None:
-    curve = read_curve(options.out / CURVE_FILE)
-    try:
-        pictures = [str(path) for path in draw_losses(curve, options.out / "losses")]
-    except ImportError:
-        pictures = []
-        print("no pictures: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    losses = losses_of(options.out / CURVE_FILE)
     if options.json:
-        losses = {"first": curve[0], "last": curve[-1]}
-        print_json({**msgspec.structs.asdict(trained), "losses": losses, "pictures": pictures})
+        print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
         return
-    first, last = curve[0].losses["loss"], curve[-1].losses["loss"]
-    resumed = f", resumed at {trained.resumed_at:,}" if trained.resumed_at else ""
     print(
-        f"{trained.folder}: {trained.objective}, {trained.steps:,} steps{resumed}, "
-        f"{trained.texts_read:,} texts read; loss {first:.3f} -> {last:.3f}"
+        f"{trained.folder}: {trained.objective}, {trained.steps:,} steps"
+        f"{resumed(trained.resumed_at)}, {trained.texts_read:,} texts read; {losses}"
     )
     print(f"evaluate it: python -m bench run stdlib-code --model {trained.folder}")

@@ -4,8 +4,7 @@ It reads query and document together (Nogueira and Cho, 2019), which is slower a
 vectors. Scores are its logits, before any sigmoid.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from retrievers.checkpoint import Checkpoint
 from retrievers.errors import RetrieverError
-from retrievers.loading import LOAD_ERRORS, load_tokenizer
+from retrievers.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.training.collate import Floats, Pool
 from retrievers.training.examples import Documents, Ints, TrainingSet
 from retrievers.training.finetune_preset import Teacher
@@ -97,7 +96,7 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     local = {"local_files_only": True, "trust_remote_code": False}
     torch.manual_seed(seed)
     try:
-        with _quiet():
+        with quiet_transformers():
             transformer = Transformer(
                 str(checkpoint.folder),
                 transformer_task="sequence-classification",
@@ -162,19 +161,6 @@ def read_joined(documents: Documents, rows: Ints) -> list[str]:
     """Title and text of each row as one string."""
     pairs = zip(*documents.read(rows), strict=True)
     return [join("space", "", title, text)[0] for title, text in pairs]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back the notice that a new head is new."""
-    from transformers.utils import logging as notices
-
-    verbosity = notices.get_verbosity()
-    notices.set_verbosity_error()
-    try:
-        yield
-    finally:
-        notices.set_verbosity(verbosity)
 
 
 def _predict(

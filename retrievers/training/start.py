@@ -5,8 +5,7 @@ encoder's must be there. The head may be missing (all-MiniLM-L6-v2 has none): th
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 
 from retrievers.card import Card, card_names, load_card, suggestion
 from retrievers.checkpoint import Checkpoint, locate, open_checkpoint, position_limit
-from retrievers.errors import RetrieverError
-from retrievers.loading import LOAD_ERRORS, load_tokenizer
+from retrievers.errors import RetrieverError, first_line
+from retrievers.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.lookup import CARD_FILE
 from retrievers.st_folder import is_st_folder, read_st_folder
 from retrievers.training.masked_lm import HEADS, MaskedLM
@@ -122,19 +121,10 @@ def _load(checkpoint: Checkpoint) -> Any:
     from transformers import AutoModelForMaskedLM
 
     try:
-        with _quiet_transformers():
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                str(checkpoint.folder),
-                dtype=torch.float32,
-                output_loading_info=True,
-                use_safetensors=".safetensors" in checkpoint.weights,
-                weights_only=True,
-                trust_remote_code=False,
-                local_files_only=True,
-            )
+        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
     except LOAD_ERRORS as error:
         raise RetrieverError(
-            f"the weights in {checkpoint.folder} cannot be trained: {_first_line(error)}",
+            f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
             f"start from a checkpoint of one of these types: {', '.join(HEADS)}",
         ) from error
     _check_missing(checkpoint.folder, report["missing_keys"])
@@ -148,20 +138,3 @@ def _check_missing(folder: Path, keys: Iterable[str]) -> None:
             f"{folder} lacks {len(missing)} weights of its encoder: {', '.join(missing[:5])}",
             "is config.json the one of these weights?",
         )
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Keep its notices away from stderr: what matters of them is checked here."""
-    from transformers.utils import logging as notices
-
-    verbosity = notices.get_verbosity()
-    notices.set_verbosity_error()
-    try:
-        yield
-    finally:
-        notices.set_verbosity(verbosity)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
