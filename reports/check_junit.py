@@ -9,6 +9,8 @@ exit code of ``check`` is a property of the first suite, and decides whether a j
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from bench.decisions.check import Against, Check, Row
@@ -45,9 +47,16 @@ def _against(top: ElementTree.Element, check: Check, one: Against) -> None:
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    for row in (*one.rows, *([one.mean] if one.mean else [])):
-        _note(_case(suite, check.candidate, row.name), *_of_row(row, one.outcome))
+    rows = (*one.rows, *([one.mean] if one.mean else []))
+    for name, row in zip(_names(rows), rows, strict=True):
+        _note(_case(suite, check.candidate, name), *_of_row(row, one.outcome))
     _note(_case(suite, check.candidate, "outcome"), one.outcome, "; ".join(one.reasons))
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Of the collections, and of their measures where one has several."""
+    times = Counter(row.name for row in rows)
+    return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
 
 
 def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:

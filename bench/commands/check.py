@@ -118,8 +118,18 @@ def _others(options: argparse.Namespace) -> list[Other]:
 
 def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
     """What was typed for each collection of a user's own, by the name in its results."""
-    own = [name for name in expand(options.on) if name not in dataset_names()]
-    return {open_named(name, options, cache_dir).name: name for name in own}
+    named = expand(options.on)
+    found: dict[str, str] = {}
+    for typed in (one for one in named if one not in dataset_names()):
+        name = open_named(typed, options, cache_dir).name
+        other = found.get(name, name if name in named else None)
+        if other is not None and other != typed:
+            raise BenchError(
+                f"{other} and {typed} are both named {name}, and results are kept by that name",
+                f'write name = "another" into the dataset.toml of {typed}',
+            )
+        found[name] = typed
+    return found
 
 
 def _weights(typed: Sequence[str], folders: Mapping[str, str]) -> dict[str, float]:

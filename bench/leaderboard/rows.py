@@ -21,6 +21,7 @@ from bench.decisions.stored import (
     run_file_facts,
 )
 from bench.errors import BenchError
+from bench.interchange.claims import find_claims
 from bench.leaderboard.records import natural
 from bench.places import Place
 from bench.results import Protocol, Result
@@ -39,11 +40,23 @@ def results_in(place: Place) -> list[Stored]:
     """
     found = find_results(place)
     if not found:
-        raise BenchError(
-            f"{place} holds no results",
-            "name the folder with --results, or make results: python -m bench run --help",
-        )
+        raise _nothing(place)
     return _without_repeats(found)
+
+
+def _nothing(place: Place) -> BenchError:
+    if claims := find_claims(place):
+        models = len({one.model for one in claims})
+        return BenchError(
+            f"{place} holds no results, only published scores of {models} models, and these are "
+            "shown beside what was measured",
+            f"python -m bench run {claims[0].collection} --model bm25 --out {place}, and then "
+            "--published cards",
+        )
+    return BenchError(
+        f"{place} holds no results",
+        "name the folder with --results, or make results: python -m bench run --help",
+    )
 
 
 def _without_repeats(found: Iterable[Stored]) -> list[Stored]:

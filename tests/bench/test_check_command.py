@@ -103,6 +103,31 @@ def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path)
     assert (code, document["outcome"]) == (4, "MISSING")
 
 
+def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, tmp_path):
+    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    typed = [str(place.collection), str(other)]
+    with pytest.raises(BenchError, match="are both named tiny") as caught:
+        place.check("hashing", "bm25", on=typed)
+    assert all(one in str(caught.value) for one in typed)
+    assert "dataset.toml" in caught.value.hint
+    assert not (place.bench.out / "tiny" / "hashing").exists()
+
+
+def test_a_folder_with_the_name_of_a_collection_beside_it_is_an_error(place):
+    (place.collection / "dataset.toml").write_text('name = "beir/scifact"')
+    with pytest.raises(BenchError, match="are both named beir/scifact"):
+        place.check("bm25", "bm25", on=["beir/scifact", str(place.collection)])
+
+
+def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place, tmp_path):
+    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    (other / "dataset.toml").write_text('name = "other"')
+    place.bench("run", other, "--model", "bm25", "--quiet")
+    code, document, _ = place.check("bm25", "bm25", on=[str(place.collection), str(other)])
+    assert code == 0
+    assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny", "other"]
+
+
 def test_another_model_that_claims_to_be_the_same_drifts_or_scores_alike(place):
     code, document, _ = place.check("hashing", "bm25", expect_same=True)
     (row,) = document["against"][0]["rows"]

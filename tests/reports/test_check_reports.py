@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bench.decisions.check import Against, Check, Row
+from bench.decisions.check import Against, Check, Row, Terms, conclude
 from bench.decisions.foresight import Foreseen
 from bench.decisions.looks import Look, Quick, relation
 from bench.decisions.pace import Pace, SpeedCheck
+from bench.decisions.published import check_published
 from bench.decisions.statistics import Differences, Resampling, paired, resample
 from bench.decisions.subset import Subset
 from bench.speed.records import Spread
 from reports.check_junit import junit
 from reports.check_reports import markdown, plain
+from retrievers.card import Expected
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
 
@@ -78,6 +80,21 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
     }
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "1"}
+
+
+def test_junit_names_measures_apart_where_a_collection_has_several():
+    claims = [("one", "RR@10", 0.5), ("one", "R@100", 0.75), ("two", "RR@10", 0.5)]
+    expected = [Expected(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
+    measured = {"one": {"RR@10": 0.5, "R@100": 0.7}, "two": {"RR@10": 0.5}}
+    against = check_published(measured, expected, {}, ["one", "two"])
+    done = conclude("mine", [against], (), Terms(expect_same=True))
+
+    (suite,) = ElementTree.fromstring(junit(done).encode())
+
+    cases = suite.findall("testcase")
+    names = [case.get("name") for case in cases]
+    assert names == ["one RR@10", "one R@100", "two", "outcome"]
+    assert [case.get("name") for case in cases if len(case)] == ["one R@100", "outcome"]
 
 
 @pytest.mark.parametrize(
