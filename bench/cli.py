@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 
 from bench.arguments.ablation import add_ablate
-from bench.arguments.adapting import add_adapt, add_compose
+from bench.arguments.adapting import add_adapt, add_compose, add_continual
 from bench.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
 from bench.arguments.decisions import add_check, add_compare, add_leaderboard
 from bench.arguments.evaluation import add_estimate, add_run, add_score
@@ -41,6 +41,7 @@ COMMANDS = (
     add_speed,
     add_pretrain,
     add_adapt,
+    add_continual,
     add_finetune,
     add_compose,
     add_list,

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.arguments.pretraining import preset_options
-from bench.arguments.shared import add_command, place_options, positive, work_options
+from bench.arguments.shared import (
+    add_command,
+    memory_option,
+    mismatch_option,
+    place_options,
+    positive,
+    resampling_options,
+    work_options,
+)
 
 EXAMPLES = """\
 examples:
@@ -34,6 +42,46 @@ All are of one base, which is not read again. A folder is what `finetune` with a
   python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused \\
       --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
 """
+
+CONTINUAL_EXAMPLES = """\
+examples:
+  python -m bench continual three-domains --dry-run               what it would do
+  python -m bench continual three-domains --variant small         on two cores
+  python -m bench continual my-sequence.toml --out sequences      a file of one's own
+
+Each method of the file learns the collections one after the other, as `adapt` does, and every
+checkpoint is evaluated on all of them when it is there. The report has a table of the methods and
+the forgetting matrix of each. The same command goes on where it was interrupted.
+"""
+
+
+def add_continual(commands: Any) -> None:
+    """Ways to learn a sequence of collections, side by side."""
+    continual = add_command(
+        commands,
+        "continual",
+        "compare ways to learn one collection after the other: what each gains and forgets",
+        CONTINUAL_EXAMPLES,
+    )
+    continual.add_argument(
+        "file", metavar="FILE", help="a .toml file, or the name of a shipped one"
+    )
+    continual.add_argument("--variant", default="", metavar="NAME", help="of the file")
+    continual.add_argument(
+        "--out",
+        type=Path,
+        default=Path("sequences"),
+        metavar="DIR",
+        help="where models, results and reports are kept (default: sequences)",
+    )
+    continual.add_argument(
+        "--dry-run", action="store_true", help="check everything, show the plan, train nothing"
+    )
+    mismatch_option(continual)
+    memory_option(continual)
+    resampling_options(continual.add_argument_group("intervals"))
+    work_options(continual)
+    place_options(continual)
 
 
 def add_compose(commands: Any) -> None:

@@ -28,7 +28,7 @@ def adapt(options: argparse.Namespace, cache_dir: Path) -> int:
     check_out(options.out)
     names = expand(options.on)
     datasets = [open_named(name, options, cache_dir) for name in names]
-    with _Bars() as bars:
+    with Bars() as bars:
         trained = adapt_on(
             preset,
             datasets,
@@ -50,13 +50,13 @@ def _adaptation(options: argparse.Namespace) -> Adaptation:
         raise BenchError(f"command line: {error}", "see python -m bench adapt --help") from error
 
 
-class _Bars(Report):
+class Bars(Report):
     """A bar for each training and each measurement, one at a time."""
 
     def __init__(self) -> None:
         self.close: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> "_Bars":
+    def __enter__(self) -> "Bars":
         return self
 
     def __exit__(self, *_: object) -> None:

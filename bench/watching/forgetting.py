@@ -130,7 +130,7 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
         trained=tuple(trained),
         also=tuple(sequence.also),
         queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=_average(last, [panels[name] for name in trained], resampling),
+        average=mean_level([alone(panels[name], last, resampling) for name in trained]),
         backward=_transfers(backward, panels),
         forward=_transfers(forward, panels) if base else None,
         kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
@@ -164,21 +164,23 @@ def _whole(panel: Panel) -> Panel:
     return panel
 
 
-def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> Row:
-    levels = {key: _average(name, [panel], resampling) for key, panel in panels.items()}
-    return Row(name, levels)
+def alone(panel: Panel, name: str, resampling: Resampling) -> Differences:
+    """A checkpoint's scores on one collection, as their difference from nothing."""
+    column = panel.columns[name]
+    drawn = panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection))
+    means = (drawn.bootstrap[:, column], drawn.flipped[:, column])
+    return Differences(panel.scores[:, column], *means)
 
 
-def _average(name: str, panels: Sequence[Panel], resampling: Resampling) -> Level:
-    """Mean of a checkpoint over collections: its difference from nothing."""
-    parts = []
-    for panel in panels:
-        column = panel.columns[name]
-        drawn = panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection))
-        means = (drawn.bootstrap[:, column], drawn.flipped[:, column])
-        parts.append(Differences(panel.scores[:, column], *means))
+def mean_level(parts: Sequence[Differences]) -> Level:
+    """Mean over collections of what `alone` gives on each."""
     found = paired(parts, [1 / len(parts)] * len(parts))
     return Level(found.difference, found.low, found.high)
+
+
+def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> Row:
+    levels = {key: mean_level([alone(panel, name, resampling)]) for key, panel in panels.items()}
+    return Row(name, levels)
 
 
 def _transfers(

@@ -1,0 +1,168 @@
+"""``continual``: ways to learn a sequence of collections, from a TOML file to a report."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.atomic import replacing
+from bench.budget import parse_size
+from bench.commands.adapt import Bars
+from bench.commands.common import check_out, print_json
+from bench.commands.opening import open_collections
+from bench.decisions.statistics import Resampling
+from bench.errors import ExitCode
+from bench.pipeline import Options, conditions_here
+from bench.sequence.comparing import Compared, Domains, before, rows_of
+from bench.sequence.learning import Work, described
+from bench.sequence.settings import Comparison, load_comparison
+from bench.store import VectorStore
+from bench.watching.collections import one_measure
+from datasets_cfg.locate import ENVIRONMENT
+from reports.figures import can_plot
+from reports.forgetting_plots import draw
+from reports.sequence_tables import csv_table, markdown, plan
+from retrievers.index import IndexSpec
+
+
+def continual(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``continual``: check everything, learn each sequence, write the report."""
+    comparison = load_comparison(options.file, options.variant)
+    resampling = Resampling(options.resamples, options.seed)
+    resampling.check_enough(max(len(comparison.methods), len(comparison.domains)) - 1)
+    out = options.out / comparison.name
+    check_out(out)
+    with Bars() as bars:
+        work = _work(comparison, options, cache_dir, out, bars)
+        work.check()
+        if options.dry_run:
+            return _show(work, options)
+        base = work.base()
+        learnt = [work.learn(method) for method in comparison.methods]
+    names = tuple(one.dataset.name for one in work.domains)
+    also = tuple(one.dataset.name for one in work.also)
+    domains = Domains(names, also, work.measure, resampling)
+    levels, average = before(base, learnt, domains)
+    rows = rows_of(base, learnt, domains)
+    found = Compared(
+        name=comparison.name,
+        title=comparison.title or comparison.name,
+        measure=work.measure,
+        domains=names,
+        also=also,
+        queries=rows[0].forgetting.queries,
+        base=base.name,
+        before=levels,
+        before_average=average,
+        rows=rows,
+        trained=trained_as(comparison),
+        command=_command(options),
+        conditions=conditions_here(options.device),
+        resampling=resampling,
+    )
+    text = write(found, out)
+    if options.json:
+        print_json(found)
+    else:
+        print(text, end="")
+    _say(f"kept in {out}")
+    return ExitCode.OK
+
+
+def _work(
+    comparison: Comparison, options: argparse.Namespace, cache_dir: Path, out: Path, bars: Bars
+) -> Work:
+    options.split = None
+    typed = located([*comparison.domains, *comparison.also], options.data_dir)
+    opened = list(open_collections(typed, options, cache_dir).values())
+    measure = one_measure(opened, comparison.evaluate.measure or None)
+    memory = None if options.max_memory is None else parse_size(options.max_memory)
+    return Work(
+        comparison=comparison,
+        domains=opened[: len(comparison.domains)],
+        also=opened[len(comparison.domains) :],
+        out=out,
+        store=VectorStore(cache_dir / "vectors"),
+        measure=measure,
+        options=Options(
+            index=IndexSpec.parse("flat"),
+            measures=(measure,),
+            device=options.device,
+            max_memory=memory,
+        ),
+        device=options.device,
+        save_every=options.save_every,
+        report=bars,
+        say=_say,
+    )
+
+
+def located(names: Sequence[str], data_dir: Path | None) -> list[str]:
+    """Names as they can be opened: a folder below where collections lie by its path."""
+    roots = [Path(root) for root in (data_dir, os.environ.get(ENVIRONMENT)) if root]
+    return [_located(name, roots) for name in names]
+
+
+def _located(name: str, roots: Sequence[Path]) -> str:
+    from datasets_cfg.catalogue import dataset_names, suite_names
+
+    if name in (*dataset_names(), *suite_names()) or Path(name).is_dir():
+        return name
+    return next((str(root / name) for root in roots if (root / name).is_dir()), name)
+
+
+def trained_as(comparison: Comparison) -> str:
+    """What every training is, in a line."""
+    preset = comparison.pretraining()
+    length = f"{preset.steps:,} steps" if preset.steps else f"{preset.epochs:g} epochs"
+    return (
+        f"{comparison.preset} from {preset.start.model}: {length} of "
+        f"{preset.batch_size * preset.accumulate} texts, up to {preset.max_tokens} tokens, "
+        f"learning rate {preset.optimizer.lr:g}, seed {preset.seed}"
+    )
+
+
+def _show(work: Work, options: argparse.Namespace) -> int:
+    """``--dry-run``."""
+    comparison = work.comparison
+    told = {name: described(one) for name, one in comparison.methods.items()}
+    sizes = {one.dataset.name: len(one.dataset.corpus) for one in (*work.domains, *work.also)}
+    if options.json:
+        print_json({"methods": told, "documents": sizes, "trained": trained_as(comparison)})
+    else:
+        print(plan(told, sizes, trained_as(comparison), len(work.domains)))
+    return ExitCode.OK
+
+
+def write(found: Compared, folder: Path) -> str:
+    """``report.md``, ``.csv``, ``.json`` and a heat map of each method; returns the Markdown."""
+    pictures = []
+    if can_plot():
+        for row in found.rows:
+            draw(row.forgetting, folder / f"{row.method}.svg")
+            pictures.append(row.method)
+    else:
+        _say("no pictures: pip install 'retrieval-bench[plots]'")
+    text = markdown(found, pictures)
+    encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    for name, content in (
+        ("report.md", text.encode()),
+        ("report.csv", csv_table(found).encode()),
+        ("report.json", encoded),
+    ):
+        with replacing(folder / name) as file:
+            file.write(content)
+    return text
+
+
+def _command(options: argparse.Namespace) -> str:
+    variant = ["--variant", options.variant] if options.variant else []
+    return shlex.join(["python", "-m", "bench", "continual", options.file, *variant])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Continual pre-training compared: one sequence of collections, learnt in several ways."""

@@ -1,0 +1,149 @@
+"""Ways to learn a sequence of collections, as Markdown and CSV."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+
+from bench.decisions.statistics import ALPHA, Paired
+from bench.sequence.comparing import Compared, Row
+from bench.watching.curve import Level
+from reports.forgetting_tables import markdown as matrix
+from reports.markdown import table
+
+FIELDS = ("method", "kind", "collection", "value", "low", "high", "p", "p_holm")
+
+
+def markdown(found: Compared, pictures: Sequence[str] = ()) -> str:
+    """The whole report.
+
+    Args:
+        pictures: methods whose heat map lies beside the report as ``METHOD.svg``.
+    """
+    parts = [
+        f"# {found.title}",
+        f"Learnt in this order: {', '.join(found.domains)}. Every training: {found.trained}.",
+        f"Made by `{found.command}` ({found.conditions.machine}, {found.conditions.threads} "
+        f"threads, {found.conditions.time[:10]}).",
+        "**One training of each: every difference is between these checkpoints. Whether the "
+        "methods differ, it cannot say.**",
+        f"## {found.measure} after the sequence",
+        _after(found),
+        "## What was gained and forgotten",
+        _gained(found),
+        "\n".join(f"- {line}" for line in _said(found)),
+    ]
+    for row in found.rows:
+        parts.append(f"# {row.method}: {row.settings}")
+        parts += [f"![{row.method}]({row.method}.svg)"] if row.method in pictures else []
+        parts.append(matrix(row.forgetting).rstrip("\n"))
+    return "\n\n".join(parts) + "\n"
+
+
+def csv_table(found: Compared) -> str:
+    """A line for each figure, nothing rounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    writer.writerows(_level_line(found.base, name, one) for name, one in found.before.items())
+    writer.writerow(_level_line(found.base, "mean", found.before_average))
+    for row in found.rows:
+        writer.writerows(_level_line(row.method, name, one) for name, one in row.after.items())
+        writer.writerow(_level_line(row.method, "mean", row.average))
+        kinds = {"gained": row.gained, "forgotten": row.forgotten, "against": row.against}
+        for kind, one in kinds.items():
+            if one is not None:
+                holm = row.p_holm if kind == "against" else None
+                numbers = (one.difference, one.low, one.high, one.p, holm)
+                writer.writerow((row.method, kind, "mean", *numbers))
+    return out.getvalue()
+
+
+def plan(
+    methods: Mapping[str, str], documents: Mapping[str, int], trained: str, domains: int
+) -> str:
+    """What would be done."""
+    rows = [(name, settings) for name, settings in methods.items()]
+    checkpoints = len(methods) * domains
+    total = sum(documents.values()) * (checkpoints + 1)
+    names = ", ".join(f"{name} ({count:,})" for name, count in documents.items())
+    lines = [
+        f"learnt in this order, then evaluated on (documents): {names}",
+        f"every training: {trained}",
+        f"{checkpoints} trainings; {total:,} documents to encode",
+    ]
+    return "\n\n".join([table(["method", "settings"], rows), "\n".join(lines)])
+
+
+def _after(found: Compared) -> str:
+    """Levels by method and collection."""
+    base = [_level(one) for one in found.before.values()]
+    rows = [[found.base, *base, _level(found.before_average)]]
+    for row in found.rows:
+        levels = [_level(one) for one in row.after.values()]
+        rows.append([row.method, *levels, _level(row.average)])
+    return table([found.measure, *found.domains, "mean"], rows, "lr")
+
+
+def _gained(found: Compared) -> str:
+    """Differences by method."""
+    first = found.rows[0].method
+    headers = ["method", f"mean against {found.base}", "forgotten", f"mean against {first}"]
+    rows = [
+        [
+            row.method,
+            _difference(row.gained),
+            _difference(row.forgotten) if row.forgotten else "kept apart",
+            _difference(row.against) if row.against else "",
+            "" if row.p_holm is None else f"{row.p_holm:.4f}",
+            f"{row.seconds:,.0f}",
+        ]
+        for row in found.rows
+    ]
+    return table([*headers, "p (Holm)", "training, s"], rows, "lr")
+
+
+def _said(found: Compared) -> Iterator[str]:
+    first = found.rows[0].method
+    apart, together = _separated(found.rows[1:])
+    if apart:
+        yield f"Separated from {first} at {ALPHA:.0%}: {', '.join(apart)}."
+    if together:
+        yield f"Could not be separated from {first}: {', '.join(together)}."
+    yield (
+        "After the sequence, a collection is searched with the last checkpoint, or with its own "
+        "adapter where each domain has one: what is kept apart is not forgotten."
+    )
+    yield (
+        "forgotten: after the sequence minus just after the domain's own training, over all "
+        "domains but the last; below 0 is forgetting (backward transfer)."
+    )
+    told = ", ".join(f"{count:,} of {name}" for name, count in found.queries.items())
+    count, seed = found.resampling.resamples, found.resampling.seed
+    yield f"95 % intervals: bootstrap over queries ({told}), {count:,} resamples, seed {seed}."
+    yield "p: paired sign flips; Holm: over the methods."
+    conditions = found.conditions
+    libraries = ", ".join(f"{name} {version}" for name, version in conditions.libraries.items())
+    yield f"Code: {conditions.commit[:12]}{'+' if conditions.dirty else ''}; {libraries}."
+
+
+def _separated(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Names of methods by whether they differ from the first."""
+    told: tuple[list[str], list[str]] = ([], [])
+    for row in rows:
+        told[row.p_holm is None or row.p_holm > ALPHA].append(row.method)
+    return told
+
+
+def _level_line(method: str, collection: str, one: Level) -> tuple[object, ...]:
+    return (method, "after", collection, one.value, one.low, one.high, None, None)
+
+
+def _level(one: Level) -> str:
+    if one.low is None or one.high is None:
+        return f"{one.value:.4f}"
+    return f"{one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
+
+
+def _difference(one: Paired) -> str:
+    interval = "" if one.low is None else f" ({one.low:+.4f} to {one.high:+.4f})"
+    return f"{one.difference:+.4f}{interval}"
