@@ -34,6 +34,7 @@ from retrievers.training.trainer import (
     SCHEDULES,
     WEIGHTS,
     Meter,
+    OnDevice,
     Progress,
     Watch,
     last_checkpoint,
@@ -100,7 +101,7 @@ class Fit:
             dataloader_pin_memory=torch.cuda.is_available() and self.device != "cpu",
             batch_sampler=_in_order,
             # An encoder's pooler may be unused; a cross-encoder has no part that is.
-            ddp_find_unused_parameters=kind is SentenceTransformerTrainingArguments,
+            ddp_find_unused_parameters=kind is RetrieverArguments,
         )
         # Several GPUs are for `accelerate launch`; one process would split each batch.
         found._n_gpu = min(found.n_gpu, 1)
@@ -171,10 +172,15 @@ class RerankerTrainer(_Steady, CrossEncoderTrainer):  # type: ignore[misc]
     """Trains a CrossEncoder."""
 
 
-ARGUMENTS = {
-    RetrieverTrainer: SentenceTransformerTrainingArguments,
-    RerankerTrainer: CrossEncoderTrainingArguments,
-}
+class RetrieverArguments(OnDevice, SentenceTransformerTrainingArguments):  # type: ignore[misc]
+    """What the trainer of a SentenceTransformer reads."""
+
+
+class RerankerArguments(OnDevice, CrossEncoderTrainingArguments):  # type: ignore[misc]
+    """What the trainer of a CrossEncoder reads."""
+
+
+ARGUMENTS = {RetrieverTrainer: RetrieverArguments, RerankerTrainer: RerankerArguments}
 
 
 @dataclass

@@ -237,13 +237,30 @@ def last_checkpoint(folder: Path) -> Path | None:
     return whole[max(whole)] if whole else None
 
 
+class OnDevice:
+    """Arguments of a trainer whose checkpoints can be gone on from by several processes on a CPU.
+
+    There each has a device of its own number, such as ``cpu:1``, which no tensor is loaded onto.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains."""
+        found: torch.device = super().device  # type: ignore[misc]
+        return torch.device("cpu") if found.type == "cpu" else found
+
+
+class Arguments(OnDevice, TrainingArguments):  # type: ignore[misc]
+    """What the trainer reads."""
+
+
 def arguments_of(
     preset: Pretraining, steps: int, folder: Path, device: str, save_every: int
 ) -> TrainingArguments:
     """A preset in the words of the Hugging Face Trainer."""
     # An earlier training of this process leaves its precision there, which would go before bf16.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    arguments = TrainingArguments(
+    arguments = Arguments(
         output_dir=str(folder),
         per_device_train_batch_size=preset.batch_size,
         gradient_accumulation_steps=preset.accumulate,

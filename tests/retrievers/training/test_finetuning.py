@@ -1,5 +1,10 @@
 """Whole trainings of a tiny encoder: negatives, rounds, seeds, interruptions, refusals."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -53,6 +58,44 @@ def stopping(stage, step):
             raise Stop
 
     return report
+
+
+SHARED = """
+import json, shutil, sys
+from pathlib import Path
+import finetuning_for_tests as small
+from retrievers.model import resolve_model
+from retrievers.training.finetuning import finetune
+here = Path(sys.argv[1])
+def look(stage, done, total):
+    if done == total:
+        shutil.copytree(here / "whole", here / "killed")
+preset, examples = small.preset(batch_size=4), small.examples()
+for name, report in (("whole", look), ("killed", None)):
+    start = resolve_model(str(here / "start.toml"))
+    done = finetune(
+        preset, start, examples, here / name, device="cpu", save_every=4, report=report
+    )
+print(done.resumed_at)
+"""
+
+
+def test_processes_that_share_a_training_go_on_together(tmp_path):
+    model(tmp_path)
+    (tmp_path / "shared.py").write_text(SHARED)
+    here = Path(__file__).parent
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    paths = os.pathsep.join([str(here), str(here.parents[2])])
+    done = subprocess.run(
+        [sys.executable, *launcher, str(tmp_path / "shared.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=300,
+        stdout=-1,
+        text=True,
+    )
+    assert done.stdout.split() == ["4", "4"]
+    assert same_weights(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])

@@ -109,28 +109,44 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
 
 
 SHARED = """
-import json, sys
+import json, shutil, sys
 from pathlib import Path
 from retrievers.training.preset import from_table
 from retrievers.training.pretrain import pretrain
-table, texts, out = json.loads(Path(sys.argv[1]).read_text())
-pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=5)
+table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
+def look(progress):
+    if progress.step == 6:
+        shutil.copytree(out, killed)
+for folder, progress in ((out, look), (killed, None)):
+    preset = from_table(table, "test")
+    done = pretrain(preset, texts, Path(folder), device="cpu", save_every=5, progress=progress)
+print(done.resumed_at)
 """
 
 
-def test_processes_share_each_step(tmp_path):
+def test_processes_share_each_step_and_go_on_together(tmp_path):
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small.write_start(tmp_path / "start", TEXTS, **dropout)
     train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
-    job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS, str(tmp_path / "shared")]
+    job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS]
+    job += [str(tmp_path / "shared"), str(tmp_path / "killed")]
     (tmp_path / "job.json").write_text(json.dumps(job))
     (tmp_path / "shared.py").write_text(SHARED)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     files = [str(tmp_path / "shared.py"), str(tmp_path / "job.json")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *launcher, *files], env=environment, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, *launcher, *files],
+        env=environment,
+        check=True,
+        timeout=300,
+        stdout=-1,
+        text=True,
+    )
     one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
+    assert done.stdout.split() == ["5", "5"]
 
 
 def test_the_seed_decides_everything(start, finished, tmp_path):
