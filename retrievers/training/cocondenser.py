@@ -8,10 +8,11 @@ documents. With h_ij the late ``[CLS]`` of span j of document i:
     L       = L_mlm + L_mlm^c + 1/2n Σ_i Σ_j L_ij^co
 
 The first two are Condenser's, over the masked tokens of all spans. The loss of the batch is
-computed at once over about 2,048 spans by gradient caching; the spans of all processes count.
+computed at once over about 2,048 documents by gradient caching; the spans of all processes count.
 
 Defaults: as Condenser, whose checkpoint, head included, it starts from; AdamW, learning rate 1e-4
-with linear decay, weight decay 0.01, about 2,048 spans in a step.
+with linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents in a
+step, 8 epochs, spans of 128 tokens.
 """
 
 from collections.abc import Sequence

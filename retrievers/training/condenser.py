@@ -17,7 +17,8 @@ lm is one masked-language-model head for both, tied to the word embeddings. The 
 are dropped after training.
 
 Defaults: S = L / 2 (6 of 12), 2 layers in the head, late MLM, 15 % of the tokens masked as whole
-words; AdamW, learning rate 1e-4 with linear decay, weight decay 0.01, 8 epochs.
+words; AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and decay, weight decay
+0.01, 1,024 texts of 128 tokens in a step, 8 epochs.
 """
 
 from typing import Annotated, Any, ClassVar

@@ -14,7 +14,7 @@ lm is the head for masked language modelling, as in the authors' code; the paper
 linear projection. The paper's vectors join a reduced ``[CLS]`` with a reduced v; what remains here
 is a plain encoder, whose vectors are ``[CLS]``.
 
-Defaults: w = 1, and those of RetroMAE.
+Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -49,7 +49,7 @@ class DupMAE(
     name: ClassVar[str] = "dupmae"
     encoder_mask: Rate = 0.3
     decoder_mask: Rate = 0.5
-    bow_weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    bow_weight: Annotated[float, msgspec.Meta(gt=0)] = 0.1
 
     def heads(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""

@@ -7,11 +7,13 @@ matched too:
 
     L = − 1/n Σ_i log( exp⟨q_i, b_i⟩ / Σ_j exp⟨q_i, b_j⟩ )
 
-The paper has two encoders, and projects their ``[CLS]`` vectors to 128 dimensions. Here one encoder
-reads both and nothing is projected, so that a plain checkpoint remains.
+The paper has two encoders, and projects their ``[CLS]`` vectors to 128 dimensions; the authors'
+released code has one. Here one encoder reads both and nothing is projected, so that a plain
+checkpoint remains. The title, which their code reads before the text, is not told from it here, and
+sentences are cut where texts are, not after 64 tokens.
 
 Defaults of the paper: the sentence is taken out of 9 texts of 10; batches of 4,096, which gradient
-caching makes fit, learning rate 1e-4, 100,000 steps.
+caching makes fit, texts of 288 tokens, learning rate 1e-4, 100,000 steps of which 10,000 warm up.
 """
 
 from collections.abc import Sequence

@@ -10,11 +10,13 @@ to say token x_t it has the k tokens before it and h_0, the encoder's last hidde
 
 Each layer of the decoder attends to h_0 and to k places: that of x_{t−1}, from which x_t is said,
 and those before it. With more than one layer a little of still earlier tokens comes through, as in
-the authors' code, which may also give h_0 an attention of its own; here it has none. Embeddings
-and head are the encoder's. The decoder is dropped.
+the authors' code. There h_0 has an attention of its own in each layer, unless that is switched off,
+and the decoder has positions of its own and no more of the head than the word embeddings; here h_0
+is among the keys of the one attention, and embeddings and head are the encoder's. The decoder is
+dropped.
 
 Defaults: 3 layers, k = 2 (the other checkpoint of the authors: 1 layer, k = 8), 15 % of the tokens
-masked, both losses with equal weights.
+masked as in BERT (the authors' code does not say), both losses with equal weights.
 """
 
 from collections.abc import Sequence

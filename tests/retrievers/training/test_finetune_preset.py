@@ -15,9 +15,9 @@ from retrievers.training.finetune_preset import (
 )
 
 PAPERS = {
-    # name: batch over all devices, negatives, lr, epochs, lengths of query and document
+    # name: queries of a step over all devices, negatives, lr, epochs, lengths of both
     "dpr": (128, 1, 2e-5, 40, 256, 256),
-    "cocondenser": (64, 7, 5e-6, 3, 32, 128),
+    "cocondenser": (8, 7, 5e-6, 3, 32, 128),
     "retromae-msmarco": (128, 15, 2e-5, 4, 32, 140),
     "retromae-msmarco-distill": (128, 15, 2e-5, 4, 32, 140),
     "retromae-beir": (1024, 1, 1e-5, 10, 32, 144),
