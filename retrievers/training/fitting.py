@@ -25,6 +25,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from transformers import PrinterCallback, TrainerCallback
 
 from retrievers.errors import RetrieverError
+from retrievers.tower import pick_device
 from retrievers.training.curve import cut_curve
 from retrievers.training.finetuning import CURVE_FILE
 from retrievers.training.preset import Optimizer
@@ -97,8 +98,8 @@ class Fit:
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            use_cpu=self.device == "cpu",
-            dataloader_pin_memory=torch.cuda.is_available() and self.device != "cpu",
+            use_cpu=pick_device(self.device).type == "cpu",
+            dataloader_pin_memory=pick_device(self.device).type != "cpu",
             batch_sampler=_in_order,
             # An encoder's pooler may be unused; a cross-encoder has no part that is.
             ddp_find_unused_parameters=kind is RetrieverArguments,

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from retrievers.errors import RetrieverError
+from retrievers.tower import pick_device
 from retrievers.training.curve import LossPoint, append_point
 from retrievers.training.objective import Collator
 from retrievers.training.preset import Pretraining
@@ -260,6 +261,7 @@ def arguments_of(
     """A preset in the words of the Hugging Face Trainer."""
     # An earlier training of this process leaves its precision there, which would go before bf16.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+    on_cpu = pick_device(device).type == "cpu"
     arguments = Arguments(
         output_dir=str(folder),
         per_device_train_batch_size=preset.batch_size,
@@ -279,8 +281,8 @@ def arguments_of(
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        use_cpu=device == "cpu",
-        dataloader_pin_memory=torch.cuda.is_available() and device != "cpu",
+        use_cpu=on_cpu,  # said here: else bfloat16 asks for a GPU
+        dataloader_pin_memory=not on_cpu,
         ddp_find_unused_parameters=False,
     )
     # Several GPUs are for `accelerate launch`; within one process Trainer would split each batch.

@@ -246,6 +246,13 @@ def test_bfloat16_and_gradient_checkpointing_train_too(tmp_path):
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
 
 
+def test_bfloat16_trains_on_whatever_device_there_is(tmp_path):
+    finetune(
+        preset('precision = "bfloat16"\n', steps=1), model(tmp_path), examples(), tmp_path / "out"
+    )
+    assert (tmp_path / "out" / "card.toml").exists()
+
+
 def test_nothing_is_written_to_stdout(tmp_path, capfd):
     run(tmp_path, BM25, mine=Search())
     assert capfd.readouterr().out == ""
