@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from records_for_tests import PROTOCOL
 
 from bench.decisions.against import check_against
 from bench.decisions.check import Terms, blind, conclude, first_look
@@ -11,23 +12,10 @@ from bench.decisions.panels import Entry
 from bench.decisions.published import check_published
 from bench.decisions.statistics import Resampling
 from bench.errors import BenchError
-from bench.results import Protocol
 from bench.runs import Run
 from bench.suites import mean_weights, suite_weights
 from retrievers.card import Expected
 
-PROTOCOL = Protocol(
-    collection="one",
-    version="1",
-    split="test",
-    title_track="title",
-    corpus_sha256="c",
-    queries_sha256="q",
-    qrels_sha256="r",
-    exclude_self=False,
-    depth=10,
-    official=True,
-)
 TERMS = Terms(resampling=Resampling(499, 0))
 BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)
 

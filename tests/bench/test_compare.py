@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import records_for_tests as records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
@@ -16,63 +17,27 @@ from bench.decisions.panels import Choices, Entrant, Entry, panel_of, protocol_d
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results, results_of
 from bench.errors import BenchError
-from bench.results import RESULT_FILE, Conditions, Protocol, Result, Timings, save
+from bench.results import RESULT_FILE, Result, save
 from bench.runs import Run
 from bench.scoring import Scores
 from bench.suites import suite_mean, suite_weights
 from datasets_cfg.catalogue import expand, suite_names
 from retrievers.recipe import Prompts, Recipe
 
-PROTOCOL = Protocol(
-    collection="beir/scifact",
-    version="1",
-    split="test",
-    title_track="",
-    corpus_sha256="c" * 64,
-    queries_sha256="d" * 64,
-    qrels_sha256="e" * 64,
-    exclude_self=True,
-    depth=10,
-    official=True,
-)
-CONDITIONS = Conditions(
-    time="2026-01-02T03:04:05+00:00",
-    bench="0.1",
-    commit="",
-    dirty=False,
-    python="3.11.0",
-    machine="",
-    device="cpu",
-    search_device="cpu",
-    threads=1,
-    libraries={},
-)
+PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
 FAST = Choices(resampling=Resampling(resamples=999))
 
 
 def result(model="words", collection="beir/scifact", recipe=RECIPE, index="flat", **protocol):
     about = msgspec.structs.replace(PROTOCOL, collection=collection, **protocol)
-    return Result(
+    return msgspec.structs.replace(
+        records.RESULT,
         model=model,
-        main_measure="nDCG@10",
-        measures={"nDCG@10": 0.5},
-        judged_at_10=None,
-        tie_low=None,
-        tie_high=None,
-        queries=2,
-        documents=3,
-        unanswered=0,
-        ignored=0,
         index=index,
-        index_recall={},
-        in_domain=False,
         protocol=about,
         recipe=recipe,
         fingerprint=recipe.fingerprint if recipe else "a" * 64,
-        preflight={},
-        timings=Timings(),
-        conditions=CONDITIONS,
     )
 
 
@@ -129,7 +94,7 @@ def test_each_collection_has_its_own_result(tmp_path):
 
 
 def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
-    later = msgspec.structs.replace(CONDITIONS, time="2027-01-01T00:00:00+00:00")
+    later = msgspec.structs.replace(records.CONDITIONS, time="2027-01-01T00:00:00+00:00")
     stored(tmp_path / "b", result())
     stored(tmp_path / "a", msgspec.structs.replace(result(), conditions=later), values=[1.0])
     stored(tmp_path / "c", result())
@@ -346,7 +311,7 @@ def other(value):
     ]()
 
 
-FIELDS = [name for name in Protocol.__struct_fields__ if name != "collection"]
+FIELDS = [name for name in PROTOCOL.__struct_fields__ if name != "collection"]
 
 
 @pytest.mark.parametrize("field", FIELDS)

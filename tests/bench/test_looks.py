@@ -4,24 +4,14 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+import records_for_tests as records
 
 from bench.decisions.looks import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
 from bench.decisions.looks import remember as write_down
 from bench.places import place_of
 from bench.results import Protocol
 
-PROTOCOL = Protocol(
-    collection="one",
-    version="1",
-    split="test",
-    title_track="",
-    corpus_sha256="c",
-    queries_sha256="q",
-    qrels_sha256="r",
-    exclude_self=False,
-    depth=10,
-    official=True,
-)
+PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="one")
 LOOK = Look(
     time="2030-01-01T00:00:00+00:00",
     candidate="new",

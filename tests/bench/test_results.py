@@ -8,8 +8,10 @@ import subprocess
 import msgspec
 import numpy as np
 import pytest
+import records_for_tests as records
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records_for_tests import CONDITIONS, PROTOCOL
 
 from bench import results as results_module
 from bench.errors import BenchError
@@ -18,8 +20,6 @@ from bench.results import (
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
-    Conditions,
-    Protocol,
     Result,
     Timings,
     conditions,
@@ -30,52 +30,14 @@ from bench.results import (
 from bench.runs import Run, read_run
 from bench.scoring import Scores
 from retrievers.parameters import Parameters
-from retrievers.recipe import Recipe
 
-PROTOCOL = Protocol(
-    collection="beir/tiny",
-    version="1",
-    split="test",
-    title_track="",
-    corpus_sha256="c" * 64,
-    queries_sha256="d" * 64,
-    qrels_sha256="e" * 64,
-    exclude_self=True,
-    depth=10,
-    official=True,
-)
-CONDITIONS = Conditions(
-    time="2026-01-02T03:04:05+00:00",
-    bench="0.1",
-    commit="",
-    dirty=False,
-    python="3.11.0",
-    machine="Linux x86_64",
-    device="auto",
-    search_device="cpu",
-    threads=2,
-    libraries={"numpy": "2"},
-)
-RESULT = Result(
-    model="words",
-    main_measure="nDCG@10",
+RESULT = msgspec.structs.replace(
+    records.RESULT,
     measures={"nDCG@10": 1 / 3, "R@100": 0.1 + 0.2},
-    judged_at_10=None,
     tie_low=0.25,
     tie_high=0.5,
-    queries=2,
-    documents=3,
-    unanswered=0,
-    ignored=0,
-    index="flat",
-    index_recall={},
-    in_domain=False,
-    protocol=PROTOCOL,
-    recipe=Recipe(model="words", kind="hashing", dim=8),
-    fingerprint="f" * 64,
     preflight={"warnings": ["é"]},
     timings=Timings(search_s=0.5),
-    conditions=CONDITIONS,
     parameters=Parameters(12, 3),
 )
 RUN = Run.from_rows(["q1", "q1", "q2"], ["d1", "d2", "d1"], [0.1, 2.5, -1.0])

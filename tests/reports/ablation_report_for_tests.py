@@ -14,22 +14,10 @@ from bench.ablation.records import (
 )
 from bench.ablation.twolevel import interval
 from bench.decisions.statistics import Differences, paired
-from bench.results import Conditions
+from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(2)
 NOISE = {name: RNG.normal(0, 0.02, (3, 60)) for name in ("a", "b")}
-CONDITIONS = Conditions(
-    time="2026-01-02T03:04:05+00:00",
-    bench="0",
-    commit="0123456789abcdef",
-    dirty=False,
-    python="3.11",
-    machine="Linux x86_64",
-    device="cpu",
-    search_device="cpu",
-    threads=2,
-    libraries={"torch": "2.13"},
-)
 
 
 def on(collection, mean, against=None, verdict="", seeds=3):

@@ -1,6 +1,5 @@
 """A whole report of speed, small and made up."""
 
-from bench.results import Conditions
 from bench.speed.records import (
     Growth,
     IndexPoint,
@@ -14,6 +13,7 @@ from bench.speed.records import (
     Throughput,
 )
 from retrievers.recipe import Recipe
+from tests.bench.records_for_tests import CONDITIONS
 
 
 def throughput(tool: str, name: str, mean: float, seconds: float, **fields) -> Throughput:
@@ -62,18 +62,7 @@ REPORT = SpeedReport(
     model="minilm",
     fingerprint="f",
     recipe=Recipe(model="minilm", kind="transformer", dim=384),
-    conditions=Conditions(
-        time="2026-01-02T03:04:05+00:00",
-        bench="0.1.0",
-        commit="0123456789abcdef",
-        dirty=False,
-        python="3.11.7",
-        machine="Linux x86_64",
-        device="cpu",
-        search_device="cpu",
-        threads=2,
-        libraries={},
-    ),
+    conditions=CONDITIONS,
     processor="Some Processor",
     torch_threads=2,
     libraries={},

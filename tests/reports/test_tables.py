@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.estimate import Estimate
-from bench.results import Conditions, Protocol, Result, Timings
+from bench.results import Result, Timings
 from bench.suites import suite_mean
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
@@ -22,51 +22,18 @@ from reports.tables import (
     size,
     time_line,
 )
+from tests.bench import records_for_tests as records
 
-PROTOCOL = Protocol(
-    collection="beir/tiny",
-    version="beir-1.0.0",
-    split="test",
-    title_track="",
-    corpus_sha256="",
-    queries_sha256="",
-    qrels_sha256="",
-    exclude_self=False,
-    depth=1000,
-    official=True,
+PROTOCOL = msgspec.structs.replace(
+    records.PROTOCOL, version="beir-1.0.0", exclude_self=False, depth=1000
 )
-CONDITIONS = Conditions(
-    time="",
-    bench="",
-    commit="",
-    dirty=False,
-    python="",
-    machine="",
-    device="cpu",
-    search_device="cpu",
-    threads=1,
-    libraries={},
-)
-RESULT = Result(
-    model="words",
-    main_measure="nDCG@10",
+RESULT = msgspec.structs.replace(
+    records.RESULT,
     measures={"nDCG@10": 0.123449, "R@100": 0.5},
-    judged_at_10=None,
-    tie_low=None,
-    tie_high=None,
     queries=1234,
     documents=56789,
-    unanswered=0,
-    ignored=0,
-    index="flat",
-    index_recall={},
-    in_domain=False,
     protocol=PROTOCOL,
     recipe=None,
-    fingerprint="",
-    preflight={},
-    timings=Timings(),
-    conditions=CONDITIONS,
 )
 
 
