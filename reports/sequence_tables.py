@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.decisions.statistics import ALPHA, Paired
-from bench.sequence.comparing import Compared, Row
+from bench.decisions.statistics import Paired
+from bench.sequence.comparing import Compared
 from bench.watching.curve import Level
 from reports.forgetting_tables import markdown as matrix
 from reports.markdown import table
@@ -104,9 +104,10 @@ def _gained(found: Compared) -> str:
 
 def _said(found: Compared) -> Iterator[str]:
     first = found.rows[0].method
-    apart, together = _separated(found.rows[1:])
+    apart = [row.method for row in found.rows[1:] if row.separated]
+    together = [row.method for row in found.rows[1:] if not row.separated]
     if apart:
-        yield f"Separated from {first} at {ALPHA:.0%}: {', '.join(apart)}."
+        yield f"Separated from {first} at 5 %: {', '.join(apart)}."
     if together:
         yield f"Could not be separated from {first}: {', '.join(together)}."
     yield (
@@ -124,14 +125,6 @@ def _said(found: Compared) -> Iterator[str]:
     conditions = found.conditions
     libraries = ", ".join(f"{name} {version}" for name, version in conditions.libraries.items())
     yield f"Code: {conditions.commit[:12]}{'+' if conditions.dirty else ''}; {libraries}."
-
-
-def _separated(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Names of methods by whether they differ from the first."""
-    told: tuple[list[str], list[str]] = ([], [])
-    for row in rows:
-        told[row.p_holm is None or row.p_holm > ALPHA].append(row.method)
-    return told
 
 
 def _level_line(method: str, collection: str, one: Level) -> tuple[object, ...]:

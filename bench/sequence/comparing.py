@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bench.decisions.panels import Choices, Entrant, Panel, panel_of
-from bench.decisions.statistics import Paired, Resampling, holm, paired
+from bench.decisions.statistics import ALPHA, Paired, Resampling, holm, paired
 from bench.results import Conditions
 from bench.watching.curve import Level
 from bench.watching.forgetting import Forgetting, Sequenced, alone, forgetting_of, mean_level
@@ -42,6 +42,11 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     p_holm: float | None
     seconds: float
     forgetting: Forgetting
+
+    @property
+    def separated(self) -> bool:
+        """Whether it differs from the first method on average."""
+        return self.p_holm is not None and self.p_holm <= ALPHA
 
 
 class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
