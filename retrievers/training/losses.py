@@ -77,11 +77,10 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn
         CachedMultipleNegativesRankingLoss,
         MultipleNegativesRankingLoss,
     )
-    from sentence_transformers.util import dot_score
 
     shared = {
         "scale": 1 / temperature,
-        "similarity_fct": dot_score,
+        "similarity_fct": all_pairs,
         "gather_across_devices": gather,
     }
     if chunk:
@@ -93,8 +92,23 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn
     return plain
 
 
+def all_pairs(queries: Tensor, documents: Tensor) -> Tensor:
+    """Dot products ``(queries, documents)``, in float32 at least.
+
+    Vectors may come from a forward pass in bfloat16. Its 8 bits are enough for them, but not for
+    what is divided by a temperature: at 0.02 a cosine's last bit is 0.2 of a logit.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        return _wide(queries) @ _wide(documents).T
+
+
 def _each_with_its_own(temperature: float) -> Similarity:
     def similarity(queries: Tensor, documents: Tensor) -> Tensor:
-        return torch.einsum("nd,nd->n", queries, documents) / temperature
+        with torch.autocast(queries.device.type, enabled=False):
+            return torch.einsum("nd,nd->n", _wide(queries), _wide(documents)) / temperature
 
     return similarity
+
+
+def _wide(vectors: Tensor) -> Tensor:
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

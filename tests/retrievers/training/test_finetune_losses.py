@@ -100,6 +100,18 @@ def test_a_share_of_the_contrastive_loss_is_added(vectors, teacher):
     assert mixed - plain == pytest.approx(0.25 * contrastive_by_hand(vectors, 1.0), abs=1e-9)
 
 
+@pytest.mark.parametrize("settings", [Contrastive(), KL(), MarginMSE()])
+def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, settings):
+    rounded = [torch.tensor(one).bfloat16() for one in vectors]
+    labels = None if isinstance(settings, Contrastive) else teacher
+    exact = found(settings, [one.double().numpy() for one in rounded], labels, temperature=0.02)
+    loss = loss_of(settings, Given(), temperature=0.02)
+    targets = None if labels is None else torch.tensor(labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = loss([{"vectors": one} for one in rounded], targets)
+    assert float(half) == pytest.approx(exact, rel=1e-4)
+
+
 def test_a_distillation_without_scores_is_an_error(vectors):
     with pytest.raises(RetrieverError, match="needs the teacher's scores"):
         found(KL(), vectors)
