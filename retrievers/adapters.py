@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retrievers.adapted_forward import correct_forward
 from retrievers.card import CardAdapter
 from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensors_header, sha256
-from retrievers.composition import SETUP, Setup, read_setup
+from retrievers.composition import SETUP, Setup, check_runs, read_setup
 from retrievers.errors import RetrieverError
 from retrievers.recipe import AdapterIdentity
 from retrievers.virtual_tokens import PROMPT_TYPES, check_positions, put_before, virtual_tokens
@@ -161,6 +161,7 @@ def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
     else:
         load_adapterhub(network, folder, NAME)
         setup = Setup("Stack", (NAME,))
+    check_runs(network, setup)
     with quiet_adapterhub():
         network_with_adapters.set_active_adapters(setup.block())
     correct_forward(network)
@@ -189,12 +190,32 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
     network.load_adapter(
         str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
     )
-    _refuse_misfit(folder, report.get("missing_keys", []), report.get("unexpected_keys", []))
+    missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
+    named = _load_prompt(network, folder, name, missing, extra)
+    _refuse_misfit(folder, missing - set(named.values()), extra - set(named))
     if (folder / SHARED).is_file():
         _load_shared(network, folder, name)
     if read_json(folder / CONFIG).get(SUBTRACTS) is False:
         for unit in reft_units(network, name):
             unit.subtract_projection = False
+
+
+def _load_prompt(
+    network: Any, folder: Path, name: str, missing: Collection[str], extra: Collection[str]
+) -> dict[str, str]:
+    """Load what AdapterHub 1.3 gives no new name, a prompt; its old and new names."""
+    own = str(read_json(folder / CONFIG).get("name"))
+    renamed = {
+        old: ".".join(name if part == own else part for part in old.split(".")) for old in extra
+    }
+    found = {old: new for old, new in renamed.items() if new in missing}
+    if found:
+        from retrievers.loading import read_tensors
+
+        weights = _weights(folder, "adapterhub")[0].name
+        for old, value in read_tensors(folder, weights, list(found)).items():
+            network.get_parameter(found[old]).data.copy_(value)
+    return found
 
 
 def reft_units(network: Any, name: str) -> list[Any]:

@@ -10,6 +10,7 @@ from retrievers.errors import RetrieverError
 
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 COMPOSITIONS = ("Stack", "Fuse", "Average")
+OF_THE_FIRST = ("reft", "prompt_tuning")  # kinds of which AdapterHub 1.3 runs the first alone
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,27 @@ class Setup:
         # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
         weights = [one * len(self.names) for one in self.weights]
         return composition.Average(*self.names, weights=weights, normalize_weights=False)
+
+
+def check_runs(network: Any, setup: Setup) -> None:
+    """Refuse adapters that AdapterHub would pass by in silence.
+
+    Args:
+        network: that has them all.
+
+    Raises:
+        RetrieverError: a prompt, ReFT or an invertible layer that is not at the bottom of a stack.
+    """
+    for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
+        whole = network.adapters_config.get(name)
+        for part in getattr(whole, "configs", [whole]):
+            kind = part.get("architecture")
+            if kind in OF_THE_FIRST or part.get("inv_adapter"):
+                raise RetrieverError(
+                    f"AdapterHub runs {kind or 'an invertible layer'} only at the bottom of a "
+                    "stack, and would pass this one by",
+                    "put it there, or use a bottleneck adapter or LoRA",
+                )
 
 
 def read_setup(folder: Path) -> Setup:

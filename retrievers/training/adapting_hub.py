@@ -9,6 +9,7 @@ import msgspec
 
 from retrievers.adapters import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
 from retrievers.checkpoint import read_json
+from retrievers.composition import Setup, check_runs
 from retrievers.errors import RetrieverError
 from retrievers.training.adapting import (
     FUSION,
@@ -92,7 +93,6 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
         What writes the trained adapter, and those that it needs, to a folder.
     """
     import adapters
-    from adapters.composition import Fuse, Stack
 
     settings = configuration(adapter.method, adapter.options)
     adapters.init(network)
@@ -100,7 +100,8 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
     for name, folder in zip(names, below, strict=True):
         load_adapterhub(network, folder, name)
     if adapter.method == FUSION:
-        fused = Fuse(*names)
+        check_runs(network, Setup("Fuse", tuple(names)))
+        fused = Setup("Fuse", tuple(names)).block()
         network.add_adapter_fusion(fused, settings)
         network.train_adapter_fusion(fused)
         return lambda folder: save_setup(network, folder, fused)
@@ -108,9 +109,10 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
     network.train_adapter(NAME)
     if not names:
         return lambda folder: save_one(network, folder, NAME)
-    stacked = Stack(*names, NAME)
-    network.set_active_adapters(stacked)
-    return lambda folder: save_setup(network, folder, stacked)
+    stacked = Setup("Stack", (*names, NAME))
+    check_runs(network, stacked)
+    network.set_active_adapters(stacked.block())
+    return lambda folder: save_setup(network, folder, stacked.block())
 
 
 def save_one(network: Any, folder: Path, name: str) -> None:

@@ -19,7 +19,7 @@ from retrievers.adapters import (
     quiet_adapterhub,
 )
 from retrievers.checkpoint import read_json
-from retrievers.composition import Setup
+from retrievers.composition import Setup, check_runs
 from retrievers.errors import RetrieverError
 from retrievers.loading import load_network
 from retrievers.model import Model
@@ -77,10 +77,10 @@ def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> No
     network = load_network(checkpoint_of(base), base.recipe)
     network.config._name_or_path = base.card.name
     adapters.init(network)
-    for name, folder in zip(setup.names, parts.folders, strict=True):
-        load_adapterhub(network, folder, name)
-    adapted = Adapted(base, "adapterhub", lambda to: save_setup(network, to, setup.block()))
     try:
+        for name, folder in zip(setup.names, parts.folders, strict=True):
+            load_adapterhub(network, folder, name)
+        check_runs(network, setup)
         with quiet_adapterhub():
             network.set_active_adapters(setup.block())
         with torch.inference_mode():
@@ -91,4 +91,5 @@ def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> No
             f"these adapters cannot be put together: {why}",
             "bottleneck adapters and LoRA can be, of the same method",
         ) from error
+    adapted = Adapted(base, "adapterhub", lambda to: save_setup(network, to, setup.block()))
     adapted.save(out, card)

@@ -210,6 +210,22 @@ def test_outputs_side_by_side_are_added_up_by_their_weights(tmp_path, method):
         assert np.abs(vectors(tmp_path / "both") - vectors(other)).max() > 1e-5
 
 
+@pytest.mark.parametrize("method", ["direft", "prompt_tuning", "seq_bn_inv"])
+def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path, method):
+    """It runs these only of the first adapter: on another one they would train nothing."""
+    run(tmp_path, table("seq_bn"), "domain")
+    run(tmp_path, table(method), "task")
+    domain, task = tmp_path / "domain", tmp_path / "task"
+    stack_adapters(base_of([task]), [task, domain], tmp_path / "stack")
+    for other in (domain, task):
+        assert np.abs(vectors(tmp_path / "stack") - vectors(other)).max() > 1e-4
+    with pytest.raises(RetrieverError, match="only at the bottom of a stack"):
+        stack_adapters(base_of([task]), [domain, task], tmp_path / "turned")
+    with pytest.raises(RetrieverError, match="only at the bottom of a stack"):
+        run(tmp_path, table(method, more=f'over = ["{domain}"]\n'), "over")
+    assert not (tmp_path / "over").exists()
+
+
 def test_what_cannot_work_together_is_refused(tmp_path):
     one, two = two_of(tmp_path, "prefix_tuning")
     with pytest.raises(RetrieverError, match="cannot be put together"):
