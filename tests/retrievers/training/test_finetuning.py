@@ -1,10 +1,5 @@
 """Whole trainings of a tiny encoder: negatives, rounds, seeds, interruptions, refusals."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
@@ -19,6 +14,7 @@ from finetuning_for_tests import (
     preset,
     same_weights,
 )
+from two_processes import run_in_two
 
 from bench.watching.completed import Lookout, model_folder
 from retrievers.errors import RetrieverError
@@ -82,19 +78,7 @@ print(done.resumed_at)
 
 def test_processes_that_share_a_training_go_on_together(tmp_path):
     model(tmp_path)
-    (tmp_path / "shared.py").write_text(SHARED)
-    here = Path(__file__).parent
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    paths = os.pathsep.join([str(here), str(here.parents[2])])
-    done = subprocess.run(
-        [sys.executable, *launcher, str(tmp_path / "shared.py"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=300,
-        stdout=-1,
-        text=True,
-    )
-    assert done.stdout.split() == ["4", "4"]
+    assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
 
 

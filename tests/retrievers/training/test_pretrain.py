@@ -1,7 +1,6 @@
 """Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import small_starts as small
 import torch
 from safetensors.torch import load_file
+from two_processes import run_in_two
 
 from bench.watching.completed import Lookout, model_folder
 from retrievers.errors import RetrieverError
@@ -131,22 +131,10 @@ def test_processes_share_each_step_and_go_on_together(tmp_path):
     job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS]
     job += [str(tmp_path / "shared"), str(tmp_path / "killed")]
     (tmp_path / "job.json").write_text(json.dumps(job))
-    (tmp_path / "shared.py").write_text(SHARED)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    files = [str(tmp_path / "shared.py"), str(tmp_path / "job.json")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *launcher, *files],
-        env=environment,
-        check=True,
-        timeout=300,
-        stdout=-1,
-        text=True,
-    )
+    assert run_in_two(SHARED, tmp_path, str(tmp_path / "job.json")) == ["5", "5"]
     one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
     assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
-    assert done.stdout.split() == ["5", "5"]
 
 
 def test_the_seed_decides_everything(start, finished, tmp_path):
