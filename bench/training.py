@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.errors import BenchError
+from bench.leaks import seen
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from retrievers.training.preset import Pretraining
@@ -91,7 +92,7 @@ def pretrain_on(
         preset,
         texts,
         out,
-        trained_on=tuple(dataset.name for dataset in datasets),
+        trained_on=seen([dataset.name for dataset in datasets]),
         device=device,
         save_every=save_every,
         progress=progress,

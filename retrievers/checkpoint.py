@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 
 WEIGHTS = (
     "model.safetensors",
@@ -256,7 +256,7 @@ def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
             repository, revision=revision, allow_patterns=patterns, ignore_patterns=skip
         )
     except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise RetrieverError(
             f"cannot get {repository}@{revision} from the Hugging Face Hub: {reason}",
             "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 from retrievers.packed import (
     Attention,
     PackedBatch,
@@ -93,7 +93,7 @@ class CompiledNetwork:
             with torch.inference_mode():
                 return cast(Tensor, self._compiled(**vars(batch)))
         except (TorchDynamoException, FailOnRecompileLimitHit, CalledProcessError) as error:
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            first = first_line(error)
             raise RetrieverError(
                 f"torch.compile cannot compile this network for {self._device.type}: {first}",
                 "install a C compiler and the Triton of this build of torch, or use "

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 EXAMPLE = (2, 11)
@@ -131,7 +131,7 @@ def _export(hidden: _LastHiddenState, path: Path) -> None:
                 dynamo=False,  # the other exporter needs onnxscript
             )
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = first_line(error)
         raise RetrieverError(
             f"this {hidden.network.config.model_type} cannot be exported to ONNX: {first}",
             "use --backend torch",

@@ -4,16 +4,15 @@ Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
 2020, https://arxiv.org/abs/2003.10555.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from retrievers.checkpoint import Checkpoint
-from retrievers.errors import RetrieverError
-from retrievers.loading import LOAD_ERRORS, load_tokenizer
+from retrievers.errors import RetrieverError, first_line
+from retrievers.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.saved import HEADS, HEADS_FILE
 from retrievers.training.start import find_checkpoint
 
@@ -63,19 +62,10 @@ def load_generator(name: str) -> Generator:
 
     checkpoint, _ = find_checkpoint(name)
     try:
-        with _quiet():
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                str(checkpoint.folder),
-                dtype=torch.float32,
-                output_loading_info=True,
-                use_safetensors=".safetensors" in checkpoint.weights,
-                weights_only=True,
-                trust_remote_code=False,
-                local_files_only=True,
-            )
+        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
     except LOAD_ERRORS as error:
         raise RetrieverError(
-            f"the generator {name} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            f"the generator {name} cannot be loaded: {first_line(error)}",
             "name a masked language model, such as distilbert/distilbert-base-uncased",
         ) from error
     missing = _without_head(model, checkpoint, report["missing_keys"])
@@ -121,16 +111,3 @@ def _without_head(model: Any, checkpoint: Checkpoint, missing: Iterable[str]) ->
             own[name].data.copy_(value)
             found.add(id(own[name]))
     return sorted(name for name in missing if name not in own or id(own[name]) not in found)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back the notice that the head is missing: whether it matters is checked here."""
-    from transformers.utils import logging as notices
-
-    verbosity = notices.get_verbosity()
-    notices.set_verbosity_error()
-    try:
-        yield
-    finally:
-        notices.set_verbosity(verbosity)

@@ -8,6 +8,7 @@ from collections_for_tests import DOCUMENTS, Bench, write_collection
 from bench.errors import ExitCode
 from bench.training import CorpusTexts
 from datasets_cfg.corpus import Corpus, Document
+from retrievers.card import load_card
 
 PRESET = """
 title = "tiny"
@@ -67,6 +68,14 @@ def test_a_finished_folder_is_evaluated_by_its_name(bench, folder, preset, tmp_p
 
     again = pretrain(bench, preset, "--on", folder, "--out", out, "--json")
     assert json.loads(again.stdout)["losses"]["last"]["step"] == 3
+
+
+def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, preset, tmp_path):
+    facts = 'name = "stdlib-code/train"\nlayout = "beir"\nmain_measure = "nDCG@10"\n'
+    folder = write_collection(tmp_path / "code", facts=facts)
+    done = pretrain(bench, preset, "--on", folder, "--out", tmp_path / "mine")
+    assert done.code == ExitCode.OK, done.stderr
+    assert load_card(tmp_path / "mine" / "card.toml").trained_on == ("stdlib-code",)
 
 
 @pytest.mark.parametrize(
