@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from bench.ablation.findings import Scored
-from bench.ablation.grid import Table, suggest
+from bench.ablation.grid import Table
 from bench.ablation.places import Places
 from bench.ablation.plan import Task
 from bench.ablation.stages import MODEL, Cost
@@ -19,6 +19,7 @@ from bench.decisions.stored import find_results
 from bench.errors import BenchError
 from bench.judging import measure_names
 from bench.pipeline import Options, evaluate
+from bench.plan_files import suggest
 from bench.results import save
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset

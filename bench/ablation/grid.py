@@ -23,8 +23,6 @@
 Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
 """
 
-import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,13 +30,12 @@ from typing import Annotated, Any
 import msgspec
 
 from bench.errors import BenchError
+from bench.plan_files import Name, PlanFiles, changes_of, suggest
 
-ABLATIONS = Path(__file__).parents[1] / "ablations"
 STAGES = ("pretrain", "finetune", "evaluate")
 
 Table = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,51 +151,29 @@ class Ablation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return {stage: table for stage, table in found.items() if table is not None}
 
 
-def ablation_names() -> tuple[str, ...]:
-    """Names of the shipped ablations, sorted."""
-    return tuple(sorted(path.stem for path in ABLATIONS.glob("*.toml")))
+FILES = PlanFiles(
+    "ablation",
+    Path(__file__).parents[1] / "ablations",
+    Ablation,
+    (Ablation, Axis, Published, Variant),
+)
 
 
 def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
-    """The ablation of a ``.toml`` file, or a shipped one by its name with or without ``.toml``.
+    """The ablation of a ``.toml`` file, or a shipped one by its name.
 
     Args:
         variant: of the file, such as ``small``.
 
     Raises:
-        BenchError: no such file or variant, not TOML, an unknown key, or a value of a wrong type.
+        BenchError: see `PlanFiles.load`; no such variant, or it keeps an unknown axis.
     """
-    path = Path(name_or_path)
-    if not path.is_file():
-        path = ABLATIONS / f"{name_or_path.removesuffix('.toml')}.toml"
-        if "/" in name_or_path or not path.is_file():
-            raise _unknown(name_or_path)
-    found = parse(path.read_bytes(), str(name_or_path))
-    return _varied(found, variant) if variant else found
-
-
-def parse(content: bytes, source: str) -> Ablation:
-    """An ablation from TOML; ``source`` names the file in messages.
-
-    Raises:
-        BenchError: see `load_ablation`.
-    """
-    try:
-        return msgspec.toml.decode(content, type=Ablation)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"{source}: {error}", _hint(str(error))) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{source} is not TOML: {error}") from error
-
-
-def _varied(ablation: Ablation, name: str) -> Ablation:
-    if name not in ablation.variants:
-        known = ", ".join(ablation.variants) or "none"
-        raise BenchError(f"{ablation.name} has no variant {name!r}", f"its variants: {known}")
-    fields = msgspec.structs.asdict(ablation.variants[name])
-    changes = {key: value for key, value in fields.items() if value}
-    changes["axes"] = _kept(ablation, ablation.variants[name])
-    return msgspec.structs.replace(ablation, name=f"{ablation.name}-{name}", **changes)
+    found = FILES.load(name_or_path)
+    if not variant:
+        return found
+    changes = changes_of(found, variant)
+    changes["axes"] = _kept(found, found.variants[variant])
+    return msgspec.structs.replace(found, **changes)
 
 
 def _kept(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
@@ -217,23 +192,3 @@ def label_of(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(label_of(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def suggest(wrong: str, known: list[str]) -> str:
-    """What was probably meant, or all that there is."""
-    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(known)}"
-
-
-def _unknown(name: str) -> BenchError:
-    close = difflib.get_close_matches(name.removesuffix(".toml"), ablation_names(), n=1)
-    known = f"did you mean {close[0]}?" if close else f"shipped: {', '.join(ablation_names())}"
-    return BenchError(f"there is no ablation {name}: neither a file nor a shipped one", known)
-
-
-def _hint(problem: str) -> str:
-    found = re.search(r"unknown field `(\w+)`", problem)
-    if not found:
-        return ""
-    records = (Ablation, Axis, Published, Variant)
-    return suggest(found[1], sorted({one for kind in records for one in kind.__struct_fields__}))

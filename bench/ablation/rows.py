@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.ablation.grid import Ablation, Axis, Table, label_of, suggest
+from bench.ablation.grid import Ablation, Axis, Table, label_of
 from bench.errors import BenchError
+from bench.plan_files import suggest
 from datasets_cfg.errors import DatasetError
 from retrievers.errors import RetrieverError
 

@@ -1,7 +1,6 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
 import argparse
-import importlib.util
 import shlex
 import sys
 from collections.abc import Mapping
@@ -24,13 +23,13 @@ from bench.ablation.records import Report
 from bench.ablation.rehearsal import rehearse
 from bench.ablation.stages import Cost, Stage
 from bench.ablation.times import Times
-from bench.atomic import replacing
-from bench.commands.common import check_out, print_json
+from bench.commands.common import check_out, print_json, write_report
 from bench.decisions.statistics import Resampling
 from bench.errors import ExitCode
 from bench.pipeline import conditions_here
 from bench.results import Conditions
 from reports.ablation_tables import csv_table, markdown, plan_table
+from reports.figures import can_plot
 from retrievers.model import resolve_model
 
 DECISIVE = ("torch", "transformers", "sentence-transformers", "adapters", "peft")
@@ -137,21 +136,14 @@ def _overview(plan: Plan, out: Path) -> str:
 def write(report: Report, folder: Path) -> str:
     """``report.md``, ``.csv``, ``.json`` and the pictures; returns the Markdown."""
     pictures: list[tuple[str, str]] = []
-    if importlib.util.find_spec("matplotlib") is not None:
+    if can_plot():
         from reports.ablation_plots import draw
 
         pictures = draw(report, folder)
     else:
         _say("no pictures: pip install 'retrieval-bench[plots]'")
     text = markdown(report, pictures)
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    for name, content in (
-        ("report.md", text.encode()),
-        ("report.csv", csv_table(report).encode()),
-        ("report.json", encoded),
-    ):
-        with replacing(folder / name) as file:
-            file.write(content)
+    write_report(folder, text, csv_table(report), report)
     return text
 
 

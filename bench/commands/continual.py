@@ -7,12 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from bench.atomic import replacing
 from bench.budget import parse_size
 from bench.commands.adapt import Bars
-from bench.commands.common import check_out, print_json
+from bench.commands.common import check_out, print_json, write_report
 from bench.commands.opening import open_collections
 from bench.decisions.statistics import Resampling
 from bench.errors import ExitCode
@@ -148,14 +145,7 @@ def write(found: Compared, folder: Path) -> str:
     else:
         _say("no pictures: pip install 'retrieval-bench[plots]'")
     text = markdown(found, pictures)
-    encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
-    for name, content in (
-        ("report.md", text.encode()),
-        ("report.csv", csv_table(found).encode()),
-        ("report.json", encoded),
-    ):
-        with replacing(folder / name) as file:
-            file.write(content)
+    write_report(folder, text, csv_table(found), found)
     return text
 
 

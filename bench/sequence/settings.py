@@ -14,22 +14,17 @@
     method = "das"
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from bench.ablation.grid import suggest
 from bench.ablation.settings import merged
-from bench.errors import BenchError
+from bench.plan_files import Name, PlanFiles, changes_of
 from retrievers.card import card_names
 from retrievers.training.continual import Adaptation
 from retrievers.training.preset import Pretraining, from_table, load_preset, to_table
 
-SEQUENCES = Path(__file__).parents[1] / "sequences"
-
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -102,57 +97,19 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.evaluate.like or (start if start in card_names() else None)
 
 
-def comparison_names() -> tuple[str, ...]:
-    """Names of the shipped ones, sorted."""
-    return tuple(sorted(path.stem for path in SEQUENCES.glob("*.toml")))
+FILES = PlanFiles(
+    "sequence",
+    Path(__file__).parents[1] / "sequences",
+    Comparison,
+    (Comparison, Variant, Use, Adaptation),
+)
 
 
 def load_comparison(name_or_path: str, variant: str = "") -> Comparison:
     """The comparison of a ``.toml`` file, or a shipped one by its name.
 
     Raises:
-        BenchError: no such file or variant, not TOML, an unknown key, or a value of a wrong type.
+        BenchError: see `PlanFiles.load`; or no such variant.
     """
-    path = Path(name_or_path)
-    if not path.is_file():
-        path = SEQUENCES / f"{name_or_path.removesuffix('.toml')}.toml"
-        if "/" in name_or_path or not path.is_file():
-            raise BenchError(
-                f"there is no sequence {name_or_path}: neither a file nor a shipped one",
-                f"shipped: {', '.join(comparison_names())}",
-            )
-    found = parse(path.read_bytes(), name_or_path)
-    return _varied(found, variant) if variant else found
-
-
-def parse(content: bytes, source: str) -> Comparison:
-    """A comparison from TOML; ``source`` names the file in messages.
-
-    Raises:
-        BenchError: see `load_comparison`.
-    """
-    try:
-        return msgspec.toml.decode(content, type=Comparison)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"{source}: {error}", _hint(str(error))) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{source} is not TOML: {error}") from error
-
-
-def _varied(found: Comparison, name: str) -> Comparison:
-    if name not in found.variants:
-        raise BenchError(
-            f"{found.name} has no variant {name!r}",
-            f"its variants: {', '.join(found.variants) or 'none'}",
-        )
-    fields = msgspec.structs.asdict(found.variants[name])
-    changes = {key: value for key, value in fields.items() if value}
-    return msgspec.structs.replace(found, name=f"{found.name}-{name}", **changes)
-
-
-def _hint(problem: str) -> str:
-    wrong = re.search(r"unknown field `(\w+)`", problem)
-    if not wrong:
-        return ""
-    records = (Comparison, Variant, Use, Adaptation)
-    return suggest(wrong[1], sorted({one for kind in records for one in kind.__struct_fields__}))
+    found = FILES.load(name_or_path)
+    return msgspec.structs.replace(found, **changes_of(found, variant)) if variant else found

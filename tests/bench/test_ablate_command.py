@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from collections_for_tests import Bench, write_collection, write_qrels
 
-from bench.ablation.grid import ABLATIONS, load_ablation
+from bench.ablation.grid import FILES, load_ablation
 from bench.ablation.truncated import truncated
 from bench.errors import BenchError, ExitCode
 
@@ -253,7 +253,7 @@ def test_the_first_layers_of_a_model_are_those_of_the_model(tmp_path):
     assert truncated(str(tmp_path / "bert"), 1, tmp_path / "cut") == folder
 
 
-@pytest.mark.parametrize("path", sorted(ABLATIONS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FILES.folder.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_ablation_and_each_of_its_variants_is_read(path):
     found = load_ablation(path.name)
     assert found.name == path.stem

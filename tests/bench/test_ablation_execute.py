@@ -8,7 +8,7 @@ import pytest
 from ablations_for_tests import FAKES, GRID, FakeStage
 
 from bench.ablation.execute import execute, finished, in_this_process
-from bench.ablation.grid import parse
+from bench.ablation.grid import FILES
 from bench.ablation.isolation import WorkerError, isolated
 from bench.ablation.kept import DONE_FILE, FAILED_FILE
 from bench.ablation.plan import plan_of
@@ -17,7 +17,7 @@ from bench.errors import BenchError
 
 
 def plan(stages=FAKES, text=GRID):
-    return plan_of(parse(text.encode(), ""), stages)
+    return plan_of(FILES.parse(text.encode(), ""), stages)
 
 
 def go(out, stages=FAKES, run=in_this_process):

@@ -3,7 +3,7 @@
 import pytest
 from ablations_for_tests import FAKES, GRID
 
-from bench.ablation.grid import ablation_names, label_of, load_ablation, parse
+from bench.ablation.grid import FILES, label_of, load_ablation
 from bench.ablation.plan import plan_of
 from bench.ablation.rows import REFERENCE, differing, rows_of
 from bench.errors import BenchError
@@ -14,7 +14,7 @@ def settle(name, table):
 
 
 def rows(text):
-    return rows_of(parse(text.encode(), "grid.toml"), settle)
+    return rows_of(FILES.parse(text.encode(), "grid.toml"), settle)
 
 
 def changed(old, new):
@@ -106,7 +106,7 @@ def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
 
 
 def test_a_name_that_is_no_file_is_answered_with_the_closest():
-    assert "objectives" in ablation_names()
+    assert "objectives" in FILES.names()
     with pytest.raises(BenchError) as caught:
         load_ablation("objektives.toml")
     assert caught.value.hint == "did you mean objectives?"
@@ -123,7 +123,7 @@ def test_labels_read_like_toml():
 
 
 def test_rows_that_share_their_beginning_share_its_work():
-    plan = plan_of(parse(GRID.encode(), ""), FAKES)
+    plan = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
     stages = [task.stage for task in plan.tasks()]
     # steps 5, 10, 20 are pre-trained; the row with another lr goes on from the reference
     assert [stages.count(one) for one in ("pretrain", "finetune", "evaluate")] == [9, 12, 12]
@@ -136,14 +136,14 @@ def test_rows_that_share_their_beginning_share_its_work():
     [("steps = 10", "steps = 11"), ('on = ["c"]', 'on = ["d"]'), ("steps = 1\n", "steps = 2\n")],
 )
 def test_the_key_of_a_cell_changes_with_what_changes_its_scores(old, new):
-    before = plan_of(parse(GRID.encode(), ""), FAKES)
-    after = plan_of(parse(changed(old, new).encode(), ""), FAKES)
+    before = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
+    after = plan_of(FILES.parse(changed(old, new).encode(), ""), FAKES)
     assert before.cells[0].task.key != after.cells[0].task.key
 
 
 def test_the_key_of_a_cell_changes_with_seed_and_libraries_and_not_with_titles():
-    grid = parse(GRID.encode(), "")
+    grid = FILES.parse(GRID.encode(), "")
     keys = [plan_of(grid, FAKES, here).cells[0].task.key for here in ({}, {"torch": "3"})]
     assert len({*keys, plan_of(grid, FAKES).cells[4].task.key}) == 3
-    titled = parse(changed("How long", "Otherwise").encode(), "")
+    titled = FILES.parse(changed("How long", "Otherwise").encode(), "")
     assert plan_of(titled, FAKES).cells[0].task.key == keys[0]

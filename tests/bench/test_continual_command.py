@@ -13,7 +13,7 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results
 from bench.errors import BenchError, ExitCode
 from bench.sequence.comparing import Domains, Learnt, before, rows_of
-from bench.sequence.settings import comparison_names, load_comparison, parse
+from bench.sequence.settings import FILES, load_comparison
 from retrievers.errors import RetrieverError
 from tests.bench.leaderboard_for_tests import store
 from tests.bench.test_watch_command import write_words
@@ -121,8 +121,8 @@ def test_each_method_is_against_the_first_with_holm_over_the_methods(scores, com
 
 
 def test_the_shipped_files_and_their_variants_name_presets_and_methods_that_exist():
-    assert "three-domains" in comparison_names()
-    for name in comparison_names():
+    assert "three-domains" in FILES.names()
+    for name in FILES.names():
         found = load_comparison(name)
         for variant in ("", *found.variants):
             one = load_comparison(name, variant)
@@ -148,7 +148,7 @@ HEAD = 'name = "a"\npreset = "mlm-small"\ndomains = ["x", "y"]\n'
 )
 def test_a_file_is_read_strictly(text, message, hint):
     with pytest.raises(BenchError, match=message.replace("`", ".")) as caught:
-        parse(text.encode(), "file")
+        FILES.parse(text.encode(), "file")
     assert hint in caught.value.hint
 
 
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_named_with_what_is():
     with pytest.raises(BenchError, match="no variant 'smal'") as caught:
         load_comparison("three-domains", "smal")
     assert "small" in caught.value.hint
-    wrong = parse(f"{HEAD}[train]\nstep = 1\n[methods.plain]".encode(), "file")
+    wrong = FILES.parse(f"{HEAD}[train]\nstep = 1\n[methods.plain]".encode(), "file")
     with pytest.raises(RetrieverError, match="unknown field `step`"):
         wrong.pretraining()
 
