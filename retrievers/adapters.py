@@ -12,7 +12,7 @@ from retrievers.adapted_forward import correct_forward
 from retrievers.card import CardAdapter
 from retrievers.checkpoint import Checkpoint, inside, read_json, read_safetensors_header, sha256
 from retrievers.composition import SETUP, Setup, check_runs, read_setup
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 from retrievers.recipe import AdapterIdentity
 from retrievers.virtual_tokens import PROMPT_TYPES, check_positions, put_before, virtual_tokens
 
@@ -121,7 +121,7 @@ def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
         attached = (_attach_peft if kind == "peft" else _attach_adapterhub)(network, folder)
     except ATTACH_ERRORS as error:
         raise RetrieverError(
-            f"the adapter {folder} cannot be attached: {_first_line(error)}",
+            f"the adapter {folder} cannot be attached: {first_line(error)}",
             "was it made for this base model, and with this version of its library?",
         ) from error
     return attached.eval()
@@ -301,7 +301,3 @@ def _require(kind: Kind) -> None:
 def _some(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -28,7 +28,7 @@ from retrievers.adapters import (
 from retrievers.card import Card, CardAdapter, load_card
 from retrievers.checkpoint import Checkpoint
 from retrievers.composition import SETUP, read_setup
-from retrievers.errors import RetrieverError
+from retrievers.errors import RetrieverError, first_line
 from retrievers.lookup import CARD_FILE, replace_fields
 from retrievers.model import Model
 from retrievers.training.adapting import Adapter, check_names
@@ -95,7 +95,7 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
         with quiet_adapterhub():
             write = adapting_hub.put_into(network, settings, below)
     except ATTACH_ERRORS as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = first_line(error)
         raise RetrieverError(
             f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
             "see adapter.options of the preset",
