@@ -10,7 +10,7 @@ import msgspec
 
 from retrievers.card import Card
 from retrievers.errors import RetrieverError
-from retrievers.loading import load_network, load_tokenizer
+from retrievers.loading import load_network, load_tokenizer, quiet_transformers
 from retrievers.lookup import OF_ONE_CHECKPOINT, replace_fields
 from retrievers.model import Model
 from retrievers.recipe import Recipe
@@ -96,12 +96,13 @@ def student(model: Model, recipe: Recipe) -> Any:
         raise RetrieverError(f"{model.card.name} has no checkpoint to train")
     network, tokenizer = load_network(checkpoint, recipe), load_tokenizer(checkpoint)
     local = {"local_files_only": True, "trust_remote_code": False}
-    transformer = Transformer(
-        str(checkpoint.folder),
-        model_kwargs={**local, "weights_only": True},
-        processor_kwargs=dict(local),
-        config_kwargs=dict(local),
-    )
+    with quiet_transformers():  # of weights that are replaced in the next line
+        transformer = Transformer(
+            str(checkpoint.folder),
+            model_kwargs={**local, "weights_only": True},
+            processor_kwargs=dict(local),
+            config_kwargs=dict(local),
+        )
     transformer.model, transformer.processor = network, tokenizer
     transformer.max_seq_length = max(recipe.max_query_tokens, recipe.max_document_tokens)
     pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
