@@ -38,6 +38,7 @@ from retrievers.training.trainer import (
     OnDevice,
     Progress,
     Watch,
+    forget_precision,
     last_checkpoint,
 )
 
@@ -81,6 +82,7 @@ class Fit:
 
     def arguments(self, kind: type[Any]) -> Any:
         """What a trainer reads."""
+        forget_precision()
         found = kind(
             output_dir=str(self.folder / CHECKPOINTS),
             per_device_train_batch_size=self.per_device,

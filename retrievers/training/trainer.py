@@ -255,12 +255,16 @@ class Arguments(OnDevice, TrainingArguments):  # type: ignore[misc]
     """What the trainer reads."""
 
 
+def forget_precision() -> None:
+    """Let arguments decide: an earlier training of this process leaves its precision behind."""
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+
+
 def arguments_of(
     preset: Pretraining, steps: int, folder: Path, device: str, save_every: int
 ) -> TrainingArguments:
     """A preset in the words of the Hugging Face Trainer."""
-    # An earlier training of this process leaves its precision there, which would go before bf16.
-    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+    forget_precision()
     on_cpu = pick_device(device).type == "cpu"
     arguments = Arguments(
         output_dir=str(folder),

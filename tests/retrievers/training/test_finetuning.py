@@ -222,11 +222,12 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_p
     assert not (tmp_path / "out" / "card.toml").exists()
 
 
-def test_bfloat16_and_gradient_checkpointing_train_too(tmp_path):
-    table = 'precision = "bfloat16"\ngradient_checkpointing = true\n'
-    run(tmp_path, table)
-    run(tmp_path, name="plain")
-    assert not same_weights(tmp_path / "plain", tmp_path / "out")
+def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_path):
+    run(tmp_path, name="before")
+    run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
+    run(tmp_path, name="after")
+    assert not same_weights(tmp_path / "before", tmp_path / "out")
+    assert same_weights(tmp_path / "before", tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
 
 
