@@ -105,7 +105,8 @@ def test_das_measures_general_importance_first_and_accumulates(das):
         assert ((general >= 0) & (general < 1)).all()
         assert (states[1][kind] >= general).all()
         assert (states[2][kind] >= states[1][kind]).all()
-        assert (states[2][kind] > general).any()
+    # Not each kind: two heads a layer are standardised to the same two values in every domain.
+    assert any((states[2][kind] > general).any() for kind, general in states[0].items())
 
 
 def test_das_in_updates_is_another_training_from_the_same_importance(start, das, tmp_path):
