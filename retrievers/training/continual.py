@@ -26,7 +26,8 @@ from retrievers.training.measuring import Advance, Measurement
 from retrievers.training.mlm import MLM
 from retrievers.training.objective import Objective
 from retrievers.training.preset import Pretraining, Start, to_table
-from retrievers.training.pretrain import check_length, pretrain, world_size
+from retrievers.training.pretrain import check_length, pretrain
+from retrievers.training.processes import world_size
 from retrievers.training.record import Trained, sample_of
 from retrievers.training.start import open_start
 from retrievers.training.trainer import Progress

@@ -7,7 +7,6 @@ In ``out``: the checkpoint (see `saved`) with its loss curve and negatives; ``ro
 the rounds before the last; ``teacher`` the cross-encoder and its scores.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from retrievers.training.examples import TrainingSet
 from retrievers.training.finetune_preset import Finetuning
 from retrievers.training.negatives import Mine
 from retrievers.training.order import check_batch
-from retrievers.training.processes import is_first
+from retrievers.training.processes import is_first, world_size
 from retrievers.training.size import Size, read_size
 from retrievers.training.student import (
     finished_card,
@@ -116,7 +115,7 @@ def finetune(
         start=model.recipe.fingerprint,
         examples=examples.sha256,
         trained_on=card.trained_on,
-        processes=int(os.environ.get("WORLD_SIZE", "1")),
+        processes=world_size(),
         below=files_below(preset.adapter),
     )
     if preset.adapter is not None:

@@ -29,16 +29,16 @@ from retrievers.tower import pick_device
 from retrievers.training.curve import cut_curve
 from retrievers.training.finetuning import CURVE_FILE
 from retrievers.training.preset import Optimizer
-from retrievers.training.pretrain import OUT_OF_MEMORY, world_size
+from retrievers.training.pretrain import OUT_OF_MEMORY
+from retrievers.training.processes import world_size
 from retrievers.training.trainer import (
     MODEL,
     SCHEDULES,
     WEIGHTS,
     Meter,
-    OnDevice,
+    OwnArguments,
     Progress,
     Watch,
-    forget_precision,
     last_checkpoint,
 )
 
@@ -82,7 +82,6 @@ class Fit:
 
     def arguments(self, kind: type[Any]) -> Any:
         """What a trainer reads."""
-        forget_precision()
         found = kind(
             output_dir=str(self.folder / CHECKPOINTS),
             per_device_train_batch_size=self.per_device,
@@ -175,11 +174,11 @@ class RerankerTrainer(_Steady, CrossEncoderTrainer):  # type: ignore[misc]
     """Trains a CrossEncoder."""
 
 
-class RetrieverArguments(OnDevice, SentenceTransformerTrainingArguments):  # type: ignore[misc]
+class RetrieverArguments(OwnArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
     """What the trainer of a SentenceTransformer reads."""
 
 
-class RerankerArguments(OnDevice, CrossEncoderTrainingArguments):  # type: ignore[misc]
+class RerankerArguments(OwnArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
     """What the trainer of a CrossEncoder reads."""
 
 

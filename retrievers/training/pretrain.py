@@ -6,7 +6,6 @@ reads what it would have read; one that is finished is not repeated.
 
 import importlib
 import math
-import os
 import shutil
 import time
 import warnings
@@ -23,6 +22,7 @@ from retrievers.card import Card
 from retrievers.errors import RetrieverError
 from retrievers.training.curve import cut_curve
 from retrievers.training.preset import Pretraining, to_table
+from retrievers.training.processes import world_size
 from retrievers.training.record import Trained, Training, claim, sample_of, write_trained
 from retrievers.training.saved import load_heads, save_checkpoint, save_heads
 from retrievers.training.start import Started, open_start
@@ -214,11 +214,6 @@ def steps_of(preset: Pretraining, texts: int, texts_a_step: int) -> int:
 def places_a_step(preset: Pretraining) -> int:
     """Texts that all processes read together in a step."""
     return preset.batch_size * preset.accumulate * world_size()
-
-
-def world_size() -> int:
-    """Processes that ``accelerate launch`` started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def check_length(preset: Pretraining, started: Started) -> None:

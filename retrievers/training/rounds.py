@@ -26,8 +26,7 @@ from retrievers.training.inputs import Inputs
 from retrievers.training.losses import loss_of
 from retrievers.training.negatives import Mine, Mining, Source, merged, mine_source
 from retrievers.training.order import order_of
-from retrievers.training.pretrain import world_size
-from retrievers.training.processes import is_first, wait_for
+from retrievers.training.processes import is_first, wait_for, world_size
 from retrievers.training.saved import save_checkpoint
 from retrievers.training.size import write_size
 from retrievers.training.student import network_of, student, tokenizer_of, training_recipe

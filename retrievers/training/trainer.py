@@ -19,6 +19,7 @@ from retrievers.tower import pick_device
 from retrievers.training.curve import LossPoint, append_point
 from retrievers.training.objective import Collator
 from retrievers.training.preset import Pretraining
+from retrievers.training.processes import disconnect_at_exit
 from retrievers.training.stream import Stream
 
 WEIGHTS = "model.safetensors"
@@ -238,33 +239,34 @@ def last_checkpoint(folder: Path) -> Path | None:
     return whole[max(whole)] if whole else None
 
 
-class OnDevice:
-    """Arguments of a trainer whose checkpoints can be gone on from by several processes on a CPU.
+class OwnArguments:
+    """Arguments of a trainer that is not the first of its process, nor alone on its machine."""
 
-    There each has a device of its own number, such as ``cpu:1``, which no tensor is loaded onto.
-    """
+    def __post_init__(self) -> None:
+        # An earlier training of this process leaves its precision behind; arguments decide.
+        os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+        disconnect_at_exit()
+        super().__post_init__()  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where this process trains."""
+        """Where this process trains.
+
+        Of several on a CPU each has a device of its own number, such as ``cpu:1``, which no
+        tensor of a checkpoint is loaded onto.
+        """
         found: torch.device = super().device  # type: ignore[misc]
         return torch.device("cpu") if found.type == "cpu" else found
 
 
-class Arguments(OnDevice, TrainingArguments):  # type: ignore[misc]
+class Arguments(OwnArguments, TrainingArguments):  # type: ignore[misc]
     """What the trainer reads."""
-
-
-def forget_precision() -> None:
-    """Let arguments decide: an earlier training of this process leaves its precision behind."""
-    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
 
 
 def arguments_of(
     preset: Pretraining, steps: int, folder: Path, device: str, save_every: int
 ) -> TrainingArguments:
     """A preset in the words of the Hugging Face Trainer."""
-    forget_precision()
     on_cpu = pick_device(device).type == "cpu"
     arguments = Arguments(
         output_dir=str(folder),
