@@ -14,6 +14,7 @@ import msgspec
 
 from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Facts, Suite, parse, suggestion
+from datasets_cfg.roots import roots
 
 SUITES = "suites.toml"
 
@@ -60,37 +61,62 @@ def suite_for(name: str) -> Suite:
     return _suites()[name]
 
 
-def expand(names: Iterable[str]) -> list[str]:
+def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
+    """Folder of a user's own collection: a path, or one below ``data_dir`` or BENCH_DATA.
+
+    A declared name is none (``./beir`` is always the folder), nor, below those two, the last part
+    of one: ``scifact`` would not be scored by the rules of ``beir/scifact``.
+
+    Raises:
+        DatasetError: ``data_dir`` or BENCH_DATA names no folder.
+    """
+    if name in _fact_files() or name in _suites():
+        return None
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if name in _last_parts(_fact_files()):
+        return None
+    below = (root / name for root in roots(data_dir))
+    return next((folder for folder in below if folder.is_dir()), None)
+
+
+def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     """Names of collections in what a user typed: collections, suites and folders, in that order.
 
-    A suite stands for its members, recursively; what occurs twice is listed once. A declared name
-    goes before a folder of the same name (``./beir`` is always the folder).
+    A suite stands for its members, recursively; what occurs twice is listed once. Folders are
+    those of `own_folder`.
 
     Raises:
         DatasetError: a name is none of the three.
     """
-    found = (member for name in names for member in _members(name))
+    found = (member for name in names for member in _members(name, data_dir))
     return list(dict.fromkeys(found))
 
 
 def unknown(name: str, known: Iterable[str]) -> DatasetError:
     """Error for a name that is neither declared nor a folder, with the closest ones."""
     known = tuple(known)
-    last_parts = {candidate.rpartition("/")[2]: candidate for candidate in known}
-    if name in last_parts:
-        hint = f"did you mean {last_parts[name]}?"
+    whole = _last_parts(known)
+    if name in whole:
+        hint = f"did you mean {whole[name]}?"
     else:
         hint = suggestion(name, known) or "names: python -m bench list datasets (or suites)"
     return DatasetError(f"there is no collection, suite or folder {name!r}", hint=hint)
 
 
-def _members(name: str) -> Iterator[str]:
+def _last_parts(names: Iterable[str]) -> dict[str, str]:
+    """Whole names by their last part."""
+    return {name.rpartition("/")[2]: name for name in names}
+
+
+def _members(name: str, data_dir: Path | None) -> Iterator[str]:
     if name in _fact_files():
         yield name
     elif name in _suites():
         for member in _suites()[name].members:
-            yield from _members(member)
-    elif Path(name).is_dir():
+            yield from _members(member, data_dir)
+    elif own_folder(name, data_dir):
         yield name
     else:
         raise unknown(name, (*dataset_names(), *suite_names()))

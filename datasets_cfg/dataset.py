@@ -10,7 +10,7 @@ import msgspec
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.catalogue import facts_for, own_folder
 from datasets_cfg.corpus import MANIFEST_FILE, Corpus, SourceFile
 from datasets_cfg.digests import sha256_of
 from datasets_cfg.errors import DatasetError
@@ -97,13 +97,12 @@ def open_dataset(
 ) -> Dataset:
     """Open a collection of the catalogue, or a folder of the user's own.
 
-    A folder's layout is seen from its files. Facts that its ``dataset.toml`` does not declare
-    have the defaults of `Facts`. Where a name is both, it is the catalogue's: a path can be
-    written as ``./name``. With another ``split`` than the declared one, published counts of
-    queries and judgements no longer apply.
+    A folder (see `own_folder`) has the layout that its files show. Facts that its
+    ``dataset.toml`` does not declare have the defaults of `Facts`. With another ``split`` than the
+    declared one, published counts of queries and judgements no longer apply.
 
     Args:
-        name_or_folder: name as in ``dataset_names()``, or a path.
+        name_or_folder: name as in ``dataset_names()``, a path, or one below ``data_dir``.
         cache_dir: where downloads and built corpora are kept.
         data_dir: where to look for the files before downloading them.
         split: which judgements, instead of the declared ones.
@@ -112,8 +111,8 @@ def open_dataset(
     Raises:
         DatasetError: no such name or folder, or files that are missing or malformed.
     """
-    folder = Path(name_or_folder).expanduser()
-    if name_or_folder not in dataset_names() and folder.is_dir():
+    folder = own_folder(name_or_folder, data_dir)
+    if folder:
         facts = _facts_of_folder(folder)
     else:
         facts = facts_for(name_or_folder)

@@ -1,6 +1,5 @@
 """Where the files of a collection are: a given folder, BENCH_DATA, the cache, or the network."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -8,9 +7,9 @@ from datasets_cfg.download import download
 from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Archive, Facts
 from datasets_cfg.readers import reader_for
+from datasets_cfg.roots import roots
 from datasets_cfg.unpack import unpack
 
-ENVIRONMENT = "BENCH_DATA"
 _FILES_OF_LAYOUT = {
     "beir": "corpus.jsonl, queries.jsonl and qrels/{split}.tsv",
     "msmarco": "collection.tsv, queries and qrels (and para.title.txt for the title track)",
@@ -35,8 +34,8 @@ def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool
         DatasetError: not found and not to be had; the hint says how to obtain it and where to
             put it.
     """
-    roots = _roots(data_dir)
-    for root in roots:
+    given = roots(data_dir)
+    for root in given:
         for folder in _candidates(facts, root):
             if _holds_corpus(facts, folder):
                 return folder
@@ -45,7 +44,7 @@ def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool
     if not facts.public:
         if _holds_corpus(facts, folder):
             return folder
-        raise _licensed(facts, roots, cache_dir)
+        raise _licensed(facts, given, cache_dir)
     if missing and not fetch:
         raise _absent(facts, missing[0], f"is not in {folder}, and downloads are off", cache_dir)
     for archive in missing:
@@ -63,22 +62,6 @@ def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
     if archive.packed:
         return cache_dir / "archives" / archive.file_name
     return cached_folder(facts, cache_dir) / archive.file_name
-
-
-def _roots(data_dir: Path | None) -> list[Path]:
-    named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
-    roots = []
-    for source, value in named.items():
-        if value:
-            root = Path(value).expanduser()
-            if not root.is_dir():
-                raise DatasetError(
-                    f"{source} names {root}, which is no folder",
-                    hint="name the folder that holds the collections, such as DIR in "
-                    "DIR/beir/scifact/corpus.jsonl",
-                )
-            roots.append(root)
-    return roots
 
 
 def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
@@ -133,10 +116,10 @@ def _absent(
     )
 
 
-def _licensed(facts: Facts, roots: list[Path], cache_dir: Path) -> DatasetError:
-    looked = ", ".join(str(root) for root in [*roots, cached_folder(facts, cache_dir)])
+def _licensed(facts: Facts, given: list[Path], cache_dir: Path) -> DatasetError:
+    looked = ", ".join(str(root) for root in [*given, cached_folder(facts, cache_dir)])
     files = _FILES_OF_LAYOUT[facts.layout].format(split=facts.split)
-    where = (roots[0] if roots else Path("DIR")) / facts.name
+    where = (given[0] if given else Path("DIR")) / facts.name
     return DatasetError(
         f"{facts.name} needs a licence, so it cannot be downloaded; it is not in {looked}",
         hint=f"obtain it:\n{facts.instructions.strip()}\n"

@@ -39,7 +39,7 @@ class Finetune:
         base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = from_table({**merged(base, changes), **words}, "[finetune]")
-        expand(own["on"])
+        expand(own["on"], self.places.data_dir)
         if preset.adapter is not None:
             check_names(preset.adapter)
         split = {"split": own.get("split", "train")}

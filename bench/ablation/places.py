@@ -32,7 +32,7 @@ class Places:
         Raises:
             DatasetError: one of them is not there.
         """
-        return [_open(self, name, split) for name in expand(names)]
+        return [_open(self, name, split) for name in expand(names, self.data_dir)]
 
     def official(self, dataset: Dataset) -> bool:
         """Whether the counts are the published ones; if not, that must have been allowed.

@@ -37,7 +37,7 @@ class Pretrain:
         # A title and a source say nothing about what is trained.
         words = {"title": "pre-trained in an ablation", "source": ""}
         preset = from_table({**merged(base, changes), **words}, "[pretrain]")
-        expand(own["on"])
+        expand(own["on"], self.places.data_dir)
         _check_layers(layers, preset)
         return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
 

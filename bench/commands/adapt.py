@@ -26,7 +26,7 @@ def adapt(options: argparse.Namespace, cache_dir: Path) -> int:
     """``adapt``: train on each collection in turn, say what to type for the forgetting matrix."""
     preset, adaptation = preset_of(options), _adaptation(options)
     check_out(options.out)
-    names = expand(options.on)
+    names = expand(options.on, options.data_dir)
     datasets = [open_named(name, options, cache_dir) for name in names]
     with Bars() as bars:
         trained = adapt_on(

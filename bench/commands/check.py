@@ -118,7 +118,7 @@ def _others(options: argparse.Namespace) -> list[Other]:
 
 def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
     """What was typed for each collection of a user's own, by the name in its results."""
-    named = expand(options.on)
+    named = expand(options.on, options.data_dir)
     found: dict[str, str] = {}
     for typed in (one for one in named if one not in dataset_names()):
         name = open_named(typed, options, cache_dir).name

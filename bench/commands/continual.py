@@ -1,10 +1,8 @@
 """``continual``: ways to learn a sequence of collections, from a TOML file to a report."""
 
 import argparse
-import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from bench.budget import parse_size
@@ -19,7 +17,6 @@ from bench.sequence.learning import Work, described
 from bench.sequence.settings import Comparison, load_comparison
 from bench.store import VectorStore
 from bench.watching.collections import one_measure
-from datasets_cfg.locate import ENVIRONMENT
 from reports.figures import can_plot
 from reports.forgetting_plots import draw
 from reports.sequence_tables import csv_table, markdown, plan
@@ -74,7 +71,7 @@ def _work(
     comparison: Comparison, options: argparse.Namespace, cache_dir: Path, out: Path, bars: Bars
 ) -> Work:
     options.split = None
-    typed = located([*comparison.domains, *comparison.also], options.data_dir)
+    typed = [*comparison.domains, *comparison.also]
     opened = list(open_collections(typed, options, cache_dir).values())
     measure = one_measure(opened, comparison.evaluate.measure or None)
     memory = None if options.max_memory is None else parse_size(options.max_memory)
@@ -96,20 +93,6 @@ def _work(
         report=bars,
         say=_say,
     )
-
-
-def located(names: Sequence[str], data_dir: Path | None) -> list[str]:
-    """Names as they can be opened: a folder below where collections lie by its path."""
-    roots = [Path(root) for root in (data_dir, os.environ.get(ENVIRONMENT)) if root]
-    return [_located(name, roots) for name in names]
-
-
-def _located(name: str, roots: Sequence[Path]) -> str:
-    from datasets_cfg.catalogue import dataset_names, suite_names
-
-    if name in (*dataset_names(), *suite_names()) or Path(name).is_dir():
-        return name
-    return next((str(root / name) for root in roots if (root / name).is_dir()), name)
 
 
 def trained_as(comparison: Comparison) -> str:

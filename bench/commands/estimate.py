@@ -28,7 +28,7 @@ def estimate(options: argparse.Namespace, cache_dir: Path) -> int:
     """One line for every model and collection, and their sum."""
     memory = default_budget() if options.max_memory is None else parse_size(options.max_memory)
     limits = Limits(options.depth, memory)
-    names = expand(options.names)
+    names = expand(options.names, options.data_dir)
     contenders = [open_contender(name, options) for name in options.model]
     options.offline = True  # an estimate downloads no collection
     datasets = {name: _at_hand(name, options, cache_dir) for name in names}

@@ -15,7 +15,7 @@ def fetch(options: argparse.Namespace, cache_dir: Path) -> int:
             "nothing to fetch was named", "python -m bench fetch beir --model retromae"
         )
     rows = []
-    for name in expand(options.names):
+    for name in expand(options.names, options.data_dir):
         dataset = open_named(name, options, cache_dir)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})

@@ -1,7 +1,6 @@
 """``finetune``: from a preset, a checkpoint and collections to a folder that ``run`` takes."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from datasets_cfg.errors import DatasetError
 from retrievers.model import resolve_model
 from retrievers.training.finetune_preset import Finetuning, changed, load_preset
 from retrievers.training.finetuning import CURVE_FILE, Finetuned
+from retrievers.training.processes import is_first
 
 # Option: the preset's field that it replaces.
 CHANGES = {
@@ -40,7 +40,7 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
     preset = _preset(options)
     check_out(options.out)
     model = resolve_model(options.model, like=options.like)
-    names = expand(options.on)
+    names = expand(options.on, options.data_dir)
     training = [open_named(name, options, cache_dir) for name in names]
     evaluated = _evaluated(names, options, cache_dir)
     with _Bars() as bars:
@@ -55,8 +55,9 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
             save_every=options.save_every,
             report=bars.show,
         )
-    if os.environ.get("RANK", "0") == "0":  # of the processes of `accelerate launch`, the first
-        _report(trained, options, [name for name in options.on if {*expand([name])} & {*evaluated}])
+    if is_first():
+        every = {name: expand([name], options.data_dir) for name in options.on}
+        _report(trained, options, [name for name in every if {*every[name]} & {*evaluated}])
     return ExitCode.OK
 
 
@@ -68,7 +69,7 @@ def _evaluated(
     names: list[str], options: argparse.Namespace, cache_dir: Path
 ) -> dict[str, Dataset]:
     """The splits that are held out: what was named, and what else the collections have."""
-    held_out = expand(options.held_out)
+    held_out = expand(options.held_out, options.data_dir)
     found = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:

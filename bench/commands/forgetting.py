@@ -98,7 +98,9 @@ def _names(typed: Sequence[str], stored: Collection[str]) -> list[str]:
 def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced, str]:
     """Every checkpoint on every collection; stored results are used again."""
     count = len(options.checkpoints)
-    _check_collections(count, expand(options.on), expand(options.also))
+    trained = expand(options.on, options.data_dir)
+    also = expand(options.also, options.data_dir)
+    _check_collections(count, trained, also)
     opened = open_collections([*options.on, *options.also], options, cache_dir)
     measure = one_measure(list(opened.values()), options.measure)
     names = [*([options.base] if options.base else []), *options.checkpoints]
@@ -111,9 +113,9 @@ def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced,
         for contender in opening
     ]
     base = entrants.pop(0) if options.base else None
-    trained = [opened[name].dataset.name for name in expand(options.on)]
-    also = [opened[name].dataset.name for name in expand(options.also)]
-    return Sequenced(entrants, trained, also, base), measure
+    named = {name: one.dataset.name for name, one in opened.items()}
+    learnt, others = [named[name] for name in trained], [named[name] for name in also]
+    return Sequenced(entrants, learnt, others, base), measure
 
 
 def labels(typed: Sequence[str]) -> dict[str, str]:

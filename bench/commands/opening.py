@@ -23,7 +23,7 @@ def open_collections(
         BenchError: two folders have one name, by which results are known.
     """
     opened: dict[str, Opened] = {}
-    for name in expand(typed):
+    for name in expand(typed, options.data_dir):
         dataset = open_named(name, options, cache_dir)
         if any(dataset.name == one.dataset.name for one in opened.values()):
             raise BenchError(f"two of the collections are called {dataset.name}", "rename a folder")

@@ -1,7 +1,6 @@
 """``pretrain``: from a preset and collections to a folder that ``run --model`` takes."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from bench.training import pretrain_on
 from datasets_cfg.catalogue import expand
 from retrievers.training.preset import Pretraining, changed, load_preset
 from retrievers.training.pretrain import CURVE_FILE
+from retrievers.training.processes import is_first
 from retrievers.training.record import Trained
 from retrievers.training.trainer import Progress
 
@@ -38,7 +38,8 @@ def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
     """``pretrain``: train, draw the losses, say what to type next."""
     preset = preset_of(options)
     check_out(options.out)
-    datasets = [open_named(name, options, cache_dir) for name in expand(options.on)]
+    names = expand(options.on, options.data_dir)
+    datasets = [open_named(name, options, cache_dir) for name in names]
     with Bar(options.out.name) as bar:
         trained = pretrain_on(
             preset,
@@ -48,7 +49,7 @@ def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
             save_every=options.save_every,
             progress=bar.show,
         )
-    if os.environ.get("RANK", "0") == "0":  # of the processes of `accelerate launch`, the first
+    if is_first():
         _report(trained, options)
     return ExitCode.OK
 

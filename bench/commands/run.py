@@ -40,7 +40,7 @@ PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 def run(options: argparse.Namespace, cache_dir: Path) -> int:
     """``run``: evaluate every model on every collection; a table each, then the suites' means."""
     choices = _choices(options)
-    names = expand(options.names)
+    names = expand(options.names, options.data_dir)
     check_out(options.out)
     bases = Bases()
     contenders = [open_contender(name, options, bases) for name in options.model]

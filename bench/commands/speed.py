@@ -42,7 +42,8 @@ def speed(options: argparse.Namespace, cache_dir: Path) -> int:
     earlier = [read_report(path) for path in options.history]
     if options.plots:
         _check_matplotlib()
-    races = [open_named(name, options, cache_dir) for name in expand(options.names)]
+    names = expand(options.names, options.data_dir)
+    races = [open_named(name, options, cache_dir) for name in names]
     with ExitStack() as stack:
         subject = _subject(options, cache_dir, plan, stack)
         report = measure(subject, plan, races, _say)

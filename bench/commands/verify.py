@@ -14,7 +14,7 @@ from reports.tables import findings_table
 def verify(options: argparse.Namespace, cache_dir: Path) -> int:
     """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
     found: dict[str, list[Finding]] = {}
-    for name in expand(options.names):
+    for name in expand(options.names, options.data_dir):
         found[name] = verify_dataset(open_named(name, options, cache_dir))
         if not options.json:
             print(findings_table(name, found[name]), end="\n\n", flush=True)

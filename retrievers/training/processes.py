@@ -19,7 +19,7 @@ def world_size() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that searches and writes."""
+    """Whether this process is the one that searches, writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from collections_for_tests import Bench
 
-from bench.commands.continual import located
 from bench.decisions.panels import Entrant, Entry
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results
@@ -162,17 +161,6 @@ def test_what_is_not_there_is_named_with_what_is():
     wrong = FILES.parse(f"{HEAD}[train]\nstep = 1\n[methods.plain]".encode(), "file")
     with pytest.raises(RetrieverError, match="unknown field `step`"):
         wrong.pretraining()
-
-
-def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch):
-    monkeypatch.delenv("BENCH_DATA", raising=False)
-    (tmp_path / "classic" / "cisi").mkdir(parents=True)
-    names = ["beir/nfcorpus", "classic/cisi", "no/where"]
-    found = ["beir/nfcorpus", str(tmp_path / "classic" / "cisi"), "no/where"]
-    assert located(names, tmp_path) == found
-    assert located(names, None) == names
-    monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-    assert located(names, None) == found
 
 
 @pytest.fixture(scope="module")

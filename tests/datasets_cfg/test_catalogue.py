@@ -7,6 +7,7 @@ from datasets_cfg.catalogue import (
     dataset_names,
     expand,
     facts_for,
+    own_folder,
     suite_for,
     suite_names,
 )
@@ -37,6 +38,25 @@ def test_a_declared_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert expand(["msmarco"]) == ["msmarco/dev", "msmarco/dl19", "msmarco/dl20"]
     assert expand(["./msmarco"]) == ["./msmarco"]
+
+
+@pytest.mark.parametrize("source", ["data_dir", "BENCH_DATA"])
+def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, source):
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    for name in ("classic/cisi", "beir", "scifact"):
+        (tmp_path / name).mkdir(parents=True)
+    data_dir = tmp_path if source == "data_dir" else None
+    if data_dir is None:
+        monkeypatch.setenv("BENCH_DATA", str(tmp_path))
+    assert own_folder("classic/cisi", data_dir) == tmp_path / "classic" / "cisi"
+    assert own_folder(str(tmp_path / "scifact"), data_dir) == tmp_path / "scifact"
+    assert own_folder("beir", data_dir) is None
+    assert own_folder("scifact", data_dir) is None
+    assert own_folder("no/where", data_dir) is None
+    assert expand(["classic/cisi"], data_dir) == ["classic/cisi"]
+    with pytest.raises(DatasetError, match="scifact") as caught:
+        expand(["scifact"], data_dir)
+    assert "beir/scifact" in caught.value.hint
 
 
 @pytest.mark.parametrize(
