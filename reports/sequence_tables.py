@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
 from bench.decisions.statistics import Paired
 from bench.sequence.comparing import Compared
@@ -49,6 +50,8 @@ def csv_table(found: Compared) -> str:
     for row in found.rows:
         writer.writerows(_level_line(row.method, name, one) for name, one in row.after.items())
         writer.writerow(_level_line(row.method, "mean", row.average))
+        losses = row.losses.items()
+        writer.writerows((row.method, "mlm loss", name, one, *[None] * 4) for name, one in losses)
         kinds = {"gained": row.gained, "forgotten": row.forgotten, "against": row.against}
         for kind, one in kinds.items():
             if one is not None:
@@ -95,11 +98,12 @@ def _gained(found: Compared) -> str:
             _difference(row.forgotten) if row.forgotten else "kept apart",
             _difference(row.against) if row.against else "",
             "" if row.p_holm is None else f"{row.p_holm:.4f}",
+            f"{fmean(row.losses.values()):.3f}",
             f"{row.seconds:,.0f}",
         ]
         for row in found.rows
     ]
-    return table([*headers, "p (Holm)", "training, s"], rows, "lr")
+    return table([*headers, "p (Holm)", "MLM loss", "training, s"], rows, "lr")
 
 
 def _said(found: Compared) -> Iterator[str]:
@@ -117,6 +121,10 @@ def _said(found: Compared) -> Iterator[str]:
     yield (
         "forgotten: after the sequence minus just after the domain's own training, over all "
         "domains but the last; below 0 is forgetting (backward transfer)."
+    )
+    yield (
+        "MLM loss: over the last tenth of each domain's steps, mean over the domains. A method "
+        "that keeps what was known by learning little of what is new shows it here."
     )
     told = ", ".join(f"{count:,} of {name}" for name, count in found.queries.items())
     count, seed = found.resampling.resamples, found.resampling.seed

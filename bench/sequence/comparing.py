@@ -28,6 +28,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             None where each has an adapter of its own.
         against: average minus that of the first method; None for the first.
         p_holm: of ``against``, corrected for all methods.
+        losses: of masked language modelling on each domain, at the end of its own training.
         seconds: of the optimizer's steps.
         forgetting: the whole matrix of its checkpoints.
     """
@@ -40,6 +41,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     forgotten: Paired | None
     against: Paired | None
     p_holm: float | None
+    losses: dict[str, float]
     seconds: float
     forgetting: Forgetting
 
@@ -79,12 +81,14 @@ class Learnt:
 
     Attributes:
         checkpoints: one for each domain, in order, with their results.
+        losses: see `Row`, one for each domain.
         apart: whether each domain keeps its own.
     """
 
     method: str
     settings: str
     checkpoints: Sequence[Entrant]
+    losses: Sequence[float]
     apart: bool
     seconds: float
 
@@ -126,6 +130,7 @@ def rows_of(base: Entrant, learnt: Sequence[Learnt], domains: Domains) -> tuple[
             forgotten=None if one.apart else _forgotten(one, panels),
             against=other,
             p_holm=None if other is None else next(adjusted),
+            losses=dict(zip(domains.names, one.losses, strict=True)),
             seconds=one.seconds,
             forgetting=matrix,
         )

@@ -6,6 +6,7 @@ Trainings and results that are there are used again, so that a comparison that w
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from bench.continual import adapt_on
 from bench.decisions.panels import Entrant, Entry
@@ -21,6 +22,8 @@ from bench.watching.evaluating import renamed, stored_or_new
 from retrievers.card import card_names
 from retrievers.model import Model, open_encoder, resolve_model
 from retrievers.training.continual import Adaptation, Domain, Report, check
+from retrievers.training.curve import LossPoint, read_curve
+from retrievers.training.pretrain import CURVE_FILE
 
 RESULTS, MODELS = "results", "models"
 
@@ -71,7 +74,9 @@ class Work:
 
     def learn(self, method: str) -> Learnt:
         """One sequence: train on a domain, evaluate, go on with the next."""
-        adaptation, checkpoints, seconds = self.comparison.methods[method], [], 0.0
+        adaptation, seconds = self.comparison.methods[method], 0.0
+        checkpoints: list[Entrant] = []
+        losses: list[float] = []
         for count in range(1, len(self.domains) + 1):
             trained = adapt_on(
                 self.comparison.pretraining(),
@@ -84,10 +89,11 @@ class Work:
             )[-1]
             seconds += trained.seconds
             folder = Path(trained.folder)
+            losses.append(last_loss(read_curve(folder / CURVE_FILE)))
             model = self._resolved(trained.folder, self.comparison.like(method))
             checkpoints.append(self._evaluated(renamed(model, folder.name), folder.name))
         apart = adaptation.method == "adapter"
-        return Learnt(method, described(adaptation), checkpoints, apart, seconds)
+        return Learnt(method, described(adaptation), checkpoints, losses, apart, seconds)
 
     def _start(self) -> Model:
         start = self.comparison.pretraining().start.model
@@ -119,6 +125,12 @@ class Work:
             entries[name] = Entry.of(stored)
             self.say(f"{label} on {name}: {stored.result.measures[self.measure]:.4f}")
         return Entrant(label, entries)
+
+
+def last_loss(curve: Sequence[LossPoint]) -> float:
+    """Loss of masked language modelling without what a method adds, over the last tenth."""
+    last = curve[-max(1, len(curve) // 10) :]
+    return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)
 
 
 def described(adaptation: Adaptation) -> str:

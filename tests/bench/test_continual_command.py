@@ -12,8 +12,10 @@ from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results
 from bench.errors import BenchError, ExitCode
 from bench.sequence.comparing import Domains, Learnt, before, rows_of
+from bench.sequence.learning import last_loss
 from bench.sequence.settings import FILES, load_comparison
 from retrievers.errors import RetrieverError
+from retrievers.training.curve import LossPoint
 from tests.bench.leaderboard_for_tests import store
 from tests.bench.test_watch_command import write_words
 from tests.retrievers.tiny_checkpoints import write_bert, write_card
@@ -73,7 +75,14 @@ def compared(scores):
 
     base = entrant("base")
     learnt = [
-        Learnt(method, "", [entrant(f"{method}-1"), entrant(f"{method}-2")], method == "apart", 1.0)
+        Learnt(
+            method,
+            "",
+            [entrant(f"{method}-1"), entrant(f"{method}-2")],
+            losses=[2.5, 2.25],
+            apart=method == "apart",
+            seconds=1.0,
+        )
         for method in METHODS
     ]
     domains = Domains(COLLECTIONS, (), "nDCG@10", FAST)
@@ -211,6 +220,13 @@ def test_one_command_trains_evaluates_and_reports(place, done):
     lines = (out / "report.csv").read_text().splitlines()
     assert lines[0] == "method,kind,collection,value,low,high,p,p_holm"
     assert sum(line.startswith("ewc,after,") for line in lines) == 3
+
+
+def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
+    losses = [{"loss": 9.0}] * 18 + [{"loss": 3.0, "mlm": 2.0, "penalty": 1.0}, {"loss": 1.0}]
+    curve = [LossPoint(step, one, 0.1, 1.0, 8) for step, one in enumerate(losses, start=1)]
+    assert last_loss(curve) == 1.5
+    assert last_loss(curve[:3]) == 9.0
 
 
 def test_the_same_command_again_trains_and_evaluates_nothing(place, done):

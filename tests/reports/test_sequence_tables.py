@@ -49,6 +49,7 @@ def row(method: str, value: float, p_holm: float | None, forgotten: float | None
         forgotten=None if forgotten is None else paired(forgotten),
         against=None if p_holm is None else paired(-0.04, p_holm),
         p_holm=p_holm,
+        losses={"bio": value + 2, "a|b": value + 3},
         seconds=12.6,
         forgetting=forgetting,
     )
@@ -109,6 +110,20 @@ def test_the_csv_has_all_figures_unrounded(found):
     assert [one["method"] for one in rows if one["kind"] == "forgotten"] == ["plain", "ewc"]
     mean = [one for one in rows if one["collection"] == "mean" and one["kind"] == "after"]
     assert [float(one["value"]) for one in mean] == [0.255, 0.3, 0.2, 0.31]
+
+
+def test_what_was_learnt_of_each_domain_stands_beside_what_was_kept(found):
+    _, _, gained = markdown(found).partition("## What was gained and forgotten")
+    lines = [line.split("|") for line in gained.splitlines() if line.startswith("|")][:5]
+    assert [line[-3].strip() for line in (lines[0], *lines[2:])] == [
+        "MLM loss",
+        "2.800",
+        "2.700",
+        "2.810",
+    ]
+    rows = csv.DictReader(io.StringIO(csv_table(found)))
+    losses = [(one["collection"], one["value"]) for one in rows if one["kind"] == "mlm loss"]
+    assert losses[:2] == [("bio", "2.3"), ("a|b", "3.3")]
 
 
 def test_a_plan_says_how_much_is_to_do():
