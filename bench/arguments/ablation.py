@@ -1,14 +1,13 @@
 """Options of ``ablate``."""
 
-from pathlib import Path
 from typing import Any
 
 from bench.arguments.shared import (
     add_command,
     device_option,
-    mismatch_option,
     not_negative,
     place_options,
+    plan_options,
     resampling_options,
 )
 
@@ -31,27 +30,15 @@ def add_ablate(commands: Any) -> None:
         "change one field a row, train and evaluate with several seeds, and say what it did",
         EXAMPLES,
     )
-    ablate.add_argument("file", metavar="FILE", help="a .toml file, or the name of a shipped one")
-    ablate.add_argument("--variant", default="", metavar="NAME", help="of the file, such as small")
+    plan_options(ablate, "ablations", "cells")
     ablate.add_argument(
         "--seeds", nargs="+", type=not_negative, metavar="N", help="instead of the file's"
-    )
-    ablate.add_argument(
-        "--out",
-        type=Path,
-        default=Path("ablations"),
-        metavar="DIR",
-        help="where cells and reports are kept (default: ablations)",
-    )
-    ablate.add_argument(
-        "--dry-run", action="store_true", help="check everything, show the plan, train nothing"
     )
     ablate.add_argument(
         "--no-rehearsal",
         action="store_true",
         help="do not first take two steps of every row's trainings",
     )
-    mismatch_option(ablate)
     device_option(ablate)
     resampling_options(ablate.add_argument_group("intervals of one seed"))
     place_options(ablate)

@@ -8,8 +8,8 @@ from bench.arguments.pretraining import preset_options
 from bench.arguments.shared import (
     add_command,
     memory_option,
-    mismatch_option,
     place_options,
+    plan_options,
     positive,
     resampling_options,
     work_options,
@@ -63,21 +63,7 @@ def add_continual(commands: Any) -> None:
         "compare ways to learn one collection after the other: what each gains and forgets",
         CONTINUAL_EXAMPLES,
     )
-    continual.add_argument(
-        "file", metavar="FILE", help="a .toml file, or the name of a shipped one"
-    )
-    continual.add_argument("--variant", default="", metavar="NAME", help="of the file")
-    continual.add_argument(
-        "--out",
-        type=Path,
-        default=Path("sequences"),
-        metavar="DIR",
-        help="where models, results and reports are kept (default: sequences)",
-    )
-    continual.add_argument(
-        "--dry-run", action="store_true", help="check everything, show the plan, train nothing"
-    )
-    mismatch_option(continual)
+    plan_options(continual, "sequences", "models, results")
     memory_option(continual)
     resampling_options(continual.add_argument_group("intervals"))
     work_options(continual)

@@ -121,6 +121,23 @@ def mismatch_option(command: Options) -> None:
     )
 
 
+def plan_options(command: Options, out: str, kept: str) -> None:
+    """A TOML file with a plan of long work, and where what comes of it is kept."""
+    command.add_argument("file", metavar="FILE", help="a .toml file, or the name of a shipped one")
+    command.add_argument("--variant", default="", metavar="NAME", help="of the file, such as small")
+    command.add_argument(
+        "--out",
+        type=Path,
+        default=Path(out),
+        metavar="DIR",
+        help=f"where {kept} and reports are kept (default: {out})",
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="check everything, show the plan, train nothing"
+    )
+    mismatch_option(command)
+
+
 def results_option(command: Options) -> None:
     """Stored results."""
     command.add_argument(

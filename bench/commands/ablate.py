@@ -1,8 +1,6 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
 import argparse
-import shlex
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +21,8 @@ from bench.ablation.records import Report
 from bench.ablation.rehearsal import rehearse
 from bench.ablation.stages import Cost, Stage
 from bench.ablation.times import Times
-from bench.commands.common import check_out, print_json, write_report
+from bench.commands.common import check_out, print_json
+from bench.commands.plans import report, say, typed
 from bench.decisions.statistics import Resampling
 from bench.errors import ExitCode
 from bench.pipeline import conditions_here
@@ -50,20 +49,18 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     leaks = check_leaks(plan, places)
     if options.dry_run:
         return _show(plan, options, leaks)
-    _say(_overview(plan, options.out))
+    say(_overview(plan, options.out))
     if not options.no_rehearsal:
-        rehearse(plan, stages, options.out, _apart, _say)
-    outcome = execute(plan, stages, options.out, _apart, _say, conditions.commit)
-    made = Made(_command(options), leaks, conditions, Resampling(options.resamples, options.seed))
-    report = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
+        rehearse(plan, stages, options.out, _apart, say)
+    outcome = execute(plan, stages, options.out, _apart, say, conditions.commit)
+    made = Made(
+        typed("ablate", options), leaks, conditions, Resampling(options.resamples, options.seed)
+    )
+    found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     folder = options.out / ablation.name
-    text = write(report, folder)
-    if options.json:
-        print_json(report)
-    else:
-        print(text, end="")
-    _say(f"kept in {folder}")
-    return ExitCode.MISSING if report.gaps else ExitCode.OK
+    text = markdown(found, _pictures(found, folder))
+    report(folder, found, text, csv_table(found), options.json)
+    return ExitCode.MISSING if found.gaps else ExitCode.OK
 
 
 def _stages(ablation: Ablation, places: Places) -> dict[str, Stage]:
@@ -133,28 +130,11 @@ def _overview(plan: Plan, out: Path) -> str:
     return f"{cells}; {times.left(left)}" + ("" if known else "; the time is known after one cell")
 
 
-def write(report: Report, folder: Path) -> str:
-    """``report.md``, ``.csv``, ``.json`` and the pictures; returns the Markdown."""
-    pictures: list[tuple[str, str]] = []
-    if can_plot():
-        from reports.ablation_plots import draw
+def _pictures(found: Report, folder: Path) -> list[tuple[str, str]]:
+    """Draw every axis, where that can be done."""
+    if not can_plot():
+        say("no pictures: pip install 'retrieval-bench[plots]'")
+        return []
+    from reports.ablation_plots import draw
 
-        pictures = draw(report, folder)
-    else:
-        _say("no pictures: pip install 'retrieval-bench[plots]'")
-    text = markdown(report, pictures)
-    write_report(folder, text, csv_table(report), report)
-    return text
-
-
-def _command(options: argparse.Namespace) -> str:
-    words = ["python -m bench ablate", shlex.quote(options.file)]
-    if options.variant:
-        words += ["--variant", options.variant]
-    if options.seeds:
-        words += ["--seeds", *map(str, options.seeds)]
-    return " ".join(words)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    return draw(found, folder)

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from bench.atomic import replacing
 from bench.errors import BenchError
 from bench.places import Place
 from bench.remote import RemotePath
@@ -102,15 +101,3 @@ def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
 def print_json(document: Any) -> None:
     """One document on stdout."""
     print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
-
-
-def write_report(folder: Path, text: str, table: str, record: msgspec.Struct) -> None:
-    """``report.md``, ``.csv`` and ``.json``, each whole or not at all."""
-    encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    for name, content in (
-        ("report.md", text.encode()),
-        ("report.csv", table.encode()),
-        ("report.json", encoded),
-    ):
-        with replacing(folder / name) as file:
-            file.write(content)

@@ -1,14 +1,13 @@
 """``continual``: ways to learn a sequence of collections, from a TOML file to a report."""
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 
 from bench.budget import parse_size
 from bench.commands.adapt import Bars
-from bench.commands.common import check_out, print_json, write_report
+from bench.commands.common import check_out, print_json
 from bench.commands.opening import open_collections
+from bench.commands.plans import report, say, typed
 from bench.decisions.statistics import Resampling
 from bench.errors import ExitCode
 from bench.pipeline import Options, conditions_here
@@ -54,16 +53,12 @@ def continual(options: argparse.Namespace, cache_dir: Path) -> int:
         before_average=average,
         rows=rows,
         trained=trained_as(comparison),
-        command=_command(options),
+        command=typed("continual", options),
         conditions=conditions_here(options.device),
         resampling=resampling,
     )
-    text = write(found, out)
-    if options.json:
-        print_json(found)
-    else:
-        print(text, end="")
-    _say(f"kept in {out}")
+    text = markdown(found, _pictures(found, out))
+    report(out, found, text, csv_table(found), options.json)
     return ExitCode.OK
 
 
@@ -71,8 +66,8 @@ def _work(
     comparison: Comparison, options: argparse.Namespace, cache_dir: Path, out: Path, bars: Bars
 ) -> Work:
     options.split = None
-    typed = [*comparison.domains, *comparison.also]
-    opened = list(open_collections(typed, options, cache_dir).values())
+    named = [*comparison.domains, *comparison.also]
+    opened = list(open_collections(named, options, cache_dir).values())
     measure = one_measure(opened, comparison.evaluate.measure or None)
     memory = None if options.max_memory is None else parse_size(options.max_memory)
     return Work(
@@ -91,7 +86,7 @@ def _work(
         device=options.device,
         save_every=options.save_every,
         report=bars,
-        say=_say,
+        say=say,
     )
 
 
@@ -118,24 +113,11 @@ def _show(work: Work, options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def write(found: Compared, folder: Path) -> str:
-    """``report.md``, ``.csv``, ``.json`` and a heat map of each method; returns the Markdown."""
-    pictures = []
-    if can_plot():
-        for row in found.rows:
-            draw(row.forgetting, folder / f"{row.method}.svg")
-            pictures.append(row.method)
-    else:
-        _say("no pictures: pip install 'retrieval-bench[plots]'")
-    text = markdown(found, pictures)
-    write_report(folder, text, csv_table(found), found)
-    return text
-
-
-def _command(options: argparse.Namespace) -> str:
-    variant = ["--variant", options.variant] if options.variant else []
-    return shlex.join(["python", "-m", "bench", "continual", options.file, *variant])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _pictures(found: Compared, folder: Path) -> list[str]:
+    """Draw the heat map of each method, where that can be done."""
+    if not can_plot():
+        say("no pictures: pip install 'retrieval-bench[plots]'")
+        return []
+    for row in found.rows:
+        draw(row.forgetting, folder / f"{row.method}.svg")
+    return [row.method for row in found.rows]

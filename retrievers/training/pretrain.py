@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from retrievers.card import Card
 from retrievers.errors import RetrieverError
@@ -119,7 +120,9 @@ class _Job:
         if self.started.folder is not None:
             load_heads(module, encoder, self.started.folder, self.preset.objective)
         if self.preset.gradient_checkpointing:
-            encoder.gradient_checkpointing_enable({"use_reentrant": False})
+            for part in module.modules():
+                if isinstance(part, PreTrainedModel) and _is_trained(part):
+                    part.gradient_checkpointing_enable({"use_reentrant": False})
         return module
 
     def train(
@@ -191,6 +194,10 @@ def _training(
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
     )
+
+
+def _is_trained(part: nn.Module) -> bool:
+    return any(weight.requires_grad for weight in part.parameters())
 
 
 def check_packages() -> None:

@@ -19,7 +19,7 @@ from retrievers.errors import RetrieverError
 from retrievers.loading import load_tokenizer
 from retrievers.model import open_encoder, resolve_model
 from retrievers.training.curve import read_curve
-from retrievers.training.diffcse import DiffCSE
+from retrievers.training.diffcse import DiffCSE, DiffCSETraining
 from retrievers.training.objective import read_objective
 from retrievers.training.pretrain import pretrain
 from retrievers.training.saved import load_heads, save_heads
@@ -288,6 +288,31 @@ def test_a_killed_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None
     assert curves[0][0].losses.keys() == {"loss", "contrast", "detection"}
     encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
     assert encoder.encode_queries(["a river"]).shape == (1, 32)
+
+
+def test_gradient_checkpointing_reaches_the_discriminator_and_changes_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, seen = small.texts(), {}
+    start = small.write_start(tmp_path / "bert", texts)
+    tokenizer = load_tokenizer(find_checkpoint(str(start))[0])
+    generator = str(write_generator(tmp_path / "generator", tokenizer, dropout=0.3))
+    losses = DiffCSETraining.forward
+
+    def look(self: DiffCSETraining, **batch: Any) -> Any:
+        networks = {"encoder": self.encoder.encoder, "discriminator": self.discriminator.encoder}
+        seen.update({name: one.is_gradient_checkpointing for name, one in networks.items()})
+        return losses(self, **batch)
+
+    monkeypatch.setattr(DiffCSETraining, "forward", look)
+    curves = []
+    for name, on in (("plain", False), ("less-memory", True)):
+        objective = {"name": "diffcse", "generator": generator}
+        preset = small.preset(start, objective=objective, steps=3, gradient_checkpointing=on)
+        pretrain(preset, texts, tmp_path / name, device="cpu")
+        curves.append([one.losses["loss"] for one in read_curve(tmp_path / name / "losses.jsonl")])
+        assert seen == {"encoder": on, "discriminator": on}
+    assert curves[1] == pytest.approx(curves[0], abs=1e-5)
 
 
 def test_an_encoder_without_dropout_and_one_with_other_tokens_are_refused(
