@@ -34,13 +34,16 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
 def _opening(report: Report) -> str:
     cells = sum(len(row.cells) for row in report.rows)
     where = report.conditions
+    seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
-        f"{len(report.rows)} rows, {_seeds(report.seeds)}: {cells - report.gaps} of {cells} cells "
-        f"finished, {_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
+        f" {_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
         f"Made by `{report.command}`.",
     ]
-    if len(report.seeds) == 1:
+    if not report.trains:
+        lines.append("**Nothing is trained: every difference is between two uses of one model.**")
+    elif len(report.seeds) == 1:
         lines.append(
             "**One seed: every difference is between these checkpoints. Whether the recipes "
             "differ, it cannot say.**"
@@ -67,7 +70,8 @@ def score_table(report: Report, name: str) -> str:
                "95 % interval", "p (Holm)", "verdict", "detectable"]  # fmt: skip
     headers += [f"{key}, published" for key in others]
     cells = [
-        [row.name, row.change or _values(report, row.name), *_figures(row, row.at(name))]
+        [row.name, row.change or _values(report, row.name)]
+        + _figures(row, row.at(name), report.trains)
         + [_score(row.published.get(key)) for key in others]
         for row in report.rows
     ]
@@ -84,7 +88,7 @@ def _values(report: Report, name: str) -> str:
     )
 
 
-def _figures(row: RowFound, on: OnCollection | None) -> list[str]:
+def _figures(row: RowFound, on: OnCollection | None, trains: bool) -> list[str]:
     """Cells from the seeds to what could be detected; a gap says so."""
     if on is None or on.score is None:
         return ["0", "gap", *[""] * 7]
@@ -100,7 +104,7 @@ def _figures(row: RowFound, on: OnCollection | None) -> list[str]:
     elif on.checkpoints:
         one = on.checkpoints
         limits = "" if one.low is None else f"{one.low:+.4f} to {one.high:+.4f}"
-        verdict = f"these checkpoints: {on.verdict}"
+        verdict = f"these checkpoints: {on.verdict}" if trains else on.verdict
         rest = [f"{one.difference:+.4f}", limits, _p(on.p_holm), verdict, _score(one.detectable)]
     else:
         rest = [""] * 5
@@ -112,10 +116,10 @@ def _said(report: Report, name: str) -> Iterator[str]:
     compared = [(row, on) for row in report.rows if (on := row.at(name)) and on.verdict]
     for row, on in compared:
         if on.verdict != "cannot tell":
-            yield f"{row.name} is {on.verdict} than {row.against}{_scope(on)}."
+            yield f"{row.name} is {on.verdict} than {row.against}{_scope(report, on)}."
     open_rows = [(row, on) for row, on in compared if on.verdict == "cannot tell"]
     if open_rows:
-        names = ", ".join(f"{row.name}{_scope(on)}" for row, on in open_rows)
+        names = ", ".join(f"{row.name}{_scope(report, on)}" for row, on in open_rows)
         found = [value for _, on in open_rows if (value := _detectable(on)) is not None]
         reach = f"; found 80 times in 100 would be {_range(found)}" if found else ""
         yield f"Could not be separated from the row they are against: {names}{reach}."
@@ -132,8 +136,10 @@ def _range(values: Sequence[float]) -> str:
     return f"a true difference of {low}" + (f" to {high}" if high != low else "")
 
 
-def _scope(on: OnCollection) -> str:
-    return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)" if on.checkpoints else ""
+def _scope(report: Report, on: OnCollection) -> str:
+    if not report.trains or on.checkpoints is None:
+        return ""
+    return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)"
 
 
 def _detectable(on: OnCollection) -> float | None:
@@ -155,15 +161,17 @@ def cost_table(report: Report) -> str:
     """What a cell of each row took: means over its finished seeds, by stage."""
     stages = list(report.reference)
     sized = any(saved_bytes_of(row) for row in report.rows)
-    headers = ["row", "parameters trained", *(["trained %", "bytes saved"] if sized else [])]
-    headers += ["tokens trained on", *(f"{stage}, s" for stage in stages)]
+    headers = ["row", "parameters trained" if report.trains else "parameters"]
+    headers += ["trained %", "bytes saved"] if sized else []
+    headers += ["tokens trained on"] if report.trains else []
+    headers += [f"{stage}, s" for stage in stages]
     cells = []
     for row in report.rows:
         seconds = [_mean([c.seconds[s] for c in row.cells if s in c.seconds]) for s in stages]
         cells.append(
             [row.name, _count(parameters_of(row))]
             + ([_share(row), _count(saved_bytes_of(row))] if sized else [])
-            + [_count(tokens_of(row))]
+            + ([_count(tokens_of(row))] if report.trains else [])
             + ["" if one is None else f"{one:,.0f}" for one in seconds]
         )
     return table(headers, cells)
@@ -257,12 +265,20 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
     )
 
 
-def _method(report: Report) -> str:
-    lines = [
+def _intervals(report: Report) -> list[str]:
+    if not report.trains:
+        return ["intervals: 95 %, bootstrap over queries."]
+    return [
         f"Every row is trained with {_seeds(report.seeds)}; rows of one seed read the same data "
         "in the same order.",
         "mean ± and intervals: 95 % over other seeds and other queries, resampled on both levels; "
         "with one seed, a bootstrap over queries of the two checkpoints.",
+    ]
+
+
+def _method(report: Report) -> str:
+    lines = [
+        *_intervals(report),
         "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
         "true difference that would be found 80 times in 100.",
         *report.leaks,

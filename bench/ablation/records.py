@@ -145,6 +145,11 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return name == MEAN
 
     @property
+    def trains(self) -> bool:
+        """Whether a row is a recipe, and not one use of a finished model."""
+        return any(stage != "evaluate" for stage in self.reference)
+
+    @property
     def gaps(self) -> int:
         """Cells without a score."""
         return sum(not cell.scores for row in self.rows for cell in row.cells)

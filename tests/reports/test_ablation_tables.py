@@ -63,6 +63,16 @@ def test_one_seed_claims_only_these_checkpoints():
     assert "these checkpoints: better" in score_table(report(*rows, seeds=1), "mean")
 
 
+def test_where_nothing_is_trained_nothing_is_said_of_seeds_and_checkpoints():
+    rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
+    used = {"evaluate": {"on": ["beir/nfcorpus"]}}
+    text = markdown(msgspec.structs.replace(report(*rows, seeds=1), reference=used))
+    assert "Nothing is trained" in text
+    assert "- mask=0.15 is better than reference.\n" in text
+    assert "2 rows: 2 of 2 cells finished" in text
+    assert not any(word in text for word in ("checkpoint", "seed 0", "recipe", "trained on"))
+
+
 def test_a_partly_finished_row_says_how_many_seeds_it_has():
     partly = row("mask=0.9", 0.3, "cannot tell", failed=(1,))
     table = score_table(report(REFERENCE, partly), "mean")
