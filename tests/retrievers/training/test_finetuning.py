@@ -231,7 +231,7 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
 
 
-def test_bfloat16_trains_on_whatever_device_there_is(tmp_path):
+def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
     finetune(
         preset('precision = "bfloat16"\n', steps=1), model(tmp_path), examples(), tmp_path / "out"
     )

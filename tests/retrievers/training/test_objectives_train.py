@@ -79,6 +79,21 @@ def test_minilm_s_contrast_falls_on_real_texts(
     assert encoder.encode_queries(["a river"]).shape == (1, 384)
 
 
+@pytest.mark.parametrize("name", [*PREDICTING, *CONTRASTING, "retromae"])
+def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
+    tmp_path: Path, name: str
+) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    objective = PREDICTING.get(name, {}).get("objective") or CONTRASTING.get(name, {"name": name})
+    settings = {"objective": objective, "precision": "bfloat16", "gradient_checkpointing": True}
+    pretrain(small.preset(start, steps=3, **settings), TEXTS, tmp_path / "out", save_every=2)
+    assert np.isfinite(losses(tmp_path / "out")).all()
+    assert all(
+        one.dtype == torch.float32
+        for one in load_file(tmp_path / "out" / "model.safetensors").values()
+    )
+
+
 class KilledError(Exception):
     pass
 

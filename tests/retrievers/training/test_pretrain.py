@@ -227,7 +227,7 @@ def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path):
     assert all(one.dtype == torch.float32 for one in weights(tmp_path).values())
 
 
-def test_bfloat16_trains_on_whatever_device_there_is(start, tmp_path):
+def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
     pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, tmp_path)
     assert len(losses(tmp_path)) == 1
 
