@@ -37,7 +37,7 @@ def _opening(report: Report) -> str:
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
-        f" {_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"{_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
         f"Made by `{report.command}`.",
     ]

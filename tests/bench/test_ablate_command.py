@@ -232,7 +232,7 @@ def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
     done = ablate(bench)
     assert done.code == ExitCode.OK, done.stderr
     assert "max_document_tokens=4" in done.stdout
-    assert "One seed" in done.stdout
+    assert "Nothing is trained" in done.stdout
 
 
 def test_the_first_layers_of_a_model_are_those_of_the_model(tmp_path):

@@ -69,7 +69,7 @@ def test_where_nothing_is_trained_nothing_is_said_of_seeds_and_checkpoints():
     text = markdown(msgspec.structs.replace(report(*rows, seeds=1), reference=used))
     assert "Nothing is trained" in text
     assert "- mask=0.15 is better than reference.\n" in text
-    assert "2 rows: 2 of 2 cells finished" in text
+    assert "2 rows: 2 of 2 cells finished, 1:01:40 of work" in text
     assert not any(word in text for word in ("checkpoint", "seed 0", "recipe", "trained on"))
 
 
