@@ -17,7 +17,7 @@ from bench.ablation.plan import Task
 from bench.ablation.stages import MODEL, Cost
 from bench.decisions.stored import find_results
 from bench.errors import BenchError
-from bench.judging import measure_names
+from bench.judging import measure_names, protocol_of
 from bench.pipeline import Options, evaluate
 from bench.plan_files import suggest
 from bench.results import save
@@ -82,11 +82,15 @@ class Evaluate:
         return settings
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """Corpora, queries and judgements."""
-        return {
-            one.name: f"{one.corpus.sha256} {one.queries_sha256} {one.qrels_sha256}"
-            for one in self.places.open(settings["on"])
-        }
+        """Of each collection the protocol, with its hashes, and the measures."""
+        chosen = _read(settings)
+        found = {}
+        for one in self.places.open(chosen.on):
+            depth, official = chosen.depth or one.facts.depth, self.places.official(one)
+            protocol = protocol_of(one, depth, one.corpus.sha256, official)
+            measures = measure_names(one, chosen.measures)
+            found[one.name] = msgspec.json.encode([protocol, measures]).decode()
+        return found
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""

@@ -50,12 +50,13 @@ class Finetune:
         return {**settings, "seed": seed}
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """Corpora, queries and judgements, and the queries that are left out."""
+        """Corpora, queries, judgements and rules of mining, and the queries that are left out."""
         trained = self.places.open(settings["on"], settings["split"])
         left_out = self.places.open(self.held_out)
         return {
             **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
             **{f"{one.name} queries": one.queries_sha256 for one in trained},
+            **{f"{one.name} excludes self": str(one.facts.exclude_self) for one in trained},
             **{f"{one.name} held out": one.queries_sha256 for one in left_out},
             **files_below(_preset(settings).adapter),
         }

@@ -44,7 +44,7 @@ class Stage(Protocol):
         ...
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """Content hashes of all that it reads besides the model, by name."""
+        """What it reads besides the model, by name: content hashes, and rules that go with it."""
         ...
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from collections_for_tests import Bench, write_collection, write_qrels
 
+from bench.ablation.evaluation import Evaluate
+from bench.ablation.finetuning import Finetune
 from bench.ablation.grid import FILES, load_ablation
+from bench.ablation.places import Places, _open
+from bench.ablation.pretraining import Pretrain
 from bench.ablation.truncated import truncated
 from bench.errors import BenchError, ExitCode
 
@@ -140,6 +144,33 @@ def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path,
     done = ablate(bench, "--no-rehearsal", "--seeds", "3")
     assert done.code == ExitCode.OK, done.stderr
     assert read == [(3, 0), (3, 1), (3, 2), (3, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "changed"),
+    [
+        ('main_measure = "RR@10"', {"evaluate"}),
+        ('measures = ["R@5"]', {"evaluate"}),
+        ("depth = 10", {"evaluate"}),
+        ("exclude_self = true", {"finetune", "evaluate"}),
+        ('title = "Mine"', set()),
+    ],
+)
+def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, facts, changed):
+    before = keys()
+    (tmp_path / "mine" / "dataset.toml").write_text(facts)
+    after = keys()
+    assert {stage for stage in before if before[stage] != after[stage]} == changed
+
+
+def keys():
+    """Hashes of what the stages read, without the keys of the tasks before them."""
+    places = Places(Path("cache"), device="cpu")
+    _open.cache_clear()
+    made = {"pretrain": Pretrain(places), "finetune": Finetune(places, ("./mine",))}
+    made |= {"evaluate": Evaluate(places)}
+    tables = load_ablation("grid.toml").stages()
+    return {name: made[name].reads(made[name].settle(table)) for name, table in tables.items()}
 
 
 def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
