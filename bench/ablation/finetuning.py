@@ -10,7 +10,7 @@ import msgspec
 
 from bench.ablation.grid import Table
 from bench.ablation.places import Places
-from bench.ablation.pretraining import REHEARSED, tokens_read
+from bench.ablation.pretraining import REHEARSED, hashes_of, tokens_read
 from bench.ablation.settings import merged, split_off
 from bench.ablation.stages import MODEL, Cost
 from bench.finetuning import finetune_on
@@ -50,15 +50,18 @@ class Finetune:
         return {**settings, "seed": seed}
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """Corpora, queries, judgements and rules of mining, and the queries that are left out."""
+        """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
         trained = self.places.open(settings["on"], settings["split"])
         left_out = self.places.open(self.held_out)
+        preset = _preset(settings)
+        teacher = preset.teacher and (preset.teacher.model or preset.teacher.start)
         return {
             **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
             **{f"{one.name} queries": one.queries_sha256 for one in trained},
             **{f"{one.name} excludes self": str(one.facts.exclude_self) for one in trained},
             **{f"{one.name} held out": one.queries_sha256 for one in left_out},
-            **files_below(_preset(settings).adapter),
+            **files_below(preset.adapter),
+            **(hashes_of(teacher, "teacher ") if teacher else {}),
         }
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:

@@ -47,8 +47,14 @@ class Pretrain:
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
+        from retrievers.training.diffcse import RANDOM
+
         corpora = {one.name: one.corpus.sha256 for one in self.places.open(settings["on"])}
-        return {**corpora, **_hashes_of(settings["start"])}  # truncation is in the settings
+        start = settings["start"]
+        named = start["model"] or start["scratch"]["tokenizer"]
+        found = {**corpora, **hashes_of(named)}  # truncation is in the settings
+        generator = settings["objective"].get("generator", RANDOM)
+        return found if generator == RANDOM else {**found, **hashes_of(generator, "generator ")}
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
@@ -78,12 +84,16 @@ def _check_layers(layers: object, preset: Pretraining) -> None:
         raise BenchError("[pretrain] first_layers is of start.model, and a new model is trained")
 
 
-def _hashes_of(start: Mapping[str, Any]) -> dict[str, str]:
-    """Of the checkpoint, or of the tokenizer of a new model."""
+def hashes_of(model: str, role: str = "") -> dict[str, str]:
+    """sha256 of the files of a checkpoint, by their names after ``role``.
+
+    Raises:
+        RetrieverError: there is no such checkpoint, or its files are damaged.
+    """
     from retrievers.training.start import find_checkpoint
 
-    checkpoint, _ = find_checkpoint(start["model"] or start["scratch"]["tokenizer"])
-    return dict(checkpoint.hashes)
+    checkpoint, _ = find_checkpoint(model)
+    return {f"{role}{name}": one for name, one in checkpoint.hashes.items()}
 
 
 def tokens_read(folder: Path) -> int:

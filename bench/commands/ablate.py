@@ -31,7 +31,10 @@ from reports.ablation_tables import csv_table, markdown, plan_table
 from reports.figures import can_plot
 from retrievers.model import resolve_model
 
-DECISIVE = ("torch", "transformers", "sentence-transformers", "adapters", "peft")
+DECISIVE = (
+    *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
+    *("faiss-cpu", "faiss-gpu", "bm25s", "onnxruntime"),
+)
 
 
 def ablate(options: argparse.Namespace, cache_dir: Path) -> int:

@@ -1,6 +1,7 @@
 """``ablate`` as a user meets it: tiny models that are really trained, and what is refused."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from bench.ablation.grid import FILES, load_ablation
 from bench.ablation.places import Places, _open
 from bench.ablation.pretraining import Pretrain
 from bench.ablation.truncated import truncated
+from bench.commands.ablate import DECISIVE, _version
 from bench.errors import BenchError, ExitCode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrievers"))  # as when its tests are run too
@@ -161,6 +163,32 @@ def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, facts, cha
     (tmp_path / "mine" / "dataset.toml").write_text(facts)
     after = keys()
     assert {stage for stage in before if before[stage] != after[stage]} == changed
+
+
+@pytest.mark.parametrize("role", ["generator", "teacher"])
+def test_another_generator_or_teacher_is_another_cell_and_a_typo_fails_at_once(
+    bench, tmp_path, role
+):
+    stage = {"generator": "pretrain", "teacher": "finetune"}[role]
+    (tmp_path / "pre.toml").write_text(
+        PRETRAIN.replace('"mlm"', '"diffcse", generator = "./other"')
+    )
+    (tmp_path / "fine.toml").write_text(FINETUNE + '[teacher]\nstart = "./other"\nmargin = 0.1\n')
+    tiny.write_bert(tmp_path / "other")
+    before = keys()[stage]
+    assert {name for name in before if name.startswith(f"{role} ")}
+    tiny.write_bert(tmp_path / "other", seed=1)
+    after = keys()[stage]
+    assert {name.partition(" ")[0] for name in before if before[name] != after[name]} == {role}
+    shutil.rmtree(tmp_path / "other")
+    done = ablate(bench, "--dry-run")
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert "no folder './other'" in done.stderr
+
+
+def test_libraries_that_search_are_part_of_a_key():
+    assert {"bm25s"} | {f"faiss-{one}" for one in ("cpu", "gpu")} <= {*DECISIVE}
+    assert any(_version(one) for one in ("faiss-cpu", "faiss-gpu"))
 
 
 def keys():
