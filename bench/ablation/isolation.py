@@ -11,13 +11,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.ablation.execute import FULL
 from bench.errors import BenchError
 
 PRELOADED = ("torch", "transformers", "bench.pipeline")
 NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 NO_MEMORY_HINT = (
     "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
-    "and a smaller cache_chunk; --max-memory limits the search"
+    "and a smaller cache_chunk"
 )
 
 
@@ -40,6 +41,7 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
 
     Raises:
         BenchError: it had bad input, had no memory, or was killed.
+        OSError: the disk is full.
         WorkerError: it failed in another way.
     """
     context = multiprocessing.get_context("forkserver")
@@ -76,8 +78,12 @@ def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, 
 
 
 def _plain(error: Exception) -> Exception:
-    """An error that can be sent: bad input with its hint, no memory as such, others as text."""
+    """An error that can be sent: bad input with its hint, no memory and a full disk as such,
+    others as text.
+    """
     text = str(error).strip()
+    if isinstance(error, OSError) and error.errno in FULL:
+        return OSError(error.errno, error.strerror, error.filename)
     if isinstance(error, MemoryError) or any(one in text.lower() for one in NO_MEMORY):
         return BenchError(f"out of memory: {text.partition(chr(10))[0]}", NO_MEMORY_HINT)
     if hasattr(error, "hint"):

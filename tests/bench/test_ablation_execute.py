@@ -128,6 +128,10 @@ def bad_input():
     raise BenchError("no such preset", "use another")
 
 
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device", "vectors")
+
+
 def defect():
     raise ZeroDivisionError("division by zero")
 
@@ -140,9 +144,13 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     with pytest.raises(BenchError, match="out of memory") as caught:
         isolated(no_memory)
     assert "batch_size" in caught.value.hint
+    assert "--" not in caught.value.hint
     with pytest.raises(BenchError, match="no such preset") as caught:
         isolated(bad_input)
     assert caught.value.hint == "use another"
+    with pytest.raises(OSError, match="No space left") as stopped:
+        isolated(full)
+    assert (stopped.value.errno, stopped.value.filename) == (errno.ENOSPC, "vectors")
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
         isolated(defect)
     assert "in defect" in other.value.trace
