@@ -30,9 +30,18 @@ class Places:
         """Collections, suites as their members.
 
         Raises:
+            BenchError: two folders have one name, by which results are known.
             DatasetError: one of them is not there.
         """
-        return [_open(self, name, split) for name in expand(names, self.data_dir)]
+        opened = [_open(self, name, split) for name in expand(names, self.data_dir)]
+        seen: set[str] = set()
+        for dataset in opened:
+            if dataset.name in seen:
+                raise BenchError(
+                    f"two of the collections are called {dataset.name}", "rename a folder"
+                )
+            seen.add(dataset.name)
+        return opened
 
     def official(self, dataset: Dataset) -> bool:
         """Whether the counts are the published ones; if not, that must have been allowed.
