@@ -166,14 +166,27 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
         variant: of the file, such as ``small``.
 
     Raises:
-        BenchError: see `PlanFiles.load`; no such variant, or it keeps an unknown axis.
+        BenchError: see `PlanFiles.load`; no such variant, or it keeps an unknown axis or does not
+            fit the file.
     """
     found = FILES.load(name_or_path)
     if not variant:
         return found
     changes = changes_of(found, variant)
     changes["axes"] = _kept(found, found.variants[variant])
-    return msgspec.structs.replace(found, **changes)
+    return replaced(found, f"{name_or_path}, variant {variant}", **changes)
+
+
+def replaced(ablation: Ablation, source: str, **changes: Any) -> Ablation:
+    """An ablation with other fields; ``source`` names where they come from in messages.
+
+    Raises:
+        BenchError: they contradict each other or the others.
+    """
+    try:
+        return msgspec.structs.replace(ablation, **changes)
+    except ValueError as error:
+        raise BenchError(f"{source}: {error}") from error
 
 
 def _kept(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:

@@ -32,6 +32,8 @@ class Pretrain:
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
         own, changes = split_off(table, "pretrain")
+        if "split" in own:
+            raise BenchError("[pretrain] has a split, and it reads corpora", "leave split out")
         layers = changes.pop("first_layers", None)
         base = to_table(load_preset(own["preset"])) if "preset" in own else {}
         # A title and a source say nothing about what is trained.

@@ -34,13 +34,23 @@ def split_off(table: Mapping[str, Any], stage: str) -> tuple[Table, Table]:
     """What belongs to the harness (``preset``, ``on``, ``split``), and the rest.
 
     Raises:
-        BenchError: there is no ``on``, or neither a preset nor complete settings.
+        BenchError: there is no ``on``, neither a preset nor complete settings, or one of the three
+            is not text.
     """
     own = {key: table[key] for key in ("preset", "on", "split") if key in table}
     rest = {key: value for key, value in table.items() if key not in own}
     on = own.get("on")
-    if not isinstance(on, Sequence) or isinstance(on, str) or not on:
+    if not _is_list_of_text(on):
         raise BenchError(f"[{stage}] needs on, a list of collections", 'on = ["beir/nfcorpus"]')
     if "preset" not in own and "title" not in rest:
         raise BenchError(f"[{stage}] needs a preset", 'preset = "NAME", or a .toml file')
+    for key in ("preset", "split"):
+        if not isinstance(own.get(key, ""), str):
+            raise BenchError(f"[{stage}] {key} is {own[key]!r}", "a name in quotes")
     return own, rest
+
+
+def _is_list_of_text(found: object) -> bool:
+    if not isinstance(found, Sequence) or isinstance(found, str) or not found:
+        return False
+    return all(isinstance(one, str) for one in found)

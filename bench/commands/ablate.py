@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
-
 from bench.ablation.evaluation import Evaluate, read_scores
 from bench.ablation.execute import execute, finished
 from bench.ablation.findings import Made, report_of
 from bench.ablation.finetuning import Finetune
-from bench.ablation.grid import Ablation, load_ablation
+from bench.ablation.grid import Ablation, load_ablation, replaced
 from bench.ablation.isolation import isolated
 from bench.ablation.leakage import check_leaks
 from bench.ablation.places import Places
@@ -41,7 +39,7 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     """Check the whole grid, do what is not done, write the report."""
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
-        ablation = msgspec.structs.replace(ablation, seeds=tuple(options.seeds))
+        ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
     check_out(options.out)
     places = Places(
         cache_dir, options.data_dir, not options.offline, options.device, options.allow_mismatch
@@ -67,7 +65,8 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
 
 
 def _stages(ablation: Ablation, places: Places) -> dict[str, Stage]:
-    held_out = tuple(ablation.evaluate.get("on", ()))
+    on = ablation.evaluate.get("on")
+    held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when settled
     return {
         "pretrain": Pretrain(places),
         "finetune": Finetune(places, held_out),

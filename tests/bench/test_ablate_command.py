@@ -229,17 +229,33 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "seeds says", ""),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nfirst_layers = 0', "first_layers is 0", ""),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "has a split", "leave"),
+        ('preset = "pre.toml"', "preset = 3", "[pretrain] preset is 3", "in quotes"),
+        ('preset = "fine.toml"', 'preset = "fine.toml"\nsplit = 3', "split is 3", "in quotes"),
+        ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
+         '[finetune]\npreset = "fine.toml"\non = [3]', "needs on, a list", "on ="),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = 3', "Expected `array`, got `int`", ""),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = [3]', "Expected `str`, got `int`", ""),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
+         "two of the collections are called mine", "rename a folder"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message, hint):
     assert old in GRID
     (tmp_path / "grid.toml").write_text(GRID.replace(old, new))
+    write_collection(tmp_path / "a" / "mine")
     done = ablate(bench)
     assert done.code == ExitCode.BAD_INPUT, done.stderr
     assert message in done.stderr
     assert hint in done.stderr
     assert "internal error" not in done.stderr
     assert not (tmp_path / "ablations").exists()
+
+
+def test_a_seed_named_twice_on_the_command_line_is_bad_input(bench):
+    done = ablate(bench, "--seeds", "0", "0")
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert "error: --seeds: a seed is named twice" in done.stderr
 
 
 def test_training_on_what_is_scored_is_refused_before_anything_starts(bench, tmp_path):

@@ -105,6 +105,17 @@ def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
         load_ablation(str(path), "tiny")
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [("seeds = [1, 1]", "a seed is named twice"), ('model = "x"', "set either model or")],
+)
+def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
+    path = tmp_path / "steps.toml"
+    path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
+    with pytest.raises(BenchError, match=f"variant odd: {words}"):
+        load_ablation(str(path), "odd")
+
+
 def test_a_name_that_is_no_file_is_answered_with_the_closest():
     assert "objectives" in FILES.names()
     with pytest.raises(BenchError) as caught:
