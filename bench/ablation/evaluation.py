@@ -74,6 +74,7 @@ class Evaluate:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.places.open(settings.on):
             measure_names(dataset, settings.measures)
+            self.places.official(dataset)
         found: Table = msgspec.to_builtins(settings)
         return found
 

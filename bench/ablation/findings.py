@@ -49,12 +49,17 @@ class Scored:
 
 @dataclass(frozen=True)
 class Made:
-    """How a report came about, which is no figure of it."""
+    """How a report came about, which is no figure of it.
+
+    Attributes:
+        command, leaks, differing: see `Report`.
+    """
 
     command: str
     leaks: tuple[str, ...]
     conditions: Conditions
     resampling: Resampling = field(default_factory=Resampling)
+    differing: tuple[str, ...] = ()
 
 
 ScoresOf = Callable[[Task], Mapping[str, Scored]]
@@ -96,6 +101,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         source=published.source if published else "",
         published_on=published.collection if published else "",
         leaks=made.leaks,
+        differing=made.differing,
         commits=tuple(sorted({one.commit for one in used})),
         seconds=sum(one.cost.seconds for one in used),
         conditions=made.conditions,

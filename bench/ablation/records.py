@@ -1,6 +1,6 @@
 """What an ablation found: the record that tables and plots are made of.
 
-History of the schema: 1, the first.
+History of the schema: 1, the first; 2, collections that are not the published ones.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from bench.decisions.statistics import Paired
 from bench.errors import BenchError
 from bench.results import Conditions
 
-SCHEMA = 1
+SCHEMA = 2
 MEAN = "mean"  # instead of a collection
 
 
@@ -115,6 +115,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         reference: complete settings of the reference, by stage.
         source: of the published figures, and the collection that they are on; "" for none.
         leaks: what the check for leaks looked at, in words.
+        differing: which collections are not the published ones, and where they differ, in words.
         commits: of the code that made the cells.
         seconds: wall clock of all distinct work; what cells share counts once.
     """
@@ -133,6 +134,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     commits: tuple[str, ...]
     seconds: float
     conditions: Conditions
+    differing: tuple[str, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from bench.ablation.finetuning import Finetune
 from bench.ablation.grid import Ablation, load_ablation, replaced
 from bench.ablation.isolation import isolated
 from bench.ablation.leakage import check_leaks
-from bench.ablation.places import Places
+from bench.ablation.places import Places, mismatches
 from bench.ablation.plan import Plan, Task, plan_of
 from bench.ablation.pretraining import Pretrain
 from bench.ablation.records import Report
@@ -48,14 +48,19 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     conditions = conditions_here(options.device)
     plan = plan_of(ablation, stages, _here(ablation, conditions))
     leaks = check_leaks(plan, places)
+    differing = _differing(plan, places)
     if options.dry_run:
-        return _show(plan, options, leaks)
+        return _show(plan, options, leaks, differing)
     say(_overview(plan, options.out))
     if not options.no_rehearsal:
         rehearse(plan, stages, options.out, _apart, say)
     outcome = execute(plan, stages, options.out, _apart, say, conditions.commit)
     made = Made(
-        typed("ablate", options), leaks, conditions, Resampling(options.resamples, options.seed)
+        command=typed("ablate", options),
+        leaks=leaks,
+        differing=differing,
+        conditions=conditions,
+        resampling=Resampling(options.resamples, options.seed),
     )
     found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     folder = options.out / ablation.name
@@ -102,7 +107,22 @@ def _apart(stage: Stage, task: Task, out: Path) -> Cost:
     return cost
 
 
-def _show(plan: Plan, options: argparse.Namespace, leaks: tuple[str, ...]) -> int:
+def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
+    """A sentence for each collection of the evaluation that is not the published one."""
+    evaluated = places.open(plan.rows[0].settings["evaluate"]["on"])
+    return tuple(
+        f"This is not the published {one.name}: {'; '.join(different)}."
+        for one in evaluated
+        if (different := mismatches(one))
+    )
+
+
+def _show(
+    plan: Plan,
+    options: argparse.Namespace,
+    leaks: tuple[str, ...],
+    differing: tuple[str, ...],
+) -> int:
     """``--dry-run``."""
     outcome = finished(plan, options.out)
     tasks = []
@@ -111,10 +131,11 @@ def _show(plan: Plan, options: argparse.Namespace, leaks: tuple[str, ...]) -> in
         tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
     rows = [(row.name, row.against, row.change) for row in plan.rows]
     if options.json:
-        print_json({"rows": rows, "tasks": tasks, "leaks": leaks, "cells": len(plan.cells)})
+        found = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
+        print_json({**found, "cells": len(plan.cells)})
     else:
         print(plan_table(rows, tasks), end="\n\n")
-        print("\n".join([_overview(plan, options.out), *leaks]))
+        print("\n".join([_overview(plan, options.out), *differing, *leaks]))
     return ExitCode.OK
 
 

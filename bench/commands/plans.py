@@ -9,6 +9,7 @@ import msgspec
 
 from bench.atomic import replacing
 from bench.commands.common import print_json
+from bench.decisions.statistics import Resampling
 
 
 def typed(command: str, options: argparse.Namespace) -> str:
@@ -18,6 +19,13 @@ def typed(command: str, options: argparse.Namespace) -> str:
         words += ["--variant", options.variant]
     if seeds := getattr(options, "seeds", None):
         words += ["--seeds", *map(str, seeds)]
+    if options.allow_mismatch:
+        words.append("--allow-mismatch")
+    usual = Resampling()
+    if options.resamples != usual.resamples:
+        words += ["--resamples", str(options.resamples)]
+    if options.seed != usual.seed:
+        words += ["--seed", str(options.seed)]
     return shlex.join(words)
 
 

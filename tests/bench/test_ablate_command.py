@@ -310,6 +310,24 @@ def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
     assert "Nothing is trained" in done.stdout
 
 
+def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")
+    (tmp_path / "grid.toml").write_text(
+        'name = "use"\nmodel = "start.toml"\nevaluate = { on = ["./mine"] }\n'
+        '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4]\n'
+    )
+    refused = ablate(bench, "--dry-run")
+    assert refused.code == ExitCode.BAD_INPUT
+    assert "not the published mine: queries: 3 published, 2 found" in refused.stderr
+    line = "This is not the published mine: queries: 3 published, 2 found."
+    assert line in ablate(bench, "--dry-run", "--allow-mismatch").stdout
+    done = ablate(bench, "--allow-mismatch", "--resamples", "199", "--seed", "7")
+    assert done.code == ExitCode.OK, done.stderr
+    assert f"- {line}" in done.stdout
+    assert "grid.toml --allow-mismatch --resamples 199 --seed 7`" in done.stdout
+
+
 def test_the_first_layers_of_a_model_are_those_of_the_model(tmp_path):
     from safetensors.torch import load_file
 
