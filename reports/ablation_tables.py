@@ -48,6 +48,12 @@ def _opening(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. Whether the recipes "
             "differ, it cannot say.**"
         )
+    if len(report.commits) > 1:
+        commits = " and ".join(one[:12] or "no checkout" for one in report.commits)
+        lines.append(
+            f"**The cells were made by different code, {commits}: a difference between two of them "
+            "may be the code's.**"
+        )
     return "\n\n".join(lines)
 
 
@@ -281,6 +287,7 @@ def _method(report: Report) -> str:
         *_intervals(report),
         "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
         "true difference that would be found 80 times in 100.",
+        *report.differing,
         *report.leaks,
     ]
     if report.source:

@@ -125,6 +125,19 @@ def test_the_method_names_source_leaks_and_code():
         assert words in text
 
 
+def test_cells_of_different_code_are_marked_at_the_top():
+    mixed = msgspec.structs.replace(FULL, commits=("", "0123456789abcdef", "f" * 40))
+    opening = markdown(mixed).partition("\n## ")[0]
+    assert "**The cells were made by different code, no checkout and 0123456789ab and " in opening
+    assert "different code" not in markdown(FULL)
+
+
+def test_a_collection_that_is_not_the_published_one_is_named():
+    line = "This is not the published beir/scifact: queries: 300 published, 299 found."
+    marked = msgspec.structs.replace(FULL, differing=(line,))
+    assert f"- {line}\n" in markdown(marked).partition("## How")[2]
+
+
 def test_csv_has_a_line_for_each_row_and_collection_unrounded():
     lines = list(csv.DictReader(io.StringIO(csv_table(FULL))))
     assert len(lines) == 9  # three rows with scores, on two collections and their mean
