@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ from retrievers.recipe import Dtype, Prompts, StoreDtype
 from retrievers.views import View, every_pooling
 
 RESULTS, VECTORS = "results", "vectors"
+Count = Annotated[int, msgspec.Meta(ge=1)]
 MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
 
 
@@ -48,13 +49,13 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     on: tuple[str, ...]
     measures: tuple[str, ...] | None = None
-    depth: int | None = None
+    depth: Count | None = None
     index: str = "flat"
     dtype: Dtype | None = None
     store_dtype: StoreDtype = "float32"
     backend: Literal["torch", "onnx", "int8"] | None = None
-    max_query_tokens: int | None = None
-    max_document_tokens: int | None = None
+    max_query_tokens: Count | None = None
+    max_document_tokens: Count | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
     view: View | None = None

@@ -86,10 +86,22 @@ class Finetune:
         )
 
     def rehearsal(self, settings: Table) -> Table | None:
-        """Two steps; none where negatives are mined with a model, which encodes whole corpora."""
-        if any("model" in mining["sources"] for mining in settings["rounds"]):
+        """Two steps, with the negatives of BM25 where a model mines, which encodes whole corpora.
+
+        None where a teacher scores what a model mined.
+        """
+        mined = any("model" in mining["sources"] for mining in settings["rounds"])
+        if mined and settings["teacher"]:
             return None
-        return merged(settings, {"steps": REHEARSED})
+        rounds = [_without_model(mining) for mining in settings["rounds"]]
+        return merged(settings, {"steps": REHEARSED, "rounds": rounds})
+
+
+def _without_model(mining: Mapping[str, Any]) -> Table:
+    """Of one round: with BM25 in the model's place, and without what only a model can do."""
+    if "model" not in mining["sources"]:
+        return dict(mining)
+    return {**mining, "sources": ["bm25"], "margin": None, "refresh_steps": 0}
 
 
 def _preset(settings: Mapping[str, Any]) -> Finetuning:

@@ -225,6 +225,8 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
         ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "unknown field `measure`", "measures"),
         ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
         ('[evaluate]\n', '[evaluate]\nindex = "IVF"\n', "IVF", ""),
+        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "`int` >= 1 - at `$.depth`", ""),
+        ('[evaluate]\n', '[evaluate]\nmax_query_tokens = 0\n', "`$.max_query_tokens`", ""),
         ('"finetune.optimizer.lr"', '"evaluate.on"', "is the same for all rows", ""),
         ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
         ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "seeds says", ""),
@@ -288,6 +290,21 @@ def test_what_fails_in_a_rehearsal_stops_before_the_first_cell(bench, tmp_path):
     assert done.code == ExitCode.BAD_INPUT
     assert "reference fails at pretrain, in a rehearsal: max_tokens is 5000" in done.stderr
     assert not list((tmp_path / "ablations").glob("pretrain/*"))
+
+
+def test_a_preset_that_mines_with_a_model_is_rehearsed_with_bm25(bench, tmp_path):
+    own = 'sources = ["model", "bm25"]\nmargin = 0.1\nrefresh_steps = 50'
+    (tmp_path / "fine.toml").write_text(FINETUNE.replace('sources = ["bm25"]', own))
+    stage = Finetune(Places(Path("cache"), device="cpu"), ("./mine",))
+    settings = stage.settle(load_ablation("grid.toml").finetune)
+    short = stage.rehearsal(settings)
+    assert short["steps"] == 2
+    usual = {"margin": None, "refresh_steps": 0}
+    assert short["rounds"] == [{**settings["rounds"][0], "sources": ["bm25"], **usual}]
+    assert stage.settle(short)["rounds"][0]["sources"] == ("bm25",)
+    taught = {**settings, "teacher": {"model": "x"}}
+    assert stage.rehearsal(taught) is None
+    assert settings["rounds"][0]["refresh_steps"] == 50
 
 
 def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
