@@ -64,7 +64,8 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _heading(report: Report, name: str) -> str:
     if report.is_mean(name):
-        return f"Mean of {len(report.collections) - 1} collections"
+        nested = ", a suite within a suite counting once" if report.weights else ""
+        return f"Mean of {len(report.collections) - 1} collections{nested}"
     measures = {one.measure for row in report.rows if (one := row.at(name))}
     return f"{name}, {', '.join(sorted(measures))}"
 
