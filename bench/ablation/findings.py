@@ -52,7 +52,7 @@ class Made:
     """How a report came about, which is no figure of it.
 
     Attributes:
-        command, leaks, differing: see `Report`.
+        command, leaks, differing, weights: see `Report`.
     """
 
     command: str
@@ -60,6 +60,7 @@ class Made:
     conditions: Conditions
     resampling: Resampling = field(default_factory=Resampling)
     differing: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 ScoresOf = Callable[[Task], Mapping[str, Scored]]
@@ -79,10 +80,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
     for cell in plan.cells:
         if cell.task.key in outcome.finished:
             scores[cell.row][cell.seed] = scores_of(cell.task)
-    on = {
-        row.name: _on_all(scores[row.name], scores.get(row.against), made.resampling)
-        for row in plan.rows
-    }
+    on = {row.name: _on_all(scores[row.name], scores.get(row.against), made) for row in plan.rows}
     settled = _corrected(on)
     published = plan.ablation.published
     used = [
@@ -96,12 +94,15 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         command=made.command,
         seeds=plan.ablation.seeds,
         reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
-        rows=tuple(_row(row, plan, outcome, scores, settled[row.name]) for row in plan.rows),
+        rows=tuple(
+            _row(row, plan, outcome, scores, settled[row.name], made.weights) for row in plan.rows
+        ),
         axes=tuple(_axis(axis, plan) for axis in plan.ablation.axes),
         source=published.source if published else "",
         published_on=published.collection if published else "",
         leaks=made.leaks,
         differing=made.differing,
+        weights=dict(made.weights),
         commits=tuple(sorted({one.commit for one in used})),
         seconds=sum(one.cost.seconds for one in used),
         conditions=made.conditions,
@@ -114,13 +115,14 @@ def _row(
     outcome: Outcome,
     scores: Mapping[str, BySeed],
     on: tuple[OnCollection, ...],
+    weights: Mapping[str, float],
 ) -> RowFound:
     cells = [cell for cell in plan.cells if cell.row == row.name]
     return RowFound(
         name=row.name,
         against=row.against,
         change=row.change,
-        cells=tuple(_cell(cell, outcome, scores[row.name]) for cell in cells),
+        cells=tuple(_cell(cell, outcome, scores[row.name], weights) for cell in cells),
         on=on,
         published=_published(row.name, plan),
     )
@@ -144,17 +146,19 @@ def _axis(axis: Axis, plan: Plan) -> AxisFound:
     return AxisFound(title=axis.title, field=axis.field, against=against, points=tuple(points))
 
 
-def _cell(cell: Cell, outcome: Outcome, scores: BySeed) -> CellFound:
+def _cell(cell: Cell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]) -> CellFound:
     stage, error = outcome.gap(cell)
     costs = {
         task.stage: outcome.finished[task.key].cost
         for task in cell.task.chain()
         if task.key in outcome.finished
     }
-    found = scores.get(cell.seed, {})
+    found = {name: float(one.values.mean()) for name, one in scores.get(cell.seed, {}).items()}
+    weighted = found and weights
     return CellFound(
         seed=cell.seed,
-        scores={name: float(one.values.mean()) for name, one in found.items()},
+        scores=found,
+        mean=sum(weights[name] * one for name, one in found.items()) if weighted else None,
         failed_at=stage,
         error=error,
         seconds={name: cost.seconds for name, cost in costs.items()},
@@ -165,23 +169,31 @@ def _cell(cell: Cell, outcome: Outcome, scores: BySeed) -> CellFound:
     )
 
 
-def _on_all(own: BySeed, other: BySeed | None, resampling: Resampling) -> tuple[OnCollection, ...]:
+def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[OnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
     if not own:
         return ()
     names = list(next(iter(own.values())))
-    found = [_on(name, [name], own, other, resampling) for name in names]
+    found = [_on(name, {name: 1.0}, own, other, made.resampling) for name in names]
     if len(names) > 1 and len({one.measure for one in found}) == 1:
-        found.append(_on(MEAN, names, own, other, resampling))
+        weights = made.weights or dict.fromkeys(names, 1 / len(names))
+        shares = {name: weights[name] for name in names}
+        found.append(_on(MEAN, shares, own, other, made.resampling))
     return tuple(found)
 
 
 def _on(
-    title: str, names: Sequence[str], own: BySeed, other: BySeed | None, resampling: Resampling
+    title: str,
+    shares: Mapping[str, float],
+    own: BySeed,
+    other: BySeed | None,
+    resampling: Resampling,
 ) -> OnCollection:
+    """A row in the mean of collections that weigh so much in it."""
+    names, weights = list(shares), list(shares.values())
     first = next(iter(own.values()))
     seeds = tuple(seed for seed in own if seed in (other or {}))
-    score = interval([_matrix(own, list(own), name) for name in names])
+    score = interval([_matrix(own, list(own), name) for name in names], weights)
     found = OnCollection(
         collection=title,
         measure=first[names[0]].measure,
@@ -195,13 +207,12 @@ def _on(
     for name in names:
         _check_same_queries(name, [own[seeds[0]][name], other[seeds[0]][name]])
     if len(seeds) > 1:
-        recipes = interval([mine - theirs for mine, theirs in both])
+        recipes = interval([mine - theirs for mine, theirs in both], weights)
         return msgspec.structs.replace(found, recipes=recipes)
     parts = [
         _paired_part(name, mine[0], theirs[0], resampling)
         for name, (mine, theirs) in zip(names, both, strict=True)
     ]
-    weights = [1 / len(names)] * len(names)
     return msgspec.structs.replace(found, checkpoints=paired(parts, weights))
 
 

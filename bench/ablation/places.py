@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.errors import BenchError
+from bench.suites import mean_weights
 from datasets_cfg.catalogue import expand
 from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
 
@@ -42,6 +43,13 @@ class Places:
                 )
             seen.add(dataset.name)
         return opened
+
+    def weights(self, names: Sequence[str]) -> dict[str, float]:
+        """Of each collection in the mean of what was typed: see `mean_weights`."""
+        shares = mean_weights(names)
+        typed = expand(names, self.data_dir)
+        opened = self.open(names)
+        return {one.name: shares[name] for name, one in zip(typed, opened, strict=True)}
 
     def official(self, dataset: Dataset) -> bool:
         """Whether the counts are the published ones; if not, that must have been allowed.

@@ -1,6 +1,7 @@
 """What an ablation found: the record that tables and plots are made of.
 
-History of the schema: 1, the first; 2, collections that are not the published ones.
+History of the schema: 1, the first; 2, collections that are not the published ones, and
+weights of the collections in their mean.
 """
 
 from pathlib import Path
@@ -22,6 +23,7 @@ class CellFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     Attributes:
         scores: mean of the main measure by collection; empty for a gap.
+        mean: of the collections, as they weigh in it; None where each weighs the same.
         failed_at, error: stage and reason of a gap; "" where there is none.
         seconds, tokens, parameters, of_parameters, saved_bytes: by stage, as in
             `bench.ablation.stages.Cost`, of what is finished; a stage that several cells
@@ -30,6 +32,7 @@ class CellFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     seed: int
     scores: dict[str, float]
+    mean: float | None = None
     failed_at: str = ""
     error: str = ""
     seconds: dict[str, float] = {}
@@ -84,10 +87,13 @@ class RowFound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def of_seeds(self, collection: str) -> list[float]:
         """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
-        finished = [cell.scores for cell in self.cells if cell.scores]
+        finished = [cell for cell in self.cells if cell.scores]
         if collection == MEAN:
-            return [sum(scores.values()) / len(scores) for scores in finished]
-        return [scores[collection] for scores in finished if collection in scores]
+            return [
+                sum(cell.scores.values()) / len(cell.scores) if cell.mean is None else cell.mean
+                for cell in finished
+            ]
+        return [cell.scores[collection] for cell in finished if collection in cell.scores]
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +122,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         source: of the published figures, and the collection that they are on; "" for none.
         leaks: what the check for leaks looked at, in words.
         differing: which collections are not the published ones, and where they differ, in words.
+        weights: of the collections in their mean; empty where each weighs the same.
         commits: of the code that made the cells.
         seconds: wall clock of all distinct work; what cells share counts once.
     """
@@ -135,6 +142,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     seconds: float
     conditions: Conditions
     differing: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
 
     @property
     def collections(self) -> tuple[str, ...]:

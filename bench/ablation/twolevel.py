@@ -75,19 +75,21 @@ class Variance:
         return math.sqrt(self.seeds + self.queries)
 
 
-def interval(parts: Sequence[Floats]) -> Interval:
-    """The mean of several collections, each counting the same.
+def interval(parts: Sequence[Floats], weights: Sequence[float] | None = None) -> Interval:
+    """The mean of several collections.
 
     Args:
         parts: by collection, float64 ``(seeds, queries)`` with the same seeds in the same order:
             scores of a recipe, or differences of two.
+        weights: of the collections in the mean; they sum to 1. None for each the same.
     """
-    mean = float(np.mean([part.mean() for part in parts]))
-    of_seeds = np.mean([part.mean(axis=1) for part in parts], axis=0)
+    shares = _shares(parts, weights)
+    of_seeds = _of_seeds(parts, shares)
+    mean = float(of_seeds.mean())
     if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
         return Interval(mean=mean)
     deviation = float(of_seeds.std(ddof=1))
-    found = variance(parts)
+    found = variance(parts, shares)
     if found.error <= _TINY:
         return Interval(mean=mean, seeds_sd=deviation)
     reach = t_quantile(1 - ALPHA / 2, found.degrees)
@@ -102,28 +104,39 @@ def interval(parts: Sequence[Floats]) -> Interval:
     )
 
 
-def variance(parts: Sequence[Floats]) -> Variance:
+def variance(parts: Sequence[Floats], weights: Sequence[float] | None = None) -> Variance:
     """Unbiased variance of the mean of `interval`, by analysis of variance.
 
     The seeds' part is the variance of their means over the number of seeds: it includes what a
     seed does to single queries. The queries' part is what the variance of the queries' means has
     beyond that.
     """
-    of_seeds = np.mean([part.mean(axis=1) for part in parts], axis=0)
-    count, collections = len(of_seeds), len(parts)
+    shares = _shares(parts, weights)
+    of_seeds = _of_seeds(parts, shares)
+    count = len(of_seeds)
     seeds = float(of_seeds.var(ddof=1)) / count
     queries, squares = 0.0, seeds**2 / (count - 1)
-    for part in parts:
+    for part, share in zip(parts, shares, strict=True):
         of_queries = part.mean(axis=0)
         rest = part - part.mean(axis=1, keepdims=True) - of_queries + part.mean()
         n = len(of_queries)
-        raw = float(of_queries.var(ddof=1)) / n / collections**2
-        twice = float((rest**2).sum()) / ((count - 1) * (n - 1)) / (count * n) / collections**2
+        raw = float(of_queries.var(ddof=1)) / n * share**2
+        twice = float((rest**2).sum()) / ((count - 1) * (n - 1)) / (count * n) * share**2
         queries += max(0.0, raw - twice)
         squares += raw**2 / (n - 1) + twice**2 / ((count - 1) * (n - 1))
     total = seeds + queries
     degrees = max(1.0, total**2 / squares) if squares else 1.0
     return Variance(seeds, queries, degrees)
+
+
+def _shares(parts: Sequence[Floats], weights: Sequence[float] | None) -> Sequence[float]:
+    return [1 / len(parts)] * len(parts) if weights is None else weights
+
+
+def _of_seeds(parts: Sequence[Floats], shares: Sequence[float]) -> Floats:
+    """Mean over the collections for each seed, float64 ``(seeds,)``."""
+    found: Floats = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
+    return found
 
 
 def draw(part: Floats, resamples: int, seed: int) -> Floats:

@@ -34,6 +34,8 @@ DECISIVE = (
     *("faiss-cpu", "faiss-gpu", "bm25s", "onnxruntime"),
 )
 
+EQUAL = 1e-9  # weights
+
 
 def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     """Check the whole grid, do what is not done, write the report."""
@@ -59,6 +61,7 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
         command=typed("ablate", options),
         leaks=leaks,
         differing=differing,
+        weights=_weights(plan, places),
         conditions=conditions,
         resampling=Resampling(options.resamples, options.seed),
     )
@@ -115,6 +118,12 @@ def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
         for one in evaluated
         if (different := mismatches(one))
     )
+
+
+def _weights(plan: Plan, places: Places) -> dict[str, float]:
+    """Of the collections in their mean, where a suite with another in it was typed; else {}."""
+    found = places.weights(plan.rows[0].settings["evaluate"]["on"])
+    return {} if max(found.values()) - min(found.values()) < EQUAL else found
 
 
 def _show(

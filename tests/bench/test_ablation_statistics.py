@@ -1,12 +1,25 @@
-"""Two-level intervals: against brute force, SciPy, and simulations of many ablations."""
+"""Two-level intervals: against brute force, SciPy, and simulations of many ablations; means."""
 
 import itertools
+from dataclasses import replace
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
+from ablations_for_tests import FAKES, GRID, read_scores
 from scipy import stats
 
+from bench.ablation.execute import execute, in_this_process
+from bench.ablation.findings import Made, report_of
+from bench.ablation.grid import FILES
+from bench.ablation.places import Places
+from bench.ablation.plan import plan_of
+from bench.ablation.records import MEAN
 from bench.ablation.twolevel import draw, interval, t_cdf, t_quantile, variance
+from bench.decisions.statistics import Resampling
+from bench.suites import suite_weights
+from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(5)
 
@@ -98,6 +111,66 @@ def test_collections_count_the_same_and_share_their_seeds():
     alone = interval([small])
     assert interval([small, small.copy()]).mean == pytest.approx(alone.mean)
     assert found.low < found.mean < found.high
+
+
+def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
+    parts = [crossed(RNG, 3, queries, 0.01, 0.1, 0.1, mean=0.1) for queries in (20, 200, 50)]
+    weights = [0.5, 0.3, 0.2]
+    found = interval(parts, weights)
+    scaled = interval([3 * share * part for share, part in zip(weights, parts, strict=True)])
+    assert found.mean == pytest.approx(np.average([one.mean() for one in parts], weights=weights))
+    assert msgspec.structs.astuple(found) == pytest.approx(msgspec.structs.astuple(scaled))
+    same = interval(parts, [1 / 3] * 3)
+    assert msgspec.structs.astuple(same) == msgspec.structs.astuple(interval(parts))
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, seeds):
+    text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
+    grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
+    plan = plan_of(grid, FAKES)
+    outcome = execute(plan, FAKES, tmp_path, in_this_process, lambda _: None)
+    read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
+
+    def scores_of(task):
+        found = read(task)
+        return {
+            name: replace(one, values=one.values * factors[name]) for name, one in found.items()
+        }
+
+    weights = {"c": 0.5, "a": 0.25, "b": 0.25}
+    made = Made("", (), CONDITIONS, Resampling(199), weights=weights)
+    for row in report_of(plan, outcome, scores_of, made).rows:
+        one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
+        expected = sum(share * one[name].score.mean for name, share in weights.items())
+        assert one[MEAN].score.mean == pytest.approx(expected)
+        assert np.mean(row.of_seeds(MEAN)) == pytest.approx(expected)
+        if row.against:
+            field = "mean" if len(seeds) > 1 else "difference"
+            found = {name: getattr(on.recipes or on.checkpoints, field) for name, on in one.items()}
+            expected = sum(share * found[name] for name, share in weights.items())
+            assert found[MEAN] == pytest.approx(expected)
+    plain = report_of(plan, outcome, scores_of, replace(made, weights={})).rows[0]
+    expected = np.mean([plain.at(name).score.mean for name in weights])
+    assert plain.at(MEAN).score.mean == pytest.approx(expected)
+    assert np.mean(plain.of_seeds(MEAN)) == pytest.approx(expected)
+
+
+def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, monkeypatch):
+    def opened(places, name, split):
+        return SimpleNamespace(name=name.removeprefix("./"))
+
+    monkeypatch.setattr("bench.ablation.places._open", opened)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    places = Places(tmp_path)
+    found = places.weights(["beir"])
+    assert found == pytest.approx(suite_weights("beir"))
+    forums = [share for name, share in found.items() if "cqadupstack" in name]
+    assert (len(forums), sum(forums)) == (12, pytest.approx(1 / 14))
+    assert places.weights(["beir", "./own"])["own"] == pytest.approx(1 / 15)
+    beside = places.weights(["beir/cqadupstack", "./own"])
+    assert list(beside.values()) == pytest.approx([1 / 13] * 13)
 
 
 def test_one_seed_has_a_mean_and_no_interval():

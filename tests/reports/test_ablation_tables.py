@@ -138,6 +138,13 @@ def test_a_collection_that_is_not_the_published_one_is_named():
     assert f"- {line}\n" in markdown(marked).partition("## How")[2]
 
 
+def test_a_mean_in_which_collections_weigh_differently_says_so():
+    weighed = msgspec.structs.replace(FULL, weights={"beir/nfcorpus": 0.9, "beir/scifact": 0.1})
+    heading = "## Mean of 2 collections"
+    assert f"{heading}, a suite within a suite counting once\n" in markdown(weighed)
+    assert f"{heading}\n" in markdown(FULL)
+
+
 def test_csv_has_a_line_for_each_row_and_collection_unrounded():
     lines = list(csv.DictReader(io.StringIO(csv_table(FULL))))
     assert len(lines) == 9  # three rows with scores, on two collections and their mean
