@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The one error of this room, and the kind of it that is no fault of any file."""
 
 
 class DatasetError(Exception):
@@ -10,3 +10,7 @@ class DatasetError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class MissingFileError(DatasetError):
+    """A file of a collection that is not there."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.budget import parse_size
 from bench.commands.adapt import Bars
 from bench.commands.common import check_out, print_json
-from bench.commands.opening import open_collections
+from bench.commands.opening import check_once, open_collections
 from bench.commands.plans import report, say, typed
 from bench.decisions.statistics import Resampling
 from bench.errors import ExitCode
@@ -16,6 +16,7 @@ from bench.sequence.learning import Work, described
 from bench.sequence.settings import Comparison, load_comparison
 from bench.store import VectorStore
 from bench.watching.collections import one_measure
+from datasets_cfg.catalogue import expand
 from reports.figures import can_plot
 from reports.forgetting_plots import draw
 from reports.sequence_tables import csv_table, markdown, plan
@@ -66,14 +67,18 @@ def _work(
     comparison: Comparison, options: argparse.Namespace, cache_dir: Path, out: Path, bars: Bars
 ) -> Work:
     options.split = None
-    named = [*comparison.domains, *comparison.also]
-    opened = list(open_collections(named, options, cache_dir).values())
+    domains, also = (
+        [one for name in names for one in expand([name], options.data_dir)]
+        for names in (comparison.domains, comparison.also)
+    )
+    check_once([*domains, *also])
+    opened = list(open_collections([*domains, *also], options, cache_dir).values())
     measure = one_measure(opened, comparison.evaluate.measure or None)
     memory = None if options.max_memory is None else parse_size(options.max_memory)
     return Work(
         comparison=comparison,
-        domains=opened[: len(comparison.domains)],
-        also=opened[len(comparison.domains) :],
+        domains=opened[: len(domains)],
+        also=opened[len(domains) :],
         out=out,
         store=VectorStore(cache_dir / "vectors"),
         measure=measure,

@@ -15,7 +15,7 @@ from bench.finetuning import finetune_on
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.errors import DatasetError
+from datasets_cfg.errors import MissingFileError
 from retrievers.model import resolve_model
 from retrievers.training.finetune_preset import Finetuning, changed, load_preset
 from retrievers.training.finetuning import CURVE_FILE, Finetuned
@@ -62,7 +62,9 @@ def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
 
 
 def _preset(options: argparse.Namespace) -> Finetuning:
-    return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
+    preset = load_preset(options.preset)
+    own_rate = {"lr": "adapter.lr"} if preset.adapter and preset.adapter.lr else {}
+    return changed(preset, typed_changes(options, CHANGES | own_rate), "command line")
 
 
 def _evaluated(
@@ -79,7 +81,7 @@ def _evaluated(
                 data_dir=options.data_dir,
                 download=not options.offline,
             )
-        except DatasetError:
+        except MissingFileError:
             if name in held_out:
                 raise
             continue  # a folder that has nothing but a training split

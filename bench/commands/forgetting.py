@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from bench.commands.common import Contender, check_out, open_contender, print_json
-from bench.commands.opening import open_collections, pipeline_options
+from bench.commands.opening import check_once, open_collections, pipeline_options
 from bench.decisions.panels import Entrant, Entry
 from bench.decisions.statistics import Resampling
 from bench.decisions.stored import find_results, results_of
@@ -63,9 +63,7 @@ def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[
             "trained on one collection",
             "name them in the same order; collections that none was trained on go after --also",
         )
-    for name, times in Counter([*trained, *also]).items():
-        if times > 1:
-            raise BenchError(f"the collection {name} is named {times} times", "name it once")
+    check_once([*trained, *also])
 
 
 def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:

@@ -1,6 +1,7 @@
 """What commands about checkpoints open before any work: collections, and how to evaluate."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,17 @@ def open_collections(
         different = count_mismatches(dataset)
         opened[name] = Opened(dataset, is_official(dataset, different, options.allow_mismatch))
     return opened
+
+
+def check_once(names: Sequence[str]) -> None:
+    """Refuse a collection that is named twice.
+
+    Raises:
+        BenchError: one is.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise BenchError(f"the collection {name} is named {times} times", "name it once")
 
 
 def pipeline_options(

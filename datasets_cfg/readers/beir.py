@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from datasets_cfg.corpus import Document
-from datasets_cfg.errors import DatasetError
+from datasets_cfg.errors import MissingFileError
 from datasets_cfg.readers.judgements import (
     Judgements,
     collect_queries,
@@ -58,10 +58,10 @@ class BeirReader:
         folder = self.folder / "qrels"
         try:
             return find_file(folder, [f"{self.split}.tsv"])
-        except DatasetError as error:
+        except MissingFileError as error:
             found = sorted({path.name.split(".tsv")[0] for path in folder.glob("*.tsv*")})
             hint = f"splits found: {', '.join(found)}" if found else error.hint
-            raise DatasetError(str(error), hint=hint) from error
+            raise MissingFileError(str(error), hint=hint) from error
 
 
 def read_documents(path: Path) -> Iterator[Document]:

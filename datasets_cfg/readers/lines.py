@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from datasets_cfg.errors import DatasetError
+from datasets_cfg.errors import DatasetError, MissingFileError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -14,13 +14,13 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
     """Return the first of ``names`` that ``folder`` holds, plain or with ``.gz``.
 
     Raises:
-        DatasetError: it holds none of them.
+        MissingFileError: it holds none of them.
     """
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path
-    raise DatasetError(
+    raise MissingFileError(
         f"{folder} has no {' or '.join(names)}",
         hint="put the file there, plain or gzip-compressed (.gz)",
     )

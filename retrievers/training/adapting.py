@@ -87,8 +87,9 @@ def decays(adapter: Adapter) -> bool:
     LoReFT's projection is kept orthogonal by PyTorch, which multiplies it by whole numbers that are
     1 at first: any decay makes them 0, and the adapter does nothing from then on.
     """
-    parts = adapter.options.get("parts", ()) if adapter.method == UNION else ()
-    return "loreft" not in (adapter.method, *(one.get("method") for one in parts))
+    parts = adapter.options.get("parts") if adapter.method == UNION else ()
+    tables = [one for one in parts if isinstance(one, Mapping)] if isinstance(parts, list) else []
+    return "loreft" not in (adapter.method, *(one.get("method") for one in tables))
 
 
 def can_recompute(adapter: Adapter) -> bool:

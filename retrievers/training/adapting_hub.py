@@ -54,6 +54,8 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         return _union(options)
     if method in PARTS:
         check_options(method, options, PARTS[method])
+        if not all(isinstance(one, Mapping) for one in options.values()):
+            raise RetrieverError(f"the options of {method} are tables, one for each of its parts")
         parts = {
             name: configuration(kind, {**own, **options.get(name, {})})
             for name, (kind, own) in PARTS[method].items()
@@ -71,7 +73,8 @@ def _union(options: Mapping[str, Any]) -> Any:
     check_options(UNION, options, ("parts",))
     parts = options.get("parts", ())
     plain = [name for name in HUB_METHODS if name not in COMPOSED]
-    if len(parts) < 2 or not all(one.get("method") in plain for one in parts):
+    tables = isinstance(parts, list | tuple) and all(isinstance(one, Mapping) for one in parts)
+    if not tables or len(parts) < 2 or not all(one.get("method") in plain for one in parts):
         raise RetrieverError(
             "a union of adapters needs options.parts, two or more tables with a method",
             f"methods: {', '.join(plain)}",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from retrievers.errors import RetrieverError
 from retrievers.model import resolve_model
-from retrievers.training.adapting import Adapter, check_names
+from retrievers.training.adapting import Adapter, check_names, decays
 from retrievers.training.das import DAS, Soften
 from retrievers.training.domain_adapter import DomainAdapter
 from retrievers.training.ewc import EWC
@@ -148,9 +148,23 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
     if adaptation.method == "adapter":
         if not preset.start.model:
             raise RetrieverError("an adapter needs a model that it is for", "name one with --start")
-        check_names(Adapter(method=adaptation.adapter))
+        check_names(_adapter(adaptation))
         resolve_model(preset.start.model)
     check_length(preset, open_start(preset.start, preset.seed))
+
+
+def _adapter(adaptation: Adaptation) -> Adapter:
+    """The adapter of each domain.
+
+    Raises:
+        RetrieverError: its method needs more than a name.
+    """
+    try:
+        return Adapter(method=adaptation.adapter)
+    except ValueError as error:
+        raise RetrieverError(
+            f"{adaptation.adapter} is no adapter for a domain: {error}", "name another method"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ class _Sequence:
             return self.preset.objective  # before the first domain there is nothing to hold
         mask = self._mlm().mask
         if self.adaptation.method == "adapter":
-            adapter = Adapter(method=self.adaptation.adapter)
+            adapter = _adapter(self.adaptation)
             base, seed = self.preset.start.model, self.preset.seed
             return DomainAdapter(base=base, adapter=adapter, seed=seed, mask=mask)
         state = str(self.state(place))
@@ -248,7 +262,11 @@ class _Sequence:
 
     def _preset(self, place: int) -> Pretraining:
         """As given, from where the training on a domain starts."""
-        return msgspec.structs.replace(self.preset, start=self.start(place))
+        preset = msgspec.structs.replace(self.preset, start=self.start(place))
+        if self.adaptation.method != "adapter" or decays(_adapter(self.adaptation)):
+            return preset
+        optimizer = msgspec.structs.replace(preset.optimizer, weight_decay=0.0)
+        return msgspec.structs.replace(preset, optimizer=optimizer)
 
     def _state_file(self, place: int) -> Path:
         return self.out / STATES / f"{place + 1}.safetensors"

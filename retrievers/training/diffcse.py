@@ -81,6 +81,7 @@ class DiffCSE(
     """
 
     name: ClassVar[str] = "diffcse"
+    similarity: ClassVar[str] = "cos"
     generator: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     detection_weight: Annotated[float, msgspec.Meta(gt=0)] = 0.005

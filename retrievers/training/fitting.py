@@ -53,6 +53,7 @@ class Fit:
         folder: of checkpoints and of the loss curve.
         batch_size: examples of a step, over all devices.
         write_model: writes what is trained to a folder in each checkpoint, as it can be evaluated.
+        smaller: what to do where memory is short.
     """
 
     folder: Path
@@ -64,6 +65,7 @@ class Fit:
     device: str = "auto"
     save_every: int = 500
     write_model: Callable[[Path], None] | None = None
+    smaller: str = "lower batch_size"
 
     @property
     def per_device(self) -> int:
@@ -259,8 +261,7 @@ def explained(settings: Fit) -> Iterator[None]:
             raise
         raise RetrieverError(
             f"not enough memory for batches of {settings.batch_size}",
-            "set loss.chunk, which keeps the batch (GradCache); or lower max_document_tokens, or "
-            "use gradient_checkpointing",
+            settings.smaller,
         ) from error
 
 

@@ -19,10 +19,16 @@ PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Queries of each step and the relevant document shown with each, int64 ``(steps, batch)``."""
+    """Queries of each step and the relevant document shown with each, int64 ``(steps, batch)``.
+
+    Attributes:
+        crowded: batches in which a document is relevant to two queries: so many are relevant that
+            batches without that were not found.
+    """
 
     queries: Ints
     positives: Ints
+    crowded: int = 0
 
     @property
     def steps(self) -> int:
@@ -54,8 +60,9 @@ def order_of(
     batches = _batches(stream, own, batch_size)
     shown = [next(batches) for _ in range(steps)]
     return Order(
-        np.array([[one.query for one in batch] for batch in shown], np.int64),
-        np.array([[one.positive for one in batch] for batch in shown], np.int64),
+        np.array([[one.query for one in batch.chosen] for batch in shown], np.int64),
+        np.array([[one.positive for one in batch.chosen] for batch in shown], np.int64),
+        crowded=sum(batch.crowded for batch in shown),
     )
 
 
@@ -102,6 +109,7 @@ class _Batch:
     chosen: list[_Candidate] = field(default_factory=list)
     shown: set[int] = field(default_factory=set)
     relevant: set[int] = field(default_factory=set)
+    crowded: bool = False
 
     def fits(self, one: _Candidate, own: frozenset[int]) -> bool:
         return one.key not in self.relevant and self.shown.isdisjoint(own)
@@ -110,6 +118,17 @@ class _Batch:
         self.chosen.append(one)
         self.shown.add(one.key)
         self.relevant |= own
+
+    def crowd(self, put_off: deque[_Candidate], own: Sequence[frozenset[int]]) -> bool:
+        """Take the first that was put off and whose query is not there yet."""
+        there = {one.query for one in self.chosen}
+        found = next((one for one in put_off if one.query not in there), None)
+        if found is None:
+            return False
+        put_off.remove(found)
+        self.add(found, own[found.query])
+        self.crowded = True
+        return True
 
 
 def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
@@ -126,14 +145,12 @@ def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
 
 def _batches(
     stream: Iterator[_Candidate], own: Sequence[frozenset[int]], size: int
-) -> Iterator[list[_Candidate]]:
+) -> Iterator[_Batch]:
     waiting: deque[_Candidate] = deque()
     while True:
         batch, put_off = _Batch(), deque[_Candidate]()
         while len(batch.chosen) < size:
-            if len(put_off) >= PUT_OFF * size:  # relevance is too dense for such batches
-                one = put_off.popleft()
-                batch.add(one, own[one.query])
+            if len(put_off) >= PUT_OFF * size and batch.crowd(put_off, own):
                 continue
             one = waiting.popleft() if waiting else next(stream)
             if batch.fits(one, own[one.query]):
@@ -141,4 +158,4 @@ def _batches(
             else:
                 put_off.append(one)
         waiting.extendleft(reversed(put_off))
-        yield batch.chosen
+        yield batch

@@ -133,5 +133,7 @@ class PresetFiles(Generic[Preset]):
 def _meant(wrong: str, records: Records) -> str:
     """The field that a misspelt key was meant to be."""
     fields = {field for record in records for field in record.__struct_fields__}
+    if wrong in fields:
+        return "this preset has no table of that name: set the whole of it"
     close = difflib.get_close_matches(wrong, sorted(fields), n=1)
     return f"did you mean {close[0]}?" if close else "remove it: presets are strict"

@@ -24,7 +24,7 @@ from retrievers.errors import RetrieverError
 from retrievers.training.curve import cut_curve
 from retrievers.training.preset import Pretraining, to_table
 from retrievers.training.processes import world_size
-from retrievers.training.record import Trained, Training, claim, sample_of, write_trained
+from retrievers.training.record import Trained, Training, check_own, claim, sample_of, write_trained
 from retrievers.training.saved import load_heads, save_checkpoint, save_heads
 from retrievers.training.start import Started, open_start
 from retrievers.training.stream import Stream
@@ -77,12 +77,14 @@ def pretrain(
     check_packages()
     started = open_start(preset.start, preset.seed)
     check_length(preset, started)
+    check_distinct(preset, len(texts))
     job = _Job(preset, started, _training(preset, started, texts, trained_on), out)
     steps = job.training.steps
     arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
     module = job.module()  # before the folder is claimed: its settings may not fit the encoder
     collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     with arguments.main_process_first():  # one process clears up, the others find it done
+        check_own(out)
         begun = last_checkpoint(out / CHECKPOINTS)
         finished = claim(out, job.training, begun is not None)
     if finished:
@@ -233,6 +235,22 @@ def check_length(preset: Pretraining, started: Started) -> None:
         )
 
 
+def check_distinct(preset: Pretraining, texts: int) -> None:
+    """Refuse a contrast between more texts than there are: equal ones would be pushed apart."""
+    places = preset.batch_size * world_size()
+    if contrasts(preset) and places > texts:
+        raise RetrieverError(
+            f"{preset.objective.name} contrasts the {places:,} texts of a batch, and there are "
+            f"{texts:,}",
+            f"use --batch-size {max(1, texts // world_size())} or less",
+        )
+
+
+def contrasts(preset: Pretraining) -> bool:
+    """Whether texts of a batch are each other's negatives."""
+    return hasattr(preset.objective, "sub_batch")
+
+
 @contextmanager
 def explained(preset: Pretraining) -> Iterator[None]:
     """Turn a lack of memory into what to type instead."""
@@ -250,8 +268,9 @@ def explained(preset: Pretraining) -> Iterator[None]:
 def _less_memory(preset: Pretraining) -> str:
     """What to type for less memory."""
     checkpointing = "--gradient-checkpointing"
-    if hasattr(preset.objective, "sub_batch"):  # texts of a batch are contrasted with each other
-        size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
+    sub_batch = getattr(preset.objective, "sub_batch", 0)
+    if contrasts(preset):
+        size = (sub_batch or 2 * preset.batch_size) // 2
         smaller = f"--set objective.sub_batch={size}, which is the same training" if size else ""
     else:
         size = preset.batch_size // 2
@@ -267,12 +286,15 @@ def _lacks_memory(error: RuntimeError) -> bool:
 
 
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
-    """The card of the finished checkpoint: ``[CLS]`` vectors, compared by inner product."""
+    """The card of the finished checkpoint: ``[CLS]`` vectors, compared as they were trained."""
+    cosine = getattr(preset.objective, "similarity", "dot") == "cos"
     return Card(
         name="card",
         title=f"{preset.title}, {steps:,} steps",
         checkpoint=".",
         pooling="cls",
+        normalize=cosine,
+        similarity="cos" if cosine else "dot",
         max_query_tokens=preset.max_tokens,
         max_document_tokens=preset.max_tokens,
         trained_on=trained_on,

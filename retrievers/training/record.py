@@ -63,23 +63,31 @@ def sample_of(texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
+def check_own(out: Path) -> None:
+    """Refuse a folder that holds anything but a training; before anything in it is touched.
+
+    Raises:
+        RetrieverError: it does.
+    """
+    if out.exists() and not (out / TRAINING_FILE).exists() and any(out.iterdir()):
+        raise RetrieverError(f"{out} holds something else", "name another folder")
+
+
 def claim(out: Path, training: Training, begun: bool) -> Trained | None:
     """Take a folder for a training.
 
     Args:
-        begun: whether the folder holds a checkpoint to go on from; without one, the folder is
-            anybody's.
+        begun: whether the folder holds a checkpoint to go on from; what never came that far is
+            not kept.
 
     Returns:
         What the folder holds where this training is finished; None where it is not.
 
     Raises:
-        RetrieverError: the folder holds another training, or something else.
+        RetrieverError: the folder holds another training.
     """
     path, asked = out / TRAINING_FILE, msgspec.json.encode(training)
     finished = (out / CARD_FILE).exists()
-    if (finished or begun) and not path.exists():
-        raise RetrieverError(f"{out} holds something else", "name another folder")
     if finished or begun:
         different = _differences(msgspec.json.decode(path.read_bytes()), msgspec.json.decode(asked))
         if different:

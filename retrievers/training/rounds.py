@@ -5,6 +5,7 @@ the corpus is encoded and searched again, and from which the next phase goes on.
 was killed in any phase ends as if it had not been.
 """
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from retrievers.model import Model, resolve_model
 from retrievers.training.adapting_folder import FOLDER, Adapted, adapt
 from retrievers.training.collate import Batches, Pool
 from retrievers.training.examples import Ints, TextKeys, TrainingSet
-from retrievers.training.finetune_preset import Finetuning, temperature_of
+from retrievers.training.finetune_preset import Contrastive, Finetuning, temperature_of
 from retrievers.training.fitting import CHECKPOINTS, Fit, RetrieverTrainer, fit, restore, step_of
 from retrievers.training.inputs import Inputs
 from retrievers.training.losses import loss_of
@@ -32,6 +33,8 @@ from retrievers.training.size import write_size
 from retrievers.training.student import network_of, student, tokenizer_of, training_recipe
 from retrievers.training.teaching import taught
 from retrievers.training.trainer import last_checkpoint
+
+logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
 REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
@@ -134,6 +137,12 @@ def _mined(
     return found
 
 
+def _less_memory(preset: Finetuning) -> str:
+    chunks = isinstance(preset.loss, Contrastive)
+    keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
+    return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"
+
+
 class _Trained:
     """A model while one round trains it."""
 
@@ -154,6 +163,13 @@ class _Trained:
         self.inputs = Inputs(tokenizer_of(self.model), network, recipe)
         keys = TextKeys.read(examples.documents, examples.positives)
         self.order = order_of(examples, keys, preset.batch_size, steps, preset.seed)
+        if self.order.crowded and is_first():
+            logger.warning(
+                "in %d of %d batches a document is relevant to two queries, and counts as a "
+                "negative of one: lower batch_size",
+                self.order.crowded,
+                steps,
+            )
         self.fit = Fit(
             folder=folder,
             optimizer=preset.trained_by(),
@@ -164,6 +180,7 @@ class _Trained:
             device=task.device,
             save_every=task.save_every,
             write_model=self.save,
+            smaller=_less_memory(preset),
         )
 
     def save(self, folder: Path) -> None:

@@ -43,6 +43,7 @@ class SimCSE(
     """
 
     name: ClassVar[str] = "simcse"
+    similarity: ClassVar[str] = "cos"
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 

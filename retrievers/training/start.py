@@ -72,16 +72,29 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
     folder = Path(model).expanduser()
     if model in card_names() or model.endswith(".toml"):
         card = load_card(model)
+        _check_whole(card)
         base = Path(model).resolve().parent if model.endswith(".toml") else Path.cwd()
         return _open(_folder_of(card, base)), card.trained_on
     if folder.is_dir():
-        own = folder / CARD_FILE
-        return _open(folder.resolve()), load_card(own).trained_on if own.is_file() else ()
+        own = load_card(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
+        if own is not None:
+            _check_whole(own)
+        return _open(folder.resolve()), own.trained_on if own else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise RetrieverError(
             f"there is no card and no folder {model!r} to start from", suggestion(model)
         )
     return _open(locate(model, "main", base=Path.cwd())), ()
+
+
+def _check_whole(card: Card) -> None:
+    """Refuse to start from a part of a model as if it were all."""
+    parts = {"an adapter": card.adapter, "a second encoder": card.query_checkpoint}
+    for part, there in parts.items():
+        if there:
+            raise RetrieverError(
+                f"{card.name} has {part}, which would be left out", "start from a plain encoder"
+            )
 
 
 def _folder_of(card: Card, base: Path) -> Path:

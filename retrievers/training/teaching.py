@@ -124,7 +124,15 @@ def _train(
         teacher,
         BinaryCrossEntropyLoss(teacher),
         Pairs(examples, pairs),
-        Fit(folder, settings.optimizer, steps, settings.batch_size, seed, device=device),
+        Fit(
+            folder,
+            settings.optimizer,
+            steps,
+            settings.batch_size,
+            seed,
+            device=device,
+            smaller="lower teacher.batch_size",
+        ),
         until=steps,
         progress=lambda at: advance(at.step, at.steps),
     )

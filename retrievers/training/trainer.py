@@ -162,7 +162,8 @@ class StreamTrainer(Trainer):  # type: ignore[misc]
     ) -> Any:
         """The objective's loss; its parts go to the loss curve."""
         losses = model(**inputs)
-        self.meter.add(losses, inputs["attention_mask"])
+        masks = [mask.sum() for name, mask in inputs.items() if name.endswith("_mask")]
+        self.meter.add(losses, torch.stack(masks))
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
     def check(self, step: int) -> None:

@@ -261,6 +261,7 @@ def test_a_comparison_goes_on_where_it_was_interrupted(place, done):
         ("measured = 3", "measured = 0", ">= 1", ""),
         ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions for 64", ""),
         ('also = ["', 'also = ["no-', "there is no collection", ""),
+        ('/three"]', '/one"]', "is named 2 times", "name it once"),
     ],
 )
 def test_bad_input_is_one_message_before_any_work(place, tmp_path, old, new, message, hint):

@@ -81,6 +81,16 @@ def test_options_change_the_preset(bench, tmp_path):
     assert preset["batch_size"] == 2
 
 
+def test_the_learning_rate_is_that_of_what_is_trained(bench, tmp_path):
+    pytest.importorskip("adapters", exc_type=ImportError)
+    adapter = '\n[adapter]\nmethod = "lora"\nlr = 0.1\n'
+    (tmp_path / "tiny.toml").write_text(PRESET + adapter)
+    done = bench(*typed("--lr", "0.5"))
+    assert done.code == 0, done.stderr
+    curve = (tmp_path / "out" / "m" / "losses.jsonl").read_text().splitlines()
+    assert 0.1 < max(json.loads(line)["lr"] for line in curve) <= 0.5
+
+
 def test_a_test_split_is_not_trained_on(bench, tmp_path):
     done = bench(*typed("--split", "test"))
     assert done.code == 2
@@ -98,6 +108,14 @@ def test_held_out_queries_of_another_collection_are_left_out(bench, tmp_path):
 def test_a_folder_with_nothing_but_a_training_split_can_be_trained_on(bench, tmp_path):
     (tmp_path / "mine" / "qrels" / "test.tsv").unlink()
     assert bench(*typed()).code == 0
+
+
+def test_a_damaged_test_split_is_not_taken_for_none(bench, tmp_path):
+    (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nt1\n")
+    done = bench(*typed())
+    assert done.code == 2
+    assert "test.tsv" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_collection_that_is_there_to_train_on_is_trained_on_and_not_evaluated(bench, tmp_path):

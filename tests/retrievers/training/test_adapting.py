@@ -257,6 +257,24 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
             marks=hub,
         ),
         pytest.param(
+            'method = "union"\noptions = { parts = ["lora", "ia3"] }',
+            "two or more tables with a method",
+            "lora",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "union"\noptions = { parts = 3 }',
+            "two or more tables with a method",
+            "lora",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "mam"\noptions = { adapter = 3 }',
+            "the options of mam are tables",
+            "",
+            marks=hub,
+        ),
+        pytest.param(
             'library = "peft"\nmethod = "lora"\noptions = { rank = 2 }',
             "no option 'rank'",
             "rank_pattern",

@@ -232,6 +232,32 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
 
 
+def test_an_adapter_that_decay_would_end_is_trained_without(base, tmp_path):
+    pytest.importorskip("adapters")
+    chosen = Adaptation(method="adapter", adapter="loreft")
+    (found,) = adapt(preset(base), DOMAINS[:1], tmp_path / "loreft", chosen, device="cpu")
+    plain, adapted = (
+        open_encoder(resolve_model(name), "cpu").encode_queries(TEXTS[:3])
+        for name in (str(base), found.folder)
+    )
+    assert np.abs(plain - adapted).max() > 1e-4
+
+
+def test_an_adapter_that_needs_more_than_its_name_is_refused(base, tmp_path):
+    pytest.importorskip("adapters")
+    chosen = Adaptation(method="adapter", adapter="fusion")
+    with pytest.raises(RetrieverError, match="two adapters or more"):
+        adapt(preset(base), DOMAINS, tmp_path / "out", chosen)
+
+
+def test_a_start_is_a_whole_model(base, tmp_path):
+    pytest.importorskip("adapters")
+    found = run(base, tmp_path / "adapters", "adapter")
+    for name in (found[0].folder, f"{found[0].folder}/card.toml"):
+        with pytest.raises(RetrieverError, match="has an adapter, which would be left out"):
+            open_start(Start(model=name), 0)
+
+
 def settings(method: str) -> Adaptation:
     return Adaptation(method=method, measured=MEASURED)
 

@@ -63,11 +63,17 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
         assert len({query % groups for query in queries}) == 3
 
 
-def test_relevance_that_is_too_dense_still_gives_batches():
-    names = tuple("abcdef")
+@settings(max_examples=50)
+@given(seed=st.integers(0, 1000), count=st.integers(4, 9))
+def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
+    names = tuple(map(str, range(count)))
     documents = ListedDocuments(["", ""], ["x", "y"])
-    training = TrainingSet(names, names, (np.array([0]),) * 6, documents, ())
-    assert order(training, 4, 3).queries.shape == (3, 4)
+    training = TrainingSet(names, names, (np.array([0]),) * count, documents, ())
+    found = order(training, 4, 6, seed)
+    assert found.queries.shape == (6, 4)
+    assert all(len(set(queries)) == 4 for queries in found.queries.tolist())
+    assert found.crowded == 6
+    assert order(examples(), 2, 3, seed).crowded == 0
 
 
 def keys_of(*rows):

@@ -75,8 +75,9 @@ def test_minilm_s_contrast_falls_on_real_texts(
     pretrain(preset, corpus[:8], tmp_path / "out", device="cpu")
     curve = losses(tmp_path / "out")
     assert np.mean(curve[-3:]) < 0.7 * curve[0]
-    encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
-    assert encoder.encode_queries(["a river"]).shape == (1, 384)
+    model = resolve_model(str(tmp_path / "out"))
+    assert model.card.similarity == ("dot" if name == "ict" else "cos")
+    assert open_encoder(model, "cpu").encode_queries(["a river"]).shape == (1, 384)
 
 
 @pytest.mark.parametrize("name", [*PREDICTING, *CONTRASTING, "retromae"])
@@ -92,6 +93,15 @@ def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
         one.dtype == torch.float32
         for one in load_file(tmp_path / "out" / "model.safetensors").values()
     )
+
+
+def test_the_curve_counts_the_tokens_of_both_sides(tmp_path: Path) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "ict"}, steps=1, batch_size=4, max_tokens=64)
+    pretrain(preset, [f"{one}. {one}." for one in TEXTS], tmp_path / "out", device="cpu")
+    (point,) = read_curve(tmp_path / "out" / "losses.jsonl")
+    words = 4 * 20  # one of two sentences, and what is left of the text
+    assert point.tokens >= words + 4 * 4  # [CLS] and [SEP] of both
 
 
 class KilledError(Exception):

@@ -158,6 +158,23 @@ def test_a_folder_of_another_training_is_refused(start, finished):
         pretrain(small.preset(start), TEXTS[1:], finished, trained_on=("my/texts",), device="cpu")
 
 
+def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
+    other = tmp_path / "checkpoints" / "checkpoint-best"
+    other.mkdir(parents=True)
+    (other / "optimizer.pt").write_bytes(b"theirs")
+    with pytest.raises(RetrieverError, match="holds something else"):
+        train(small.preset(start), tmp_path)
+    assert (other / "optimizer.pt").read_bytes() == b"theirs"
+
+
+def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
+    preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
+    with pytest.raises(RetrieverError, match="contrasts the 41 texts of a batch") as caught:
+        train(preset, tmp_path / "out")
+    assert f"--batch-size {len(TEXTS)}" in caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(RetrieverError, match="no longer a number"):
