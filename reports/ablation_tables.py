@@ -41,6 +41,7 @@ def _opening(report: Report) -> str:
         f"device {where.device}), {where.time[:10]}.",
         f"Made by `{report.command}`.",
     ]
+    lines += [f"**{one}**" for one in report.differing]
     if not report.trains:
         lines.append("**Nothing is trained: every difference is between two uses of one model.**")
     elif len(report.seeds) == 1:
@@ -288,7 +289,6 @@ def _method(report: Report) -> str:
         *_intervals(report),
         "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
         "true difference that would be found 80 times in 100.",
-        *report.differing,
         *report.leaks,
     ]
     if report.source:

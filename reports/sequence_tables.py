@@ -27,6 +27,7 @@ def markdown(found: Compared, pictures: Sequence[str] = ()) -> str:
         f"threads, {found.conditions.time[:10]}).",
         "**One training of each: every difference is between these checkpoints. Whether the "
         "methods differ, it cannot say.**",
+        *(f"**This is not the published {name}.**" for name in found.unofficial),
         f"## {found.measure} after the sequence",
         _after(found),
         "## What was gained and forgotten",

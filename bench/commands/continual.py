@@ -57,6 +57,9 @@ def continual(options: argparse.Namespace, cache_dir: Path) -> int:
         command=typed("continual", options),
         conditions=conditions_here(options.device),
         resampling=resampling,
+        unofficial=tuple(
+            one.dataset.name for one in (*work.domains, *work.also) if not one.official
+        ),
     )
     text = markdown(found, _pictures(found, out))
     report(out, found, text, csv_table(found), options.json)

@@ -57,6 +57,7 @@ class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     Attributes:
         base: what every sequence starts from, with its level on each domain and on average.
         trained: what every training is, for people.
+        unofficial: collections whose counts are not the published ones.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     command: str
     conditions: Conditions
     resampling: Resampling
+    unofficial: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

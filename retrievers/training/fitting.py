@@ -30,7 +30,7 @@ from retrievers.training.curve import cut_curve
 from retrievers.training.finetuning import CURVE_FILE
 from retrievers.training.preset import Optimizer
 from retrievers.training.pretrain import OUT_OF_MEMORY
-from retrievers.training.processes import world_size
+from retrievers.training.processes import is_first, world_size
 from retrievers.training.trainer import (
     MODEL,
     SCHEDULES,
@@ -216,7 +216,8 @@ def fit(
         RetrieverError: not enough memory, or a loss that is not a number.
     """
     start = last_checkpoint(settings.folder / CHECKPOINTS)
-    cut_curve(settings.folder / CURVE_FILE, step_of(start))
+    if is_first():
+        cut_curve(settings.folder / CURVE_FILE, step_of(start))
     trainer = kind(
         model=model,
         args=settings.arguments(ARGUMENTS[kind]),

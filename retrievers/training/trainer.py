@@ -19,7 +19,7 @@ from retrievers.tower import pick_device
 from retrievers.training.curve import LossPoint, append_point
 from retrievers.training.objective import Collator
 from retrievers.training.preset import Pretraining
-from retrievers.training.processes import disconnect_at_exit
+from retrievers.training.processes import disconnect_at_exit, is_first
 from retrievers.training.stream import Stream
 
 WEIGHTS = "model.safetensors"
@@ -235,8 +235,9 @@ def last_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint in a folder, or None; those that a kill left unfinished go away."""
     found = {step_of(path): path for path in folder.glob("checkpoint-*")}
     whole = {step: path for step, path in found.items() if (path / COMPLETE).exists()}
-    for path in set(found.values()) - set(whole.values()):
-        shutil.rmtree(path)
+    if is_first():
+        for path in set(found.values()) - set(whole.values()):
+            shutil.rmtree(path)
     return whole[max(whole)] if whole else None
 
 

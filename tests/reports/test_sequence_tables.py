@@ -3,6 +3,7 @@
 import csv
 import io
 
+import msgspec
 import pytest
 
 from bench.decisions.statistics import Paired, Resampling
@@ -98,6 +99,12 @@ def test_what_could_not_be_separated_and_what_one_training_cannot_say_is_said(fo
     assert "kept apart" in text
     assert "![plain](plain.svg)" in text
     assert "![ewc]" not in text
+
+
+def test_a_collection_that_is_not_the_published_one_is_marked(found):
+    assert "not the published" not in markdown(found)
+    marked = msgspec.structs.replace(found, unofficial=("bio",))
+    assert "**This is not the published bio.**" in markdown(marked)
 
 
 def test_the_csv_has_all_figures_unrounded(found):
