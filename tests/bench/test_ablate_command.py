@@ -341,7 +341,7 @@ def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked
     assert line in ablate(bench, "--dry-run", "--allow-mismatch").stdout
     done = ablate(bench, "--allow-mismatch", "--resamples", "199", "--seed", "7")
     assert done.code == ExitCode.OK, done.stderr
-    assert f"- {line}" in done.stdout
+    assert f"**{line}**" in done.stdout
     assert "grid.toml --allow-mismatch --resamples 199 --seed 7`" in done.stdout
 
 
