@@ -1,4 +1,4 @@
-"""The one error of this room, and the kind of it that is no fault of any file."""
+"""The one error of this room, and the kind of it that says that a file is not there."""
 
 
 class DatasetError(Exception):

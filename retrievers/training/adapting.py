@@ -88,8 +88,10 @@ def decays(adapter: Adapter) -> bool:
     1 at first: any decay makes them 0, and the adapter does nothing from then on.
     """
     parts = adapter.options.get("parts") if adapter.method == UNION else ()
-    tables = [one for one in parts if isinstance(one, Mapping)] if isinstance(parts, list) else []
-    return "loreft" not in (adapter.method, *(one.get("method") for one in tables))
+    if not isinstance(parts, list | tuple):
+        return True  # refused by `check_names`
+    named = [one.get("method") for one in parts if isinstance(one, Mapping)]
+    return "loreft" not in (adapter.method, *named)
 
 
 def can_recompute(adapter: Adapter) -> bool:

@@ -11,6 +11,7 @@ from retrievers.errors import RetrieverError
 from retrievers.lookup import CARD_FILE
 
 TRAINING_FILE = "training.json"
+UNFINISHED = f".{TRAINING_FILE}"  # a kill may leave it
 TRAINED_FILE = "trained.json"
 SAMPLED_TEXTS = 1_000
 
@@ -69,7 +70,9 @@ def check_own(out: Path) -> None:
     Raises:
         RetrieverError: it does.
     """
-    if out.exists() and not (out / TRAINING_FILE).exists() and any(out.iterdir()):
+    if not out.exists() or (out / TRAINING_FILE).exists():
+        return
+    if any(path.name != UNFINISHED for path in out.iterdir()):
         raise RetrieverError(f"{out} holds something else", "name another folder")
 
 
@@ -98,7 +101,7 @@ def claim(out: Path, training: Training, begun: bool) -> Trained | None:
     if finished:
         return msgspec.json.decode((out / TRAINED_FILE).read_bytes(), type=Trained)
     out.mkdir(parents=True, exist_ok=True)
-    unfinished = out / f".{TRAINING_FILE}"
+    unfinished = out / UNFINISHED
     unfinished.write_bytes(msgspec.json.format(asked))
     unfinished.replace(path)
     return None

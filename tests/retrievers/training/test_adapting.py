@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from retrievers.errors import RetrieverError
 from retrievers.model import open_encoder, resolve_model
-from retrievers.training.adapting import HUB_METHODS, PEFT_METHODS
+from retrievers.training.adapting import HUB_METHODS, PEFT_METHODS, Adapter, decays
 from retrievers.training.adapting_folder import adapt
 from retrievers.training.finetuning import finetune
 from retrievers.training.inputs import Inputs
@@ -347,6 +347,8 @@ def test_weight_decay_does_not_put_loreft_out_of_action():
         assert preset(table(method)).trained_by().weight_decay == expected
     part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
     assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
+    parts = ({"method": "loreft"}, {"method": "lora"})
+    assert not decays(Adapter(method="union", options={"parts": parts}))
 
 
 @hub

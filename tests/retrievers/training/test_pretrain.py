@@ -167,6 +167,12 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
 
 
+def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(start, tmp_path):
+    (tmp_path / ".training.json").write_text("{")
+    train(small.preset(start, steps=1), tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
     preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
     with pytest.raises(RetrieverError, match="contrasts the 41 texts of a batch") as caught:
