@@ -7,9 +7,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from bench.errors import BenchError, ExitCode
-from datasets_cfg.errors import DatasetError
-from retrievers.errors import RetrieverError
+from bench.exit_codes import ExitCode
+from foundation.errors import BenchError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,11 +17,11 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         An `ExitCode`. Bad input is one message on stderr, never a traceback.
     """
-    from bench.cli import run_command
+    from bench.cli.main import run_command
 
     try:
         return run_command(arguments)
-    except (BenchError, DatasetError, RetrieverError) as error:
+    except BenchError as error:
         return _refuse(str(error), error.hint)
     except KeyboardInterrupt:
         print(

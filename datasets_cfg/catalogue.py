@@ -10,16 +10,15 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import msgspec
-
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Facts, Suite, parse, suggestion
 from datasets_cfg.roots import roots
+from foundation.errors import BenchError
+from foundation.records import Record
 
 SUITES = "suites.toml"
 
 
-class _Suites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Suites(Record):
     suites: tuple[Suite, ...]
 
 
@@ -37,11 +36,11 @@ def facts_for(name: str) -> Facts:
     """Facts of a declared collection.
 
     Raises:
-        DatasetError: there is none of that name, or its file is not valid.
+        BenchError: there is none of that name, or its file is not valid.
     """
     if name in _suites():
         members = ", ".join(_suites()[name].members[:3])
-        raise DatasetError(
+        raise BenchError(
             f"{name} is a suite, and one collection is needed here",
             hint=f"name one of its members: {members}, … (see `python -m bench show {name}`)",
         )
@@ -54,7 +53,7 @@ def suite_for(name: str) -> Suite:
     """Return the suite of that name.
 
     Raises:
-        DatasetError: there is none.
+        BenchError: there is none.
     """
     if name not in _suites():
         raise unknown(name, suite_names())
@@ -68,7 +67,7 @@ def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
     of one: ``scifact`` would not be scored by the rules of ``beir/scifact``.
 
     Raises:
-        DatasetError: ``data_dir`` or BENCH_DATA names no folder.
+        BenchError: ``data_dir`` or BENCH_DATA names no folder.
     """
     if name in _fact_files() or name in _suites():
         return None
@@ -88,13 +87,13 @@ def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     those of `own_folder`.
 
     Raises:
-        DatasetError: a name is none of the three.
+        BenchError: a name is none of the three.
     """
     found = (member for name in names for member in _members(name, data_dir))
     return list(dict.fromkeys(found))
 
 
-def unknown(name: str, known: Iterable[str]) -> DatasetError:
+def unknown(name: str, known: Iterable[str]) -> BenchError:
     """Error for a name that is neither declared nor a folder, with the closest ones."""
     known = tuple(known)
     whole = _last_parts(known)
@@ -102,7 +101,7 @@ def unknown(name: str, known: Iterable[str]) -> DatasetError:
         hint = f"did you mean {whole[name]}?"
     else:
         hint = suggestion(name, known) or "names: python -m bench list datasets (or suites)"
-    return DatasetError(f"there is no collection, suite or folder {name!r}", hint=hint)
+    return BenchError(f"there is no collection, suite or folder {name!r}", hint=hint)
 
 
 def _last_parts(names: Iterable[str]) -> dict[str, str]:
@@ -139,7 +138,7 @@ def _toml_files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Travers
 def _facts(name: str) -> Facts:
     facts = parse(_fact_files()[name].read_bytes(), Facts, f"{name}.toml")
     if facts.name != name:
-        raise DatasetError(
+        raise BenchError(
             f"{name}.toml declares the name {facts.name!r}",
             hint="a collection's name is the path of its file below collections/",
         )

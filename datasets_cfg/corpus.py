@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.folders import whole_folder
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from foundation.records import Record
 
 SCHEMA_VERSION = 1
 DOCUMENTS_FILE = "documents.arrow"
@@ -29,7 +30,7 @@ _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
 __all__ = ["Corpus", "Document", "Manifest", "SourceFile"]
 
 
-class SourceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourceFile(Record):
     """A file that a corpus was read from: ``size`` in bytes, ``mtime_ns`` since the epoch."""
 
     path: str
@@ -43,7 +44,7 @@ class SourceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(str(path.resolve()), status.st_size, status.st_mtime_ns)
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Record):
     """What a corpus folder holds.
 
     ``sha256`` covers each document's id, title and text in order, every field preceded by its
@@ -69,7 +70,7 @@ class Corpus:
     """
 
     table: pa.Table
-    tie_rank: npt.NDArray[np.int64]
+    tie_rank: Int64Array
     manifest: Manifest
     mapped: mmap.mmap
 
@@ -96,7 +97,7 @@ class Corpus:
         """Content hash; see `Manifest`."""
         return self.manifest.sha256
 
-    def rows_of(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+    def rows_of(self, ids: Sequence[str]) -> Int64Array:
         """Row of each asked id, int64 ``(len(ids),)``; -1 where the corpus has no such id.
 
         The asked ids are the hash table and the corpus is scanned, so that memory grows with the
@@ -110,10 +111,10 @@ class Corpus:
             found = np.flatnonzero(positions >= 0)
             rows[positions[found]] = start + found
             start += len(chunk)
-        result: npt.NDArray[np.int64] = rows[asked.indices.to_numpy()]
+        result: Int64Array = rows[asked.indices.to_numpy()]
         return result
 
-    def texts_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
+    def texts_at(self, rows: Int64Array) -> list[str]:
         """Bodies of the given rows, in their order; each row in ``[0, n)``.
 
         Raises:
@@ -157,7 +158,7 @@ class Corpus:
         replaced, and of two builds at the same time the last one stays.
 
         Raises:
-            DatasetError: no documents, a duplicate id, text that is not valid Unicode, or a
+            BenchError: no documents, a duplicate id, text that is not valid Unicode, or a
                 failure to write, such as a full disk.
         """
         with whole_folder(folder) as unfinished:
@@ -170,7 +171,7 @@ class Corpus:
         """Open a corpus that `build` wrote.
 
         Raises:
-            DatasetError: there is none, or it was written by another version of this program,
+            BenchError: there is none, or it was written by another version of this program,
                 or its files do not fit together.
         """
         manifest = _read_manifest(folder)
@@ -191,7 +192,7 @@ class Corpus:
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
     written = write_documents(documents, folder / DOCUMENTS_FILE)
     if not written.documents:
-        raise DatasetError(
+        raise BenchError(
             "the collection has no documents",
             hint="look at the corpus file: is it empty, or was its download cut short?",
         )
@@ -209,7 +210,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     (folder / MANIFEST_FILE).write_bytes(encoded)
 
 
-def _byte_order_rank(ids: pa.LargeStringArray) -> npt.NDArray[np.int64]:
+def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
     """Rank of each id among all; Arrow compares strings by their UTF-8 bytes."""
     order = pc.sort_indices(ids)
     for start in range(0, len(ids) - 1, _COMPARED_IDS):
@@ -218,7 +219,7 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> npt.NDArray[np.int64]:
         place = pc.index(same, True).as_py()
         if place >= 0:
             rows = sorted(order.slice(start + place, 2).to_pylist())
-            raise DatasetError(
+            raise BenchError(
                 f"document id {ordered[place].as_py()!r} occurs twice: "
                 f"documents {rows[0] + 1} and {rows[1] + 1} of the corpus",
                 hint="ids must be unique: remove or rename one of the two",
@@ -243,8 +244,8 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _unusable(folder: Path, reason: str) -> DatasetError:
-    return DatasetError(
+def _unusable(folder: Path, reason: str) -> BenchError:
+    return BenchError(
         f"{folder} holds no usable corpus: {reason}",
         hint=f"remove the folder and run again, and it is built anew: rm -r {folder}",
     )

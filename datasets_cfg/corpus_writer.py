@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from datasets_cfg.digests import ContentHash
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 SCHEMA = pa.schema(
     [
@@ -43,7 +43,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> Written:
     """Stream ``documents`` to ``path`` in record batches of about 16 MiB of text.
 
     Raises:
-        DatasetError: a field cannot be written as UTF-8 (a lone surrogate).
+        BenchError: a field cannot be written as UTF-8 (a lone surrogate).
         OSError: the file cannot be written.
     """
     content = ContentHash()
@@ -82,6 +82,6 @@ def _encoded(document: Document) -> tuple[bytes, bytes, bytes]:
     try:
         return document.id.encode(), document.title.encode(), document.text.encode()
     except UnicodeEncodeError as error:
-        raise DatasetError(
+        raise BenchError(
             f"document {document.id!r} holds text that is not valid Unicode: {error.reason}"
         ) from error

@@ -13,11 +13,11 @@ from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for, own_folder
 from datasets_cfg.corpus import MANIFEST_FILE, Corpus, SourceFile
 from datasets_cfg.digests import sha256_of
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Counts, Facts, Layout, parse
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
 from datasets_cfg.records import Qrels, Queries
+from foundation.errors import BenchError
 
 FACTS_FILE = "dataset.toml"
 
@@ -52,7 +52,7 @@ class Dataset:
         """The documents: built at the first use ever, opened afterwards.
 
         Raises:
-            DatasetError: a document that cannot be read, a duplicate id, or no document.
+            BenchError: a document that cannot be read, a duplicate id, or no document.
         """
         sources = self.reader.corpus_files()
         folder = self.cache_dir / "corpora" / self._corpus_key(sources)
@@ -109,7 +109,7 @@ def open_dataset(
         download: fetch missing files.
 
     Raises:
-        DatasetError: no such name or folder, or files that are missing or malformed.
+        BenchError: no such name or folder, or files that are missing or malformed.
     """
     folder = own_folder(name_or_folder, data_dir)
     if folder:
@@ -189,7 +189,7 @@ def _with_split(facts: Facts, split: str) -> Facts:
 
 def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
     if split != facts.split:
-        raise DatasetError(
+        raise BenchError(
             f"{facts.name} has no split {split}: its one split is {facts.split}",
             hint="stdlib-code is there to evaluate on, and stdlib-code/train to train on",
         )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tqdm import tqdm
 
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
@@ -49,7 +49,7 @@ def download(url: str, target: Path, md5: str = "", size_bytes: int = 0) -> Path
         size_bytes: expected size, to find a full disk before the download; 0 if unknown.
 
     Raises:
-        DatasetError: the server cannot be reached or refuses, the connection keeps breaking, the
+        BenchError: the server cannot be reached or refuses, the connection keeps breaking, the
             checksum is wrong (the file is removed then), or the disk is full.
     """
     part = target.with_name(f"{target.name}.part")
@@ -66,12 +66,12 @@ def check_md5(path: Path, md5: str, source: str) -> None:
     """Compare a file with its checksum, if there is one, and remove it if it differs.
 
     Raises:
-        DatasetError: it differs; the message names both sums.
+        BenchError: it differs; the message names both sums.
     """
     found = md5_of(path) if md5 else ""
     if found != md5:
         path.unlink()
-        raise DatasetError(
+        raise BenchError(
             f"{source}: the MD5 of the file is {found}, not {md5}; the file was removed",
             hint="run again; if it stays, the source has changed: do not compare scores with it",
         )
@@ -85,17 +85,17 @@ def md5_of(path: Path) -> str:
 
 @contextmanager
 def disk_errors(path: Path, size_bytes: int = 0) -> Iterator[None]:
-    """Turn a failure to write into a `DatasetError` that names the file and the bytes needed."""
+    """Turn a failure to write into a `BenchError` that names the file and the bytes needed."""
     try:
         yield
     except OSError as error:
         needed = f" ({size_bytes:,} bytes are needed)" if size_bytes else ""
         if error.errno in _FULL:
-            raise DatasetError(
+            raise BenchError(
                 f"the disk is full: {path}{needed}",
                 hint="free some space and run again, or choose another cache folder",
             ) from error
-        raise DatasetError(f"{path} cannot be written{needed}: {error}") from error
+        raise BenchError(f"{path} cannot be written{needed}: {error}") from error
 
 
 def _refuse_small_disk(part: Path, size_bytes: int) -> None:
@@ -115,7 +115,7 @@ def _receive_persistently(url: str, part: Path) -> None:
             return _receive(url, part)
         except _ConnectionCutError as error:
             if attempt == ATTEMPTS:
-                raise DatasetError(
+                raise BenchError(
                     f"{url}: the connection broke {ATTEMPTS} times: {error}",
                     hint=f"run again: it goes on from the {_size(part):,} bytes received so far",
                 ) from error
@@ -167,9 +167,9 @@ def _connection(request: urllib.request.Request, part: Path) -> Iterator[_Respon
             raise _ConnectionCutError("the server cannot continue the file") from error
         if error.code in (429, 500, 502, 503, 504):
             raise _ConnectionCutError(f"the server answers {error.code} {error.reason}") from error
-        raise DatasetError(f"{url}: the server answers {error.code} {error.reason}") from error
+        raise BenchError(f"{url}: the server answers {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
-        raise DatasetError(f"{url} cannot be reached: {error.reason}") from error
+        raise BenchError(f"{url} cannot be reached: {error.reason}") from error
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
         raise _ConnectionCutError(str(error) or type(error).__name__) from error
     with response:

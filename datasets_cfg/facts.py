@@ -12,7 +12,8 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
+from foundation.records import Record
 
 Layout = Literal["beir", "msmarco", "dpr", "stdlib-code"]
 TitleTrack = Literal["title", "no-title", ""]
@@ -32,10 +33,10 @@ _CHOICES = {
     "files": get_args(Role),
 }
 
-Record = TypeVar("Record", bound=msgspec.Struct)
+RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
 
-class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Archive(Record):
     """A file to download: a zip or tar.gz to unpack, or a plain (or .gz) file to keep as it is.
 
     Attributes:
@@ -63,7 +64,7 @@ class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.url.endswith(PACKED)
 
 
-class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Counts(Record):
     """Published counts; None where nobody published one.
 
     Attributes:
@@ -88,7 +89,7 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     distinct_texts: Count | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Facts(Record):
     """Declared facts of a collection. What is not declared has the default of a plain folder.
 
     Attributes:
@@ -136,7 +137,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unverified: tuple[str, ...] = ()
 
 
-class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Suite(Record):
     """Collections that are reported together.
 
     The mean of a suite is the unweighted mean over its members; a suite among them counts once,
@@ -155,16 +156,16 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean: bool = True
 
 
-def parse(content: bytes, kind: type[Record], source: str) -> Record:
+def parse(content: bytes, kind: type[RecordType], source: str) -> RecordType:
     """Decode TOML into a strict record; ``source`` names the file in messages.
 
     Raises:
-        DatasetError: not TOML, or not such a record.
+        BenchError: not TOML, or not such a record.
     """
     try:
         return msgspec.toml.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{source}: {error}", hint=_hint(str(error), kind)) from error
+        raise BenchError(f"{source}: {error}", hint=_hint(str(error), kind)) from error
 
 
 def _hint(message: str, kind: type[msgspec.Struct]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 _ATTEMPTS = 20
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
@@ -21,7 +21,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     stays.
 
     Raises:
-        DatasetError: the system refuses to write, as on a full disk; nothing is left behind.
+        BenchError: the system refuses to write, as on a full disk; nothing is left behind.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             yield finished
             _put_in_place(finished, folder, trash=Path(temporary))
     except OSError as error:
-        raise DatasetError(
+        raise BenchError(
             f"{folder} could not be written: {error}",
             hint="free some space, or choose another cache folder",
         ) from error

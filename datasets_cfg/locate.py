@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from datasets_cfg.download import download
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Archive, Facts
 from datasets_cfg.readers import reader_for
 from datasets_cfg.roots import roots
 from datasets_cfg.unpack import unpack
+from foundation.errors import BenchError
 
 _FILES_OF_LAYOUT = {
     "beir": "corpus.jsonl, queries.jsonl and qrels/{split}.tsv",
@@ -31,7 +31,7 @@ def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool
         fetch: whether the network may be used.
 
     Raises:
-        DatasetError: not found and not to be had; the hint says how to obtain it and where to
+        BenchError: not found and not to be had; the hint says how to obtain it and where to
             put it.
     """
     given = roots(data_dir)
@@ -77,7 +77,7 @@ def _holds_corpus(facts: Facts, folder: Path) -> bool:
     reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
     try:
         reader.corpus_files()
-    except DatasetError:
+    except BenchError:
         return False
     return True
 
@@ -95,7 +95,7 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
     if not path.is_file():
         try:
             download(archive.url, path, archive.md5, archive.size_bytes)
-        except DatasetError as error:
+        except BenchError as error:
             raise _absent(facts, archive, f"({error})", cache_dir, error.hint) from error
     if archive.packed:
         unpack(path, folder, archive.folder, archive.files)
@@ -103,24 +103,24 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
 
 def _absent(
     facts: Facts, archive: Archive, why: str, cache_dir: Path, first: str = ""
-) -> DatasetError:
+) -> BenchError:
     files = ", ".join(archive.files) or archive.file_name
     ways = (
         f"if the files are on this machine: --data-dir DIR, with them in DIR/{facts.name}; "
         f"if it has no network: run `python -m bench fetch {facts.name}` on one that has, and "
         f"copy its cache folder to {cache_dir}"
     )
-    return DatasetError(
+    return BenchError(
         f"{facts.name}: {files} from {archive.url} {why}",
         hint=f"{first}; {ways}" if first else ways,
     )
 
 
-def _licensed(facts: Facts, given: list[Path], cache_dir: Path) -> DatasetError:
+def _licensed(facts: Facts, given: list[Path], cache_dir: Path) -> BenchError:
     looked = ", ".join(str(root) for root in [*given, cached_folder(facts, cache_dir)])
     files = _FILES_OF_LAYOUT[facts.layout].format(split=facts.split)
     where = (given[0] if given else Path("DIR")) / facts.name
-    return DatasetError(
+    return BenchError(
         f"{facts.name} needs a licence, so it cannot be downloaded; it is not in {looked}",
         hint=f"obtain it:\n{facts.instructions.strip()}\n"
         f"then put {files} into {where}, and run again with --data-dir {where.parent.parent}",

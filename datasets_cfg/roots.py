@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 ENVIRONMENT = "BENCH_DATA"
 
@@ -12,7 +12,7 @@ def roots(data_dir: Path | None) -> list[Path]:
     """Folders of the user's that hold collections: ``data_dir``, then the one of BENCH_DATA.
 
     Raises:
-        DatasetError: one of them is no folder.
+        BenchError: one of them is no folder.
     """
     named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     found = []
@@ -20,7 +20,7 @@ def roots(data_dir: Path | None) -> list[Path]:
         if value:
             root = Path(value).expanduser()
             if not root.is_dir():
-                raise DatasetError(
+                raise BenchError(
                     f"{source} names {root}, which is no folder",
                     hint="name the folder that holds the collections, such as DIR in "
                     "DIR/beir/scifact/corpus.jsonl",

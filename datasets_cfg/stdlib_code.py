@@ -35,9 +35,9 @@ from pathlib import Path
 import msgspec
 
 from datasets_cfg.digests import sha256_of
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.folders import whole_folder
 from datasets_cfg.readers.judgements import BEIR_HEADER
+from foundation.errors import BenchError
 
 DOCUMENTS = 5_000
 QUERIES = 2_000
@@ -85,11 +85,11 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
         split: ``test``, what is evaluated, or ``train``, which has a corpus of its own.
 
     Raises:
-        DatasetError: this Python was installed without the source of its standard library.
+        BenchError: this Python was installed without the source of its standard library.
     """
     sources = list(source_files(Path(sysconfig.get_path("stdlib"))))
     if not sources:
-        raise DatasetError(
+        raise BenchError(
             f"no source of the standard library in {sysconfig.get_path('stdlib')}",
             hint="use a Python that was installed with it, or another dataset",
         )

@@ -15,7 +15,7 @@ from typing import IO
 from tqdm import tqdm
 
 from datasets_cfg.download import disk_errors
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 COPY_BYTES = 1 << 20
 _NOT_READABLE = (
@@ -41,7 +41,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
         wanted: paths below ``inside`` to take; empty for all.
 
     Raises:
-        DatasetError: a member that would leave the folder (an absolute path, "..", a link), an
+        BenchError: a member that would leave the folder (an absolute path, "..", a link), an
             archive that is damaged or has not what is wanted, or a full disk.
     """
     with disk_errors(folder):
@@ -52,7 +52,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
             try:
                 taken = _extract(archive, finished, inside, wanted)
             except _NOT_READABLE as error:
-                raise DatasetError(
+                raise BenchError(
                     f"{archive} cannot be unpacked: {error}",
                     hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
                 ) from error
@@ -104,7 +104,7 @@ def _refuse_unsafe(archive: Path, name: str, link: bool) -> None:
     path = PureWindowsPath(name)  # knows both separators and drives
     if link or path.anchor or ".." in path.parts:
         reason = "is a link or a device" if link else "leads out of the folder"
-        raise DatasetError(
+        raise BenchError(
             f"{archive}: the member {name!r} {reason}; nothing was unpacked",
             hint="do not use this archive: it is not the one that was published",
         )
@@ -121,7 +121,7 @@ def _refuse_missing(
     missing = sorted(set(wanted) - set(taken))
     if missing or not taken:
         found = f"has no {', '.join(missing)}" if missing else "has no files"
-        raise DatasetError(f"{archive} {found} in its folder {inside or '/'!r}")
+        raise BenchError(f"{archive} {found} in its folder {inside or '/'!r}")
 
 
 def _put_in_place(finished: Path, folder: Path) -> None:

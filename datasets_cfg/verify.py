@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset, count_mismatches
 from datasets_cfg.download import md5_of
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Archive
 from datasets_cfg.locate import archive_path
+from foundation.arrays import BoolArray, Int64Array, UInt64Array
+from foundation.errors import BenchError
 
 Severity = Literal["error", "warning", "note"]
 EXAMPLES = 5
@@ -59,7 +59,7 @@ def verify(dataset: Dataset) -> list[Finding]:
     findings = list(_checksums(dataset))
     try:
         _ = dataset.corpus
-    except DatasetError as error:
+    except BenchError as error:
         findings.append(Finding("error", str(error), 1, suggestion=error.hint))
     else:
         for check in _CHECKS:
@@ -150,7 +150,7 @@ def _duplicate_texts(dataset: Dataset) -> Iterator[Finding]:
     )
 
 
-def _content_hashes(corpus: Corpus) -> npt.NDArray[np.uint64]:
+def _content_hashes(corpus: Corpus) -> UInt64Array:
     """64-bit hash of each title and text: among 21 million, one false pair in 10⁵ corpora."""
     hashes = np.empty(len(corpus), dtype=np.uint64)
     for start, titles, texts in corpus.iter_batches(_BATCH_DOCUMENTS):
@@ -163,8 +163,8 @@ def _content_hashes(corpus: Corpus) -> npt.NDArray[np.uint64]:
 
 
 def _first_of_each(
-    values: npt.NDArray[np.uint64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    values: UInt64Array,
+) -> tuple[Int64Array, BoolArray]:
     """Order that sorts ``values`` stably, and whether each is the first of its kind there."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -239,7 +239,7 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
 def _of_rows(
     severity: Severity,
     what: str,
-    rows: npt.NDArray[np.int64],
+    rows: Int64Array,
     ids: pa.ChunkedArray,
     suggestion: str,
 ) -> Finding:

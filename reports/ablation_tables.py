@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from bench.ablation.records import OnCollection, Report, RowFound
+from bench.experiments.records import OnCollection, Report, RowFound
 from reports.markdown import table
 
 COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from bench.decisions.check import Against, Check, Row
-from bench.decisions.pace import SpeedCheck
+from bench.gate.check import Against, Check, Row
+from bench.gate.speed_check import SpeedCheck
 
 KINDS = {
     "REGRESSION": "failure",

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from bench.decisions.check import Against, Check, Row
-from bench.decisions.foresight import Foreseen
-from bench.decisions.looks import Look, Quick
-from bench.decisions.pace import SpeedCheck
-from bench.decisions.statistics import Paired
+from bench.compare.statistics import Paired
+from bench.gate.check import Against, Check, Row
+from bench.gate.power import Foreseen
+from bench.gate.quick import Look, Quick
+from bench.gate.speed_check import SpeedCheck
 from reports.markdown import table
 
 HEADERS = (

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.decisions.changed import ChangedQuery, Changes, RankedDocument
-from bench.decisions.compare import Comparison, OnCollection, OnSuite
-from bench.decisions.statistics import Paired, Resampling
+from bench.compare.changed import ChangedQuery, Changes, RankedDocument
+from bench.compare.compare import Comparison, OnCollection, OnSuite
+from bench.compare.statistics import Paired, Resampling
 from reports.markdown import one_line, table
 
 TEXT_WIDTH = 80

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.watching.forgetting import Forgetting
+from bench.compare.transfer import Forgetting
+from foundation.arrays import Float64Array
 from reports.figures import save
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 LOSS_TO_GAIN = "PuOr"  # orange and purple are told apart with any colour vision (ColorBrewer)
 DARK = 0.6  # of the colour scale, beyond which white text is easier to read
-
-Floats = npt.NDArray[np.float64]
 
 
 def draw(found: Forgetting, path: Path) -> list[Path]:
@@ -54,7 +52,7 @@ def heat_map(figure: "Figure", found: Forgetting) -> None:
     figure.supxlabel(_summary(found), fontsize=9)
 
 
-def _write(axes: "Axes", values: Floats, shades: Floats) -> None:
+def _write(axes: "Axes", values: Float64Array, shades: Float64Array) -> None:
     for (row, column), value in np.ndenumerate(values):
         colour = "white" if shades[row, column] > DARK else "black"
         axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour, fontsize=9)

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Iterator
 
-from bench.decisions.statistics import Paired
-from bench.watching.curve import Level
-from bench.watching.forgetting import Forgetting, Transfers
+from bench.compare.statistics import Paired
+from bench.compare.transfer import Forgetting, Transfers
+from bench.monitor.quality_curve import Level
 from reports.markdown import table
 
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")

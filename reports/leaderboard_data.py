@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.decisions.changed import Changes
+from bench.compare.changed import Changes
 from bench.leaderboard.records import (
     Board,
     Cell,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.leaderboard.records import Board, Column, Row, Score, SuiteColumn
+from foundation.arrays import Float64Array
 from reports.figures import BLUE, GREY, Fill, save
 from reports.leaderboard_plots import (
     Line,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Place = Column | SuiteColumn
-Floats = npt.NDArray[np.float64]
 Picture = tuple[str, str, tuple[float, float], Fill]  # name, title, size in inches, what fills it
 
 SHADES = "cividis"  # the same order to all kinds of colour vision, and in grey
@@ -128,7 +127,7 @@ def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], mea
     bar.set_ticks([0, 1], labels=["worst", "best"], fontsize=8)
 
 
-def _write_numbers(axes: "Axes", values: Floats, shades: Floats) -> None:
+def _write_numbers(axes: "Axes", values: Float64Array, shades: Float64Array) -> None:
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             colour = "black" if shades[row, column] > 0.55 else "white"

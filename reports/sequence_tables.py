@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from bench.decisions.statistics import Paired
-from bench.sequence.comparing import Compared
-from bench.watching.curve import Level
+from bench.compare.statistics import Paired
+from bench.experiments.sequence.comparing import Compared
+from bench.monitor.quality_curve import Level
 from reports.forgetting_tables import markdown as matrix
 from reports.markdown import table
 

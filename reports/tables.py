@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from tabulate import tabulate
 
-from bench.estimate import Estimate
-from bench.results import Result, Timings
-from bench.suites import SuiteMean
+from bench.evaluate.estimate import Estimate
+from bench.evaluate.suites import SuiteMean
+from bench.results.record import Result, Timings
 from datasets_cfg.verify import Finding
 from reports.markdown import table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.figures import COLOURS, save
-from retrievers.training.curve import LossPoint
+from retrievers.training.engine.curve import LossPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.watching.curve import Curve, Point
+from bench.monitor.quality_curve import Curve, Point
 from reports.figures import BLACK, COLOURS, GREY, MARKERS, VERMILION, can_plot, save
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from bench.watching.curve import Curve, Level, Point
-from bench.watching.selection import Selection
+from bench.monitor.quality_curve import Curve, Level, Point
+from bench.monitor.selection import Selection
 from reports.markdown import cell, table
 
 NAMED = 6  # checkpoints that a sentence lists

@@ -25,15 +25,14 @@ from typing import NamedTuple
 import platformdirs
 from tabulate import tabulate
 
-from bench.errors import BenchError
-from bench.pipeline import Options, evaluate
-from bench.runs import read_run
-from bench.scoring import score
+from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.runs import read_run
+from bench.evaluate.scoring import score
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
-from datasets_cfg.errors import DatasetError
-from retrievers.index import IndexSpec
-from retrievers.model import Model, open_encoder, resolve_model
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.model import Model, open_encoder, resolve_model
 
 MODEL = "minilm"
 COLLECTIONS = ("beir/scifact", "beir/nfcorpus")
@@ -138,7 +137,7 @@ def _evaluate(name: str, model: Model, options: argparse.Namespace) -> dict[str,
     try:
         dataset = _open(name, options)
         different = count_mismatches(dataset)
-    except DatasetError as error:
+    except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {}
     if different:
@@ -158,7 +157,7 @@ def run_lines(name: str, options: argparse.Namespace) -> Iterator[Line]:
         qrels = _judging(name, options).qrels
         scores = score(read_run(options.data_dir / "runs" / f"{name}.trec"), qrels, measures)
         measured = {measure: scores.mean(measure) for measure in measures}
-    except (BenchError, DatasetError) as error:
+    except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
     for measure, figure in zip(measures, figures, strict=True):
         yield Line(f"run {name}", measure, measured.get(measure), figure, RUN_TOLERANCE, ORACLE)

@@ -6,13 +6,12 @@ from itertools import pairwise
 
 import msgspec
 
-from bench.decisions.statistics import Resampling
-from bench.decisions.stored import Stored, protocol_facts
-from bench.errors import BenchError
+from bench.compare.statistics import Resampling
+from bench.evaluate.suites import suite_weights
 from bench.leaderboard.cells import row_of
-from bench.leaderboard.claims import gathered
 from bench.leaderboard.groups import Standings, standings
 from bench.leaderboard.pairs import PairWork
+from bench.leaderboard.published_scores import gathered
 from bench.leaderboard.queries import OpenDataset, QueryWork
 from bench.leaderboard.records import (
     MAIN,
@@ -23,9 +22,10 @@ from bench.leaderboard.records import (
     SuiteColumn,
 )
 from bench.leaderboard.rows import columns, rows
-from bench.suites import suite_weights
+from bench.results.find import Stored, protocol_facts
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
-from retrievers.card import Card
+from foundation.errors import BenchError
+from retrievers.models.card import Card
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def assemble(
 
     Raises:
         BenchError: nothing is left to show, or values of queries are damaged.
-        DatasetError: there is no such suite.
+        BenchError: there is no such suite.
     """
     placed = columns(chosen(stored, choice))
     layout = _Layout(placed, rows(placed), cards, choice)
@@ -159,7 +159,7 @@ def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
 
     Raises:
         BenchError: there are none.
-        DatasetError: there is no such suite.
+        BenchError: there is no such suite.
     """
     if not choice.suite:
         return list(stored)

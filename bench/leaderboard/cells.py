@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.decisions.stored import Stored
+from bench.evaluate.suites import suite_mean
 from bench.leaderboard.groups import Standing, Standings
 from bench.leaderboard.records import Cell, Claim, Mean, Row, Score, SuiteColumn
 from bench.leaderboard.rows import row_facts, training_step
-from bench.results import Result, Timings
-from bench.suites import suite_mean
-from retrievers.card import Card
+from bench.results.find import Stored
+from bench.results.record import Result, Timings
+from retrievers.models.card import Card
 
 
 def row_of(

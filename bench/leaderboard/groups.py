@@ -10,22 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.decisions.panels import stream_of
-from bench.decisions.statistics import (
-    ALPHA,
-    SAME_MEAN,
-    Floats,
-    Resampled,
-    Resampling,
-    holm,
-    resample,
-)
-from bench.decisions.stored import Stored
-from bench.errors import BenchError
+from bench.compare.panels import stream_of
+from bench.compare.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, holm, resample
+from bench.evaluate.suites import suite_weights
 from bench.leaderboard.pairs import PairWork
-from bench.places import Place
-from bench.results import SCORES_FILE
-from bench.suites import suite_weights
+from bench.results.find import Stored
+from bench.results.location import Place
+from bench.results.record import SCORES_FILE
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Standing:
     group: int
 
 
-Values = tuple[tuple[str, ...], Mapping[str, Floats]]  # ids of queries, values by measure
+Values = tuple[tuple[str, ...], Mapping[str, Float64Array]]  # ids of queries, values by measure
 Standings = dict[tuple[str, str], dict[str, Standing]]  # (column or suite, measure) -> row -> it
 
 
@@ -52,7 +45,7 @@ class _Means:
     """
 
     rows: tuple[str, ...]
-    exact: Floats
+    exact: Float64Array
     drawn: Resampled
     columns: int = 1
 
@@ -132,7 +125,7 @@ def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[s
 
 def _resampled(
     by_row: Mapping[str, Stored], measures: Sequence[str], resampling: Resampling, stream: int
-) -> Iterator[tuple[str, list[str], Floats, _Means]]:
+) -> Iterator[tuple[str, list[str], Float64Array, _Means]]:
     """Measure, ids, scores by query and row, and means, of the rows that have values of queries.
 
     All measures are resampled at once: drawing the queries takes longer than the products.
@@ -157,7 +150,9 @@ def _load(one: Stored) -> Values | None:
     return one.scores() if (one.folder / SCORES_FILE).exists() else None
 
 
-def _aligned(ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Place) -> Floats:
+def _aligned(
+    ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Place
+) -> Float64Array:
     """Scores float64 ``(queries, cells)``, the queries sorted, so that no order changes a draw.
 
     Args:
@@ -192,7 +187,7 @@ def _stand(means: _Means) -> dict[str, Standing]:
     }
 
 
-def groups(means: Floats, flipped: Floats) -> list[int]:
+def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
     """Number of the group of each model, 1 for the best.
 
     Args:
@@ -212,7 +207,7 @@ def groups(means: Floats, flipped: Floats) -> list[int]:
     return found
 
 
-def _not_separable(behind: Floats, flipped: Floats) -> int:
+def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:
     """How many models in a row are not worse than the leader at the 5 % level.
 
     Args:

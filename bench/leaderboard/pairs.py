@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.decisions.statistics import Differences, Floats, Paired, Resampled, holm, paired
+from bench.compare.statistics import Differences, Paired, Resampled, holm, paired
 from bench.leaderboard.records import OnQueries, Pair, Versus
+from foundation.arrays import Float64Array
 
 Names = tuple[str, str]
-Look = Callable[[str, str, Names, Sequence[str], Floats], OnQueries]
+Look = Callable[[str, str, Names, Sequence[str], Float64Array], OnQueries]
 
 
 @dataclass
@@ -24,8 +25,8 @@ class _OnSuite:
     """
 
     weights: list[float] = field(default_factory=list)
-    scores: list[Floats] = field(default_factory=list)
-    drawn: tuple[Floats, Floats] | None = None
+    scores: list[Float64Array] = field(default_factory=list)
+    drawn: tuple[Float64Array, Float64Array] | None = None
 
     def add(self, weight: float, part: Differences) -> None:
         """One more member."""
@@ -69,7 +70,7 @@ class PairWork:
         measure: str,
         rows: Sequence[str],
         ids: Sequence[str],
-        scores: Floats,
+        scores: Float64Array,
         drawn: Resampled,
     ) -> None:
         """Compare on one collection.

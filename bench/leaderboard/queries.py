@@ -14,15 +14,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench.decisions.changed import Changes, most_changed
-from bench.decisions.panels import Entry
-from bench.decisions.statistics import SAME_SCORE, Floats
-from bench.decisions.stored import Stored
+from bench.compare.changed import Changes, most_changed
+from bench.compare.panels import Entry
+from bench.compare.statistics import SAME_SCORE
+from bench.evaluate.runs import Run
 from bench.leaderboard.records import Dot, OnQueries
-from bench.places import Place
-from bench.results import RUN_FILE, Protocol
-from bench.runs import Run
+from bench.results.find import Stored
+from bench.results.location import Place
+from bench.results.record import RUN_FILE, Protocol
 from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float64Array
 
 GRID = 32  # dots from score 0 to 1
 NAMED = 3  # queries of a dot
@@ -35,7 +36,7 @@ Names = tuple[str, str]
 OpenDataset = Callable[[Protocol], Dataset | str]
 
 
-def dots(ids: Sequence[str], a: Floats, b: Floats) -> tuple[Dot, ...]:
+def dots(ids: Sequence[str], a: Float64Array, b: Float64Array) -> tuple[Dot, ...]:
     """Points of a scatter plot, those of one cell of the grid as one.
 
     Args:
@@ -56,7 +57,7 @@ def dots(ids: Sequence[str], a: Floats, b: Floats) -> tuple[Dot, ...]:
     )
 
 
-def most_different(gains: Floats, count: int) -> list[int]:
+def most_different(gains: Float64Array, count: int) -> list[int]:
     """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
     order = np.argsort(-np.abs(gains), kind="stable")
     wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
@@ -86,7 +87,7 @@ class QueryWork:
         self._run = lru_cache(maxsize=RUNS)(lambda row, column: self.by_row[row][column].run())
 
     def look(
-        self, column: str, measure: str, pair: Names, ids: Sequence[str], scores: Floats
+        self, column: str, measure: str, pair: Names, ids: Sequence[str], scores: Float64Array
     ) -> OnQueries:
         """The queries of one collection under two rows.
 
@@ -119,7 +120,7 @@ class QueryWork:
         column: str,
         ranked: bool,
         measure: str,
-        values: Mapping[str, Floats],
+        values: Mapping[str, Float64Array],
         side: int,
     ) -> Entry:
         """One side of a pair with the scores of a few queries only."""

@@ -8,9 +8,9 @@ import re
 
 import msgspec
 
-from bench.decisions.changed import Changes
-from bench.decisions.statistics import Paired
-from retrievers.parameters import Parameters
+from bench.compare.changed import Changes
+from bench.compare.statistics import Paired
+from retrievers.models.parameters import Parameters
 
 MAIN = ""  # stands for the main measure of each collection
 

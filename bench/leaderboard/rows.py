@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.decisions.stored import (
+from bench.leaderboard.records import natural
+from bench.results.find import (
     CHOICE,
     Stored,
     differing,
@@ -20,13 +21,12 @@ from bench.decisions.stored import (
     recipe_facts,
     run_file_facts,
 )
-from bench.errors import BenchError
-from bench.interchange.claims import find_claims
-from bench.leaderboard.records import natural
-from bench.places import Place
-from bench.results import Protocol, Result
+from bench.results.interchange.claimed import find_claims
+from bench.results.location import Place
+from bench.results.record import Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
-from retrievers.recipe import Prompts
+from foundation.errors import BenchError
+from retrievers.models.recipe import Prompts
 
 CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-_]?(?P<step>\d+)")
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one

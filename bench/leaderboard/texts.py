@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bench.results import Protocol
+from bench.results.record import Protocol
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 
 def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Dataset | str:
@@ -20,7 +20,7 @@ def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Datas
             split=protocol.split or None,
             download=False,
         )
-    except DatasetError:
+    except BenchError:
         return f"{protocol.collection} is not on this machine (--data-dir says where to look)"
     return if_evaluated(found, protocol)
 

@@ -6,19 +6,17 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from bench.speed.machine import timed
 from bench.speed.records import Spread, Throughput
 from bench.speed.texts import Texts
-from retrievers.clock import Clock
-from retrievers.encoder import Encoder
+from foundation.arrays import Float32Array
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Encoder
 
 OURS = "bench"
 # Largest absolute difference of two unit vectors of the same text and weights.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Pass:
     """One pass over some texts: seconds, seconds by kind of work, float32 vectors ``(n, dim)``."""
 
     seconds: float
-    vectors: Floats
+    vectors: Float32Array
     phases_s: Mapping[str, float] = field(default_factory=dict)
 
 

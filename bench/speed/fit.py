@@ -3,13 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.errors import BenchError
 from bench.speed.machine import timed
 from bench.speed.records import Growth, Spread
-
-Doubles = npt.NDArray[np.float64]
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
 
 
 def fit(x: str, y: str, at: str, sizes: Sequence[float], costs: Sequence[Spread]) -> Growth:
@@ -53,7 +51,7 @@ def measure(work: Callable[[int], object], sizes: Sequence[int], repeats: int) -
     return [Spread.of(samples[size]) for size in sizes]
 
 
-def _line(x: Doubles, y: Doubles) -> tuple[float, float, float | None]:
+def _line(x: Float64Array, y: Float64Array) -> tuple[float, float, float | None]:
     """Slope, intercept and the slope's standard error (n - 2 degrees of freedom)."""
     centred = x - x.mean()
     squares = float(centred @ centred)

@@ -12,7 +12,7 @@ from bench.speed.race import run_command, write_folder
 from bench.speed.records import Growth, Spread
 from bench.speed.texts import Texts, of_length
 from bench.speed.tools import Finished, run_process
-from retrievers.encoder import Encoder
+from retrievers.encoders.protocol import Encoder
 
 LENGTHS = (16, 32, 64, 128, 256)
 SIZES = 5  # each twice the one before

@@ -13,11 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from bench import __version__
-from bench.estimate import measure_speed
-from bench.pipeline import conditions_here, sample_documents, search_device
+from bench.evaluate.estimate import measure_speed
+from bench.evaluate.pipeline import conditions_here, sample_documents, search_device
 from bench.speed.encode import Contestant, Ours, race_encoders
 from bench.speed.growth import encode_growth, run_growth
 from bench.speed.machine import peak_bytes, processor_name
@@ -34,10 +33,10 @@ from bench.speed.tools import (
     sentence_transformers,
 )
 from datasets_cfg.dataset import Dataset
-from retrievers.encoder import Encoder
-from retrievers.model import Model
+from foundation.arrays import Float32Array
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import Model
 
-Floats = npt.NDArray[np.float32]
 Say = Callable[[str], None]
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
@@ -106,7 +105,7 @@ class Subject:
         return measure_speed(self.encoder, self.source.corpus, PROBE_S).tokens_per_s
 
     @cached_property
-    def real(self) -> tuple[Floats, Floats]:
+    def real(self) -> tuple[Float32Array, Float32Array]:
         """Vectors of some documents and queries of the source, float32 ``(m, dim)``."""
         texts = self.texts[:REAL]
         documents = self.encoder.encode_documents([""] * len(texts), texts)
@@ -206,7 +205,7 @@ def _indexes(subject: Subject, plan: Plan, say: Say) -> tuple[IndexPoint, ...]:
     return compare_indexes(documents, queries, plan.repeats, device, origin)
 
 
-def _corpus(subject: Subject, rows: int) -> tuple[Floats, Floats, str]:
+def _corpus(subject: Subject, rows: int) -> tuple[Float32Array, Float32Array, str]:
     """Vectors of documents and of queries, float32 ``(rows, dim)``, and where they come from."""
     real, queries = subject.real
     name = subject.source.name

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.pipeline import Evaluation, Options, evaluate
+from bench.evaluate.pipeline import Evaluation, Options, evaluate
 from bench.speed.encode import spreads
 from bench.speed.machine import timed
 from bench.speed.race import export
 from bench.speed.records import Phases, Spread
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
-from retrievers.index import IndexSpec
-from retrievers.model import Model, open_encoder
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.model import Model, open_encoder
 
 
 def measure_phases(

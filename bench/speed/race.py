@@ -11,12 +11,12 @@ from types import MappingProxyType
 import msgspec
 
 from bench import __version__
-from bench.errors import BenchError
 from bench.speed.encode import OURS, in_turn
 from bench.speed.peers.job import Job
 from bench.speed.records import Race, RaceRun, Spread
 from bench.speed.tools import DEFAULT_BATCH, Finished, last_line, run_process
 from datasets_cfg.dataset import FACTS_FILE, Dataset
+from foundation.errors import BenchError
 
 MEASURE = "nDCG@10"
 TOLERANCE = 0.0005

@@ -8,16 +8,16 @@ History of the schema: 1, the first.
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
-from bench.results import Conditions
-from retrievers.recipe import Recipe
+from bench.results.record import Conditions
+from foundation.records import Record
+from retrievers.models.recipe import Recipe
 
 SCHEMA = 1
 
 
-class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Spread(Record):
     """Repeated measurements of one thing: median, quartiles, and all samples in order."""
 
     median: float
@@ -32,7 +32,7 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 
 
-class Lengths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Lengths(Record):
     """How long the texts of a measurement are, in tokens as they are encoded (cut, with specials).
 
     Attributes:
@@ -49,7 +49,7 @@ class Lengths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counted_in: str = "tokens"
 
 
-class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Throughput(Record, kw_only=True):
     """One tool encoding the same documents again and again, in alternation with the others.
 
     Attributes:
@@ -74,7 +74,7 @@ class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     speedup: float | None = None
 
 
-class Phases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Phases(Record, kw_only=True):
     """Where the time of whole evaluations goes; every repeat opens the model anew.
 
     Attributes:
@@ -92,7 +92,7 @@ class Phases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     busy_s: dict[str, Spread]
 
 
-class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Latency(Record):
     """Milliseconds of one query at a time; ``what`` is encode, search or both."""
 
     what: str
@@ -103,7 +103,7 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples_ms: tuple[float, ...]
 
 
-class IndexPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class IndexPoint(Record, kw_only=True):
     """One index with its search parameters, all queries in one call.
 
     Attributes:
@@ -127,7 +127,7 @@ class IndexPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     vectors: str
 
 
-class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Growth(Record, kw_only=True):
     """How a cost grows: ``y = constant * x ** exponent``, fitted to the medians in logarithms.
 
     Attributes:
@@ -149,7 +149,7 @@ class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     per_x: float
 
 
-class RaceRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RaceRun(Record, kw_only=True):
     """One tool in an end-to-end race.
 
     Attributes:
@@ -167,7 +167,7 @@ class RaceRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ratio: float | None = None
 
 
-class Race(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Race(Record, kw_only=True):
     """Evaluations of the same model on the same files, from process start to scores.
 
     Attributes:
@@ -187,7 +187,7 @@ class Race(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ratio: float | None
 
 
-class SpeedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpeedReport(Record, kw_only=True):
     """Everything that one call of ``speed`` measured.
 
     Attributes:

@@ -5,17 +5,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from bench import search
-from bench.exact import TILE_ROWS, ArrayVectors, exact_search
+from bench.evaluate import search
+from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
 from bench.speed import fit as growth
 from bench.speed.machine import timed
 from bench.speed.records import Growth, IndexPoint, Latency, Spread
-from retrievers.encoder import Encoder
-from retrievers.index import FaissIndex, Hits, IndexSpec
-
-Floats = npt.NDArray[np.float32]
+from foundation.arrays import Float32Array, Float64Array
+from retrievers.encoders.protocol import Encoder
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 
 K = 10  # neighbours in the comparison of indexes
 LATENCY_K = 100
@@ -27,7 +25,7 @@ PQ_PROBES = (8, 32)
 PQ_CENTROIDS = 256  # of each byte of a code: fewer vectors cannot train them
 
 
-def stand_ins(real: Floats, rows: int, seed: int = 0) -> Floats:
+def stand_ins(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
     """More vectors like some real ones: mixtures of two with noise, float32 ``(rows, dim)``.
 
     Each is as long as its parents are on average, so that unit vectors stay unit vectors.
@@ -45,13 +43,13 @@ def stand_ins(real: Floats, rows: int, seed: int = 0) -> Floats:
 
 
 def latencies(
-    encoder: Encoder, queries: Sequence[str], documents: Floats, device: str
+    encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
 ) -> tuple[Latency, ...]:
     """One query at a time: encoded, searched exactly at depth 100, and both together."""
     vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
     k = min(LATENCY_K, len(documents))
 
-    def find(vector: Floats) -> Hits:
+    def find(vector: Float32Array) -> Hits:
         return exact_search(vectors, vector, k, ranks, device=device)
 
     encoding, finding = [], []
@@ -65,7 +63,7 @@ def latencies(
     return tuple(_latency(what, len(documents), k, samples) for what, samples in kinds)
 
 
-def _latency(what: str, rows: int, k: int, samples_ms: npt.NDArray[np.float64]) -> Latency:
+def _latency(what: str, rows: int, k: int, samples_ms: Float64Array) -> Latency:
     p50, p95 = np.percentile(samples_ms, [50, 95])
     return Latency(what, rows, k, float(p50), float(p95), tuple(samples_ms.tolist()))
 
@@ -87,7 +85,7 @@ def specs_for(rows: int, dim: int) -> tuple[IndexSpec, ...]:
 
 
 def compare_indexes(
-    documents: Floats, queries: Floats, repeats: int, device: str, origin: str
+    documents: Float32Array, queries: Float32Array, repeats: int, device: str, origin: str
 ) -> tuple[IndexPoint, ...]:
     """Queries per second against recall at 10, all queries in one call.
 
@@ -128,11 +126,11 @@ def compare_indexes(
     return tuple(points)
 
 
-def _finder(index: FaissIndex, queries: Floats, k: int) -> Callable[[], Hits]:
+def _finder(index: FaissIndex, queries: Float32Array, k: int) -> Callable[[], Hits]:
     return lambda: index.search(queries, k)
 
 
-def _built(spec: IndexSpec, documents: Floats, device: str) -> FaissIndex:
+def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
     index = FaissIndex(spec, documents.shape[1], device)
     if index.needs_training:
         index.train(documents[index.training_rows(len(documents))])
@@ -149,7 +147,7 @@ def _saved_bytes(index: FaissIndex) -> int:
 
 
 def search_growth(
-    documents: Floats, queries: Floats, repeats: int, device: str
+    documents: Float32Array, queries: Float32Array, repeats: int, device: str
 ) -> tuple[Growth, ...]:
     """Seconds of exact search against rows of the corpus, and against depth."""
     rows = len(documents)

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.speed.records import Lengths
-from retrievers.encoder import Encoder
-
-Ints = npt.NDArray[np.int64]
+from foundation.arrays import BoolArray, Int64Array
+from retrievers.encoders.protocol import Encoder
 
 CONSTANT_TOKENS = (32, 128, 256)
 FILLER = "the"  # one token for every tokenizer of English
@@ -27,7 +25,7 @@ class Texts:
 
     name: str
     texts: tuple[str, ...]
-    tokens: Ints
+    tokens: Int64Array
     counted_in: str
 
     @property
@@ -70,7 +68,7 @@ def of_length(encoder: Encoder, sources: Sequence[str], count: int, tokens: int)
     starts = np.random.default_rng(0).integers(0, len(words), count).tolist()
     cyclic = words + words[:tokens]
 
-    def cut(sizes: Ints) -> list[str]:
+    def cut(sizes: Int64Array) -> list[str]:
         return [
             " ".join([str(number), *cyclic[start : start + size]])
             for number, (start, size) in enumerate(zip(starts, sizes.tolist(), strict=True))
@@ -83,7 +81,7 @@ def of_length(encoder: Encoder, sources: Sequence[str], count: int, tokens: int)
     return _texts(encoder, f"{tokens} tokens", texts)
 
 
-def _largest(fits: Callable[[Ints], npt.NDArray[np.bool_]], count: int, limit: int) -> Ints:
+def _largest(fits: Callable[[Int64Array], BoolArray], count: int, limit: int) -> Int64Array:
     """For each of ``count``, the largest size up to ``limit`` that fits; 0 where none does."""
     low, high = np.zeros(count, np.int64), np.full(count, limit)
     while (low < high).any():
@@ -99,7 +97,7 @@ def _texts(encoder: Encoder, name: str, texts: list[str]) -> Texts:
     return Texts(name, tuple(texts), cut, unit)
 
 
-def _counts(encoder: Encoder, texts: list[str]) -> Ints:
+def _counts(encoder: Encoder, texts: list[str]) -> Int64Array:
     """Tokens of each text before it is cut; words where there is no tokenizer."""
     count = getattr(encoder, "count_document_tokens", None)
     if count is None:

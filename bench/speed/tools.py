@@ -16,12 +16,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from bench.errors import BenchError
 from bench.speed.encode import Pass
 from bench.speed.machine import peak_bytes
 from bench.speed.peers.job import Job
 from bench.speed.texts import Texts
-from retrievers.recipe import Recipe
+from foundation.errors import BenchError
+from retrievers.models.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02

@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from bench.errors import BenchError
-from retrievers.model import Model
-from retrievers.recipe import Recipe
-from retrievers.st_folder import is_st_folder
+from foundation.errors import BenchError
+from retrievers.models.model import Model
+from retrievers.models.recipe import Recipe
+from retrievers.models.st_folder import is_st_folder
 
 POOLING: Mapping[str, str] = MappingProxyType({"cls": "cls", "mean": "mean", "last": "lasttoken"})
 MODULES = "sentence_transformers.models"

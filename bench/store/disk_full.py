@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.errors import BenchError
+from foundation.errors import BenchError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -12,16 +12,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from bench.store.claims import Claim
 from bench.store.disk_full import explained
-from bench.store.keys import Ints, Keys, name_of
+from bench.store.keys import name_of
+from foundation.arrays import Float32Array, Int64Array, UInt64Array
+from foundation.locks import Claim
 
-Floats = npt.NDArray[np.float32]
 Advance = Callable[[int], None]
-Encode = Callable[[Advance | None], Floats]
+Encode = Callable[[Advance | None], Float32Array]
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +27,8 @@ logger = logging.getLogger(__name__)
 class Batch:
     """Texts that become one shard: their keys, and their rows where they are read from."""
 
-    keys: Keys
-    rows: Ints
+    keys: UInt64Array
+    rows: Int64Array
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -49,7 +46,7 @@ class Work:
 
     folder: Path
     prepare: Callable[[Batch], Encode]
-    keep: Callable[[Batch, Floats], None]
+    keep: Callable[[Batch, Float32Array], None]
     advance: Advance | None
 
     def do(self, batches: Sequence[Batch]) -> None:
@@ -57,7 +54,7 @@ class Work:
 
         Raises:
             BenchError: no space is left.
-            RetrieverError: the encoder fails.
+            BenchError: the encoder fails.
         """
         refused: list[Batch] = []
         with (
@@ -110,7 +107,7 @@ class Work:
             if last:
                 yield last[0], last[1], last[2].result()
 
-    def _finish(self, batch: Batch, claim: Claim, vectors: Floats) -> None:
+    def _finish(self, batch: Batch, claim: Claim, vectors: Float32Array) -> None:
         self.keep(batch, vectors)
         claim.release()
 

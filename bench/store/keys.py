@@ -13,33 +13,31 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.atomic import replacing
-from bench.store.claims import Claim
 from bench.store.disk_full import explained
 from datasets_cfg.corpus import Corpus
+from foundation.arrays import Int64Array, UInt64Array
+from foundation.atomic import replacing
+from foundation.locks import Claim
 
 Role = Literal["document", "query"]
-Keys = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
 
 KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest
 BATCH_DOCUMENTS = 1 << 13  # as Python strings at a time
 
 
-def document_keys(titles: Sequence[str], texts: Sequence[str]) -> Keys:
+def document_keys(titles: Sequence[str], texts: Sequence[str]) -> UInt64Array:
     """Keys of documents, ``(n, 2)``."""
     return keys_from_bytes(b"".join(_digests("document", zip(titles, texts, strict=True))))
 
 
-def query_keys(texts: Sequence[str]) -> Keys:
+def query_keys(texts: Sequence[str]) -> UInt64Array:
     """Keys of queries, ``(n, 2)``."""
     return keys_from_bytes(b"".join(_digests("query", (("", text) for text in texts))))
 
 
-def corpus_keys(corpus: Corpus, folder: Path) -> Keys:
+def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     """Keys of all documents of a corpus, ``(n, 2)``; kept in a file, so that texts are read once.
 
     The file is named after the content of the corpus and begins with a checksum: where it is
@@ -58,17 +56,17 @@ def corpus_keys(corpus: Corpus, folder: Path) -> Keys:
     return keys_from_bytes(content)
 
 
-def keys_from_bytes(content: bytes | memoryview) -> Keys:
+def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
     """Keys as they are stored: 16 bytes each."""
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
-def name_of(keys: Keys) -> str:
+def name_of(keys: UInt64Array) -> str:
     """Hash of keys in their order, 32 hexadecimal digits."""
     return hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=KEY_BYTES).hexdigest()
 
 
-def first_rows(keys: Keys) -> Ints:
+def first_rows(keys: UInt64Array) -> Int64Array:
     """Rows of the first occurrence of each key, rising, int64."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
@@ -77,7 +75,7 @@ def first_rows(keys: Keys) -> Ints:
     return np.sort(order[is_first])
 
 
-def find(keys: Keys, among: Keys) -> Ints:
+def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     """For each key its first row ``among`` others, int64 ``(n,)``; -1 where it is not there.
 
     Both are sorted by their upper halves, because a search in rising order stays in the
@@ -110,7 +108,7 @@ def _digests(role: Role, documents: Iterable[tuple[str, str]]) -> Iterator[bytes
         yield hashlib.blake2b(content, digest_size=KEY_BYTES, person=person).digest()
 
 
-def _read(path: Path, documents: int) -> Keys | None:
+def _read(path: Path, documents: int) -> UInt64Array | None:
     try:
         content = path.read_bytes()
     except FileNotFoundError:

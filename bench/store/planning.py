@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.store.encoding import Batch
-from bench.store.keys import Ints, Keys, find, first_rows
+from bench.store.keys import find, first_rows
 from bench.store.shards import MANIFEST_NAME, DamagedError, Shard, read_shard
 from bench.store.vectors import StoredVectors
+from foundation.arrays import Int64Array, UInt64Array
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
 
@@ -34,7 +35,7 @@ class Plan:
         damaged: manifests of shards that are not what was written.
     """
 
-    keys: Keys
+    keys: UInt64Array
     vectors: StoredVectors | None
     missing: tuple[Batch, ...]
     damaged: tuple[Path, ...]
@@ -55,7 +56,7 @@ class Planner:
         self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
         self._named: set[Path] = set()
 
-    def plan(self, folder: Path, dim: int, keys: Keys) -> Plan:
+    def plan(self, folder: Path, dim: int, keys: UInt64Array) -> Plan:
         """Find texts in the shards of a folder, and cut the rest.
 
         Args:
@@ -78,9 +79,9 @@ class Planner:
         vectors = None if missing else StoredVectors(*_compact(shards, used, places), dim)
         return Plan(keys, vectors, missing, tuple(damaged))
 
-    def _present(self, folder: Path) -> tuple[dict[Shard, Keys], list[Path]]:
+    def _present(self, folder: Path) -> tuple[dict[Shard, UInt64Array], list[Path]]:
         """Shards with their keys, by name, and the manifests of those that are damaged."""
-        present: dict[Shard, Keys] = {}
+        present: dict[Shard, UInt64Array] = {}
         damaged = []
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if MANIFEST_NAME.fullmatch(path.name):
@@ -125,7 +126,7 @@ class Planner:
         self._named.discard(manifest_path)
 
 
-def _used(shards: Sequence[Shard], places: Ints) -> list[Shard]:
+def _used(shards: Sequence[Shard], places: Int64Array) -> list[Shard]:
     """The shards that hold any of these places."""
     starts = np.cumsum([0, *(shard.rows for shard in shards)])
     numbers = np.unique(np.searchsorted(starts, places[places >= 0], side="right") - 1)
@@ -133,8 +134,8 @@ def _used(shards: Sequence[Shard], places: Ints) -> list[Shard]:
 
 
 def _compact(
-    shards: Sequence[Shard], used: Sequence[Shard], places: Ints
-) -> tuple[tuple[Shard, ...], Ints]:
+    shards: Sequence[Shard], used: Sequence[Shard], places: Int64Array
+) -> tuple[tuple[Shard, ...], Int64Array]:
     """The used shards, and places among them alone."""
     wanted = set(used)
     sizes = np.array([shard.rows for shard in shards], dtype=np.int64)
@@ -145,7 +146,7 @@ def _compact(
     return tuple(used), places - skipped[numbers]
 
 
-def _cut(keys: Keys, rows: Ints) -> Iterator[Batch]:
+def _cut(keys: UInt64Array, rows: Int64Array) -> Iterator[Batch]:
     """The distinct texts among some rows, in order, as many as a shard holds at a time."""
     distinct = rows[first_rows(keys[rows])]
     for start in range(0, len(distinct), SHARD_ROWS):

@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.atomic import replacing
-from bench.errors import BenchError
-from bench.store.claims import Claim
 from bench.store.disk_full import explained
-from bench.store.keys import KEY_BYTES, Keys, Role, keys_from_bytes, name_of
-from retrievers.recipe import Recipe, StoreDtype
-
-Floats = npt.NDArray[np.float32]
+from bench.store.keys import KEY_BYTES, Role, keys_from_bytes, name_of
+from foundation.arrays import Float32Array, UInt64Array
+from foundation.atomic import replacing
+from foundation.errors import BenchError
+from foundation.locks import Claim
+from foundation.records import Record
+from retrievers.models.recipe import Recipe, StoreDtype
 
 FORMAT = 1
 SUFFIXES: dict[StoreDtype, str] = {"float32": ".f32", "float16": ".f16"}
@@ -32,7 +32,7 @@ DTYPES: dict[StoreDtype, str] = {"float32": "<f4", "float16": "<f2"}
 MANIFEST_NAME = re.compile(r"[0-9a-f]{32}\.json")
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Record):
     """What the files of a shard hold: ``(rows, dim)`` vectors of texts in one role."""
 
     format: int
@@ -86,7 +86,7 @@ class Shard:
             raise DamagedError(f"{self.path.name} is missing") from error
 
 
-def read_shard(manifest_path: Path) -> tuple[Shard, Keys]:
+def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
     """What a manifest says, and the keys; the vectors are not read.
 
     Raises:
@@ -111,7 +111,9 @@ def read_shard(manifest_path: Path) -> tuple[Shard, Keys]:
     return Shard(manifest_path, manifest), keys_from_bytes(content)
 
 
-def write_shard(folder: Path, role: Role, recipe: Recipe, keys: Keys, vectors: Floats) -> Path:
+def write_shard(
+    folder: Path, role: Role, recipe: Recipe, keys: UInt64Array, vectors: Float32Array
+) -> Path:
     """Keep vectors; returns the path of the manifest.
 
     Raises:
@@ -139,7 +141,7 @@ def write_shard(folder: Path, role: Role, recipe: Recipe, keys: Keys, vectors: F
     return path
 
 
-def stored(vectors: Floats, recipe: Recipe) -> npt.NDArray[np.floating]:
+def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
     """Vectors as they are written: of the recipe's store dtype, little-endian, C order.
 
     Raises:

@@ -17,23 +17,21 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from bench.atomic import replacing
-from bench.errors import BenchError
-from bench.store.claims import Claim, FolderInUse
 from bench.store.disk_full import explained
 from bench.store.encoding import Advance, Batch, Encode, Work
-from bench.store.keys import Ints, Keys, Role, corpus_keys, query_keys
+from bench.store.keys import Role, corpus_keys, query_keys
 from bench.store.planning import Plan, Planner
 from bench.store.shards import discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
-from retrievers.clock import Clock
-from retrievers.encoder import Encoder
-from retrievers.recipe import Recipe
-
-Floats = npt.NDArray[np.float32]
+from foundation.arrays import Float32Array, Int64Array, UInt64Array
+from foundation.atomic import replacing
+from foundation.errors import BenchError
+from foundation.locks import Claim, FolderInUse
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.recipe import Recipe
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
@@ -67,7 +65,7 @@ class VectorStore:
 
         Raises:
             BenchError: no space is left, or a number is too large for the store's dtype.
-            RetrieverError: the encoder fails.
+            BenchError: the encoder fails.
         """
 
         def prepare(batch: Batch) -> Encode:
@@ -80,11 +78,11 @@ class VectorStore:
 
         return self._fill(encoder, plan, "document", prepare, advance)
 
-    def queries(self, encoder: Encoder, texts: Sequence[str]) -> Floats:
+    def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
 
         Raises:
-            BenchError, RetrieverError: as `documents`.
+            BenchError: as `documents`.
         """
 
         def prepare(batch: Batch) -> Encode:
@@ -114,7 +112,7 @@ class VectorStore:
     def _folder_of(self, recipe: Recipe) -> Path:
         return self._folder / recipe.fingerprint[:32]
 
-    def _plan(self, recipe: Recipe, keys: Keys) -> Plan:
+    def _plan(self, recipe: Recipe, keys: UInt64Array) -> Plan:
         folder = self._folder_of(recipe)
         self._use(folder)
         return self._planner.plan(folder, recipe.dim, keys)
@@ -134,7 +132,7 @@ class VectorStore:
             return plan.vectors
         clock: Clock = getattr(encoder, "clock", None) or Clock()
 
-        def keep(batch: Batch, vectors: Floats) -> None:
+        def keep(batch: Batch, vectors: Float32Array) -> None:
             with clock.phase("write"):
                 write_shard(folder, role, recipe, batch.keys, vectors)
 
@@ -188,7 +186,7 @@ class VectorStore:
         return folder
 
 
-def _documents_at(corpus: Corpus, rows: Ints) -> tuple[list[str], list[str]]:
+def _documents_at(corpus: Corpus, rows: Int64Array) -> tuple[list[str], list[str]]:
     """Titles and texts of rising rows; only the pages that hold them are read."""
     titles: list[str] = []
     texts: list[str] = []
@@ -200,7 +198,7 @@ def _documents_at(corpus: Corpus, rows: Ints) -> tuple[list[str], list[str]]:
     return titles, texts
 
 
-def _by_chunk(corpus: Corpus, rows: Ints) -> Iterable[tuple[int, Ints]]:
+def _by_chunk(corpus: Corpus, rows: Int64Array) -> Iterable[tuple[int, Int64Array]]:
     """First row of each chunk of the corpus that holds any of the rows, and those, from there.
 
     Arrow joins the chunks that it takes rows from, and a large corpus has thousands.

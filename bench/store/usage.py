@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.errors import BenchError
-from bench.store.claims import FolderInUse
 from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
 from bench.store.shards import MANIFEST_NAME, DamagedError, Manifest, read_shard
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
+from foundation.errors import BenchError
+from foundation.locks import FolderInUse
 
 UNKNOWN = "unknown"
 DAY_S = 86_400

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.errors import BenchError
 from bench.store.shards import Shard
-
-Floats = npt.NDArray[np.float32]
-Halves = npt.NDArray[np.float16]
-Ints = npt.NDArray[np.int64]
+from foundation.arrays import Float16Array, Float32Array, Int64Array
+from foundation.errors import BenchError
 
 GAP_BYTES = 1 << 16  # reading on over a gap costs less than another read
 WIDENED = 1 << 14  # numbers at a time, so that they stay in a first-level cache
@@ -35,7 +31,7 @@ class StoredVectors:
     """
 
     shards: tuple[Shard, ...]
-    places: Ints
+    places: Int64Array
     dim: int
 
     @property
@@ -43,20 +39,20 @@ class StoredVectors:
         """Number of texts and length of a vector."""
         return len(self.places), self.dim
 
-    def tiles(self, rows: int) -> Iterator[tuple[int, Floats]]:
+    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
         """First row and float32 ``(m, dim)``, m = ``rows`` but for the last."""
         for start in range(0, len(self.places), rows):
             yield start, self._gather(self.places[start : start + rows])
 
-    def rows(self, wanted: Ints) -> Floats:
+    def rows(self, wanted: Int64Array) -> Float32Array:
         """Vectors of some rows, in the order asked; float32 ``(len(wanted), dim)``."""
         return self._gather(self.places[wanted])
 
     @cached_property
-    def _starts(self) -> Ints:
+    def _starts(self) -> Int64Array:
         return np.cumsum([0, *(shard.rows for shard in self.shards)])
 
-    def _gather(self, places: Ints) -> Floats:
+    def _gather(self, places: Int64Array) -> Float32Array:
         vectors = np.empty((len(places), self.dim), np.float32)
         order = np.argsort(places, kind="stable")
         ordered = places[order]
@@ -68,7 +64,7 @@ class StoredVectors:
         return vectors
 
 
-def _read(shard: Shard, local: Ints, into: Ints, vectors: Floats) -> None:
+def _read(shard: Shard, local: Int64Array, into: Int64Array, vectors: Float32Array) -> None:
     """Put rows of a shard, rising, into rows of ``vectors``; neighbours are read together."""
     handle = os.open(shard.path, os.O_RDONLY)
     try:
@@ -85,7 +81,9 @@ def _read(shard: Shard, local: Ints, into: Ints, vectors: Floats) -> None:
         os.close(handle)
 
 
-def _read_run(handle: int, shard: Shard, first: int, count: int, target: Floats | None) -> Floats:
+def _read_run(
+    handle: int, shard: Shard, first: int, count: int, target: Float32Array | None
+) -> Float32Array:
     """Consecutive rows as float32 ``(count, dim)``, in ``target`` where there is one."""
     shape = count, shard.manifest.dim
     found = np.empty(shape, np.float32) if target is None else target
@@ -98,7 +96,9 @@ def _read_run(handle: int, shard: Shard, first: int, count: int, target: Floats 
     return found
 
 
-def _read_exactly(handle: int, shard: Shard, first: int, array: Floats | Halves) -> None:
+def _read_exactly(
+    handle: int, shard: Shard, first: int, array: Float32Array | Float16Array
+) -> None:
     wanted = array.data.cast("B")
     offset = first * shard.row_bytes
     while len(wanted):
@@ -110,7 +110,7 @@ def _read_exactly(handle: int, shard: Shard, first: int, array: Floats | Halves)
         wanted, offset = wanted[size:], offset + size
 
 
-def widen(halves: Halves, floats: Floats) -> None:
+def widen(halves: Float16Array, floats: Float32Array) -> None:
     """Finite float16 ``(n,)`` to the same numbers as float32; three times as fast as a cast.
 
     The exponent and fraction of a half, moved to the places that they have in a float32, are the

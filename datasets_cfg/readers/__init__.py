@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Protocol
 
 from datasets_cfg.corpus import Document
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.readers import beir, dpr, msmarco
 from datasets_cfg.readers.judgements import Judgements
+from foundation.errors import BenchError
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
 _SIGN_OF_LAYOUT = {
@@ -46,7 +46,7 @@ def reader_for(
     they are called otherwise.
 
     Raises:
-        DatasetError: there is no such layout.
+        BenchError: there is no such layout.
     """
     match layout:
         case "beir":
@@ -55,7 +55,7 @@ def reader_for(
             return msmarco.MsmarcoReader(folder, split, titled, files or {})
         case "dpr":
             return dpr.DprReader(folder, split)
-    raise DatasetError(
+    raise BenchError(
         f"there is no layout {layout!r}", hint=f"layouts: {', '.join(_SIGN_OF_LAYOUT)}"
     )
 
@@ -64,7 +64,7 @@ def detect_layout(folder: Path) -> str:
     """Name the layout of a folder by the corpus file that it holds.
 
     Raises:
-        DatasetError: it holds none, or more than one.
+        BenchError: it holds none, or more than one.
     """
     found = [
         layout
@@ -74,7 +74,7 @@ def detect_layout(folder: Path) -> str:
     if len(found) == 1:
         return found[0]
     expected = ", ".join(f"{name} ({layout})" for layout, name in _SIGN_OF_LAYOUT.items())
-    raise DatasetError(
+    raise BenchError(
         f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
         hint=f"one of these files belongs there, plain or .gz: {expected}",
     )

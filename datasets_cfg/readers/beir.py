@@ -8,7 +8,6 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from datasets_cfg.corpus import Document
-from datasets_cfg.errors import MissingFileError
 from datasets_cfg.readers.judgements import (
     Judgements,
     collect_queries,
@@ -17,6 +16,7 @@ from datasets_cfg.readers.judgements import (
 )
 from datasets_cfg.readers.lines import bad_line, find_file, read_lines
 from datasets_cfg.records import Queries
+from foundation.errors import MissingFileError
 
 Id = Annotated[str, msgspec.Meta(min_length=1)]
 Line = TypeVar("Line")
@@ -68,7 +68,7 @@ def read_documents(path: Path) -> Iterator[Document]:
     """Stream ``corpus.jsonl``: strings ``_id``, ``text`` and, where there is one, ``title``.
 
     Raises:
-        DatasetError: a line that is not such an object, named with its number.
+        BenchError: a line that is not such an object, named with its number.
     """
     for _, line in _decoded_lines(path, _DocumentLine):
         yield Document(line.id, line.title or "", line.text)
@@ -78,7 +78,7 @@ def read_queries(path: Path) -> Queries:
     """Read ``queries.jsonl``: strings ``_id`` and ``text``.
 
     Raises:
-        DatasetError: a line that is not such an object, or an id that occurs twice.
+        BenchError: a line that is not such an object, or an id that occurs twice.
     """
     rows = ((number, line.id, line.text) for number, line in _decoded_lines(path, _QueryLine))
     return collect_queries(rows, path)

@@ -46,7 +46,7 @@ def read_passages(path: Path) -> Iterator[Document]:
     """Stream passages.
 
     Raises:
-        DatasetError: another header, or a row without exactly three columns.
+        BenchError: another header, or a row without exactly three columns.
     """
     rows = _csv_rows(path, 3)
     number, header = next(rows, (1, []))
@@ -62,7 +62,7 @@ def read_questions(path: Path) -> Judgements:
     The typographic apostrophe of a question becomes ``'``, as DPR does before it encodes one.
 
     Raises:
-        DatasetError: no question, a row without exactly two columns, or answers that are not a
+        BenchError: no question, a row without exactly two columns, or answers that are not a
             list of strings.
     """
     texts, answers = [], {}

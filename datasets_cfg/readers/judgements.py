@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.readers.lines import bad_line, decoded, read_lines, read_rows
 from datasets_cfg.records import Qrels, Queries
+from foundation.errors import BenchError
 
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r"-?[0-9]{1,9}")
@@ -35,10 +35,10 @@ def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
     """Keep the queries that ``qrels`` (read from ``source``) judges.
 
     Raises:
-        DatasetError: no document of the qrels is relevant, or a judged query has no text.
+        BenchError: no document of the qrels is relevant, or a judged query has no text.
     """
     if not (qrels.grades > 0).any():
-        raise DatasetError(
+        raise BenchError(
             f"{source}: none of the {len(qrels)} judgements has a grade above 0",
             hint="every measure would be 0: is this the right file?",
         )
@@ -54,14 +54,14 @@ def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
 def _refuse_queries_without_text(missing: set[str], source: Path) -> None:
     named = ", ".join(sorted(missing)[:_NAMED_IDS])
     more = ", ..." if len(missing) > _NAMED_IDS else ""
-    raise DatasetError(
+    raise BenchError(
         f"{source}: {len(missing)} judged queries are not in the queries file: {named}{more}",
         hint="queries and qrels must belong together: are both of the same split?",
     )
 
 
 def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
-    """Queries from ``(line number, id, text)``; a repeated id raises a `DatasetError`."""
+    """Queries from ``(line number, id, text)``; a repeated id raises a `BenchError`."""
     texts: dict[str, str] = {}
     for number, id_, text in rows:
         if id_ in texts:
@@ -80,7 +80,7 @@ def read_beir_qrels(path: Path) -> Qrels:
     """Read qrels with a header and three columns: query, document, grade.
 
     Raises:
-        DatasetError: another header or format (TREC qrels are recognised), a wrong number of
+        BenchError: another header or format (TREC qrels are recognised), a wrong number of
             columns, a grade that is no integer, or one pair judged in two ways.
     """
     _check_header(path)
@@ -93,7 +93,7 @@ def read_trec_qrels(path: Path) -> Qrels:
     """Read TREC qrels: query, iteration (ignored), document, grade, with white space between.
 
     Raises:
-        DatasetError: a wrong number of columns, a grade that is no integer, or one pair judged
+        BenchError: a wrong number of columns, a grade that is no integer, or one pair judged
             in two ways.
     """
     rows = read_rows(path, 4, None)

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from datasets_cfg.errors import DatasetError, MissingFileError
+from foundation.errors import BenchError, MissingFileError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -32,7 +32,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
 
     Raises:
-        DatasetError: the file cannot be read, or its gzip data are cut or corrupt.
+        BenchError: the file cannot be read, or its gzip data are cut or corrupt.
     """
     number = 0
     try:
@@ -50,7 +50,7 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
     ``separator`` None splits at any white space.
 
     Raises:
-        DatasetError: a line has another number of columns, or is not UTF-8.
+        BenchError: a line has another number of columns, or is not UTF-8.
     """
     for number, line in read_lines(path):
         text = decoded(path, number, line)
@@ -63,13 +63,13 @@ def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple
 
 
 def decoded(path: Path, number: int, line: bytes) -> str:
-    """Decode one line as UTF-8, or raise a `DatasetError` that names it."""
+    """Decode one line as UTF-8, or raise a `BenchError` that names it."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         raise bad_line(path, number, f"not UTF-8: {error}", "convert the file to UTF-8") from error
 
 
-def bad_line(path: Path, number: int, message: str, hint: str = "") -> DatasetError:
+def bad_line(path: Path, number: int, message: str, hint: str = "") -> BenchError:
     """Error about line ``number`` (from 1) of ``path``."""
-    return DatasetError(f"{path}:{number}: {message}", hint=hint)
+    return BenchError(f"{path}:{number}: {message}", hint=hint)

@@ -72,7 +72,7 @@ class MsmarcoReader:
 
 
 def read_passages(path: Path) -> Iterator[Document]:
-    """Stream ``collection.tsv``; a line without exactly two columns raises a `DatasetError`."""
+    """Stream ``collection.tsv``; a line without exactly two columns raises a `BenchError`."""
     for _, (id_, text) in read_rows(path, 2, "\t"):
         yield Document(id_, "", text)
 
@@ -84,7 +84,7 @@ def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:
     memory.
 
     Raises:
-        DatasetError: a title is left over, so the orders differ or the files do not belong
+        BenchError: a title is left over, so the orders differ or the files do not belong
             together.
     """
     rows = read_rows(titles, 2, "\t")

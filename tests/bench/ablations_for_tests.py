@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.ablation.findings import Scored
-from bench.ablation.plan import Task
-from bench.ablation.stages import MODEL, Cost
-from bench.errors import BenchError
+from bench.experiments.findings import Scored
+from bench.experiments.plan import Task
+from bench.experiments.stages import MODEL, Cost
+from foundation.errors import BenchError
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

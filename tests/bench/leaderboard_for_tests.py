@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.results import (
+from bench.results.record import (
     RESULT_FILE,
     SCORES_FILE,
     Conditions,
@@ -20,7 +20,7 @@ from bench.results import (
     Timings,
 )
 from datasets_cfg.catalogue import dataset_names, facts_for
-from retrievers.recipe import Recipe
+from retrievers.models.recipe import Recipe
 
 MEASURE = "nDCG@10"
 

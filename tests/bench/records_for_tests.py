@@ -1,7 +1,7 @@
 """A record of an evaluation in which every field has some value; tests replace what they are of."""
 
-from bench.results import Conditions, Protocol, Result, Timings
-from retrievers.recipe import Recipe
+from bench.results.record import Conditions, Protocol, Result, Timings
+from retrievers.models.recipe import Recipe
 
 PROTOCOL = Protocol(
     collection="beir/tiny",

@@ -6,8 +6,8 @@ import numpy as np
 
 from bench.store import StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus, Document
-from retrievers.hashing import HashingEncoder
-from retrievers.recipe import Recipe
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.recipe import Recipe
 
 DIM = 8
 RECIPE = Recipe(

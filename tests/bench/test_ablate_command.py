@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from collections_for_tests import Bench, write_collection, write_qrels
 
-from bench.ablation.evaluation import Evaluate
-from bench.ablation.finetuning import Finetune
-from bench.ablation.grid import FILES, load_ablation
-from bench.ablation.places import Places, _open
-from bench.ablation.pretraining import Pretrain
-from bench.ablation.truncated import truncated
-from bench.commands.ablate import DECISIVE, _version
-from bench.errors import BenchError, ExitCode
+from bench.cli.commands.ablate import DECISIVE, _version
+from bench.exit_codes import ExitCode
+from bench.experiments.evaluation import Evaluate
+from bench.experiments.finetune_stage import Finetune
+from bench.experiments.grid import FILES, load_ablation
+from bench.experiments.places import Places, _open
+from bench.experiments.pretrain_stage import Pretrain
+from bench.experiments.truncated import truncated
+from foundation.errors import BenchError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrievers"))  # as when its tests are run too
 import tiny_checkpoints as tiny
@@ -92,7 +93,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     # Processes apart have a test of their own.
-    monkeypatch.setattr("bench.commands.ablate.isolated", lambda work, *rest: work(*rest))
+    monkeypatch.setattr("bench.cli.commands.ablate.isolated", lambda work, *rest: work(*rest))
     return Bench(tmp_path)
 
 
@@ -134,7 +135,7 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
 
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
-    from retrievers.training.stream import Stream
+    from retrievers.training.engine.stream import Stream
 
     read = []
     real = Stream.__getitem__

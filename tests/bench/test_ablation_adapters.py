@@ -5,13 +5,13 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bench.ablation.finetuning import Finetune
-from bench.ablation.grid import load_ablation
-from bench.ablation.places import Places
-from bench.ablation.rows import rows_of
-from retrievers.model import resolve_model
-from retrievers.training.adapting_folder import adapt
-from retrievers.training.finetune_preset import Finetuning, from_table
+from bench.experiments.finetune_stage import Finetune
+from bench.experiments.grid import load_ablation
+from bench.experiments.places import Places
+from bench.experiments.rows import rows_of
+from retrievers.adapters.adapting_folder import adapt
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.finetune_preset import Finetuning, from_table
 from tests.retrievers.tiny_checkpoints import write_bert, write_card
 
 pytest.importorskip("adapters", exc_type=ImportError)

@@ -7,13 +7,13 @@ import signal
 import pytest
 from ablations_for_tests import FAKES, GRID, FakeStage
 
-from bench.ablation.execute import execute, finished, in_this_process
-from bench.ablation.grid import FILES
-from bench.ablation.isolation import WorkerError, isolated
-from bench.ablation.kept import DONE_FILE, FAILED_FILE
-from bench.ablation.plan import plan_of
-from bench.ablation.times import Times
-from bench.errors import BenchError
+from bench.experiments.execute import execute, finished, in_this_process
+from bench.experiments.grid import FILES
+from bench.experiments.isolation import WorkerError, isolated
+from bench.experiments.kept import DONE_FILE, FAILED_FILE
+from bench.experiments.plan import plan_of
+from bench.experiments.times import Times
+from foundation.errors import BenchError
 
 
 def plan(stages=FAKES, text=GRID):
@@ -137,7 +137,7 @@ def defect():
 
 
 def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
-    monkeypatch.setattr("bench.ablation.isolation.PRELOADED", ())
+    monkeypatch.setattr("bench.experiments.isolation.PRELOADED", ())
     assert isolated(os.getpid) != os.getpid()
     with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
         isolated(killed)

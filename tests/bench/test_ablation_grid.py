@@ -3,10 +3,10 @@
 import pytest
 from ablations_for_tests import FAKES, GRID
 
-from bench.ablation.grid import FILES, label_of, load_ablation
-from bench.ablation.plan import plan_of
-from bench.ablation.rows import REFERENCE, differing, rows_of
-from bench.errors import BenchError
+from bench.experiments.grid import FILES, label_of, load_ablation
+from bench.experiments.plan import plan_of
+from bench.experiments.rows import REFERENCE, differing, rows_of
+from foundation.errors import BenchError
 
 
 def settle(name, table):

@@ -10,15 +10,15 @@ import pytest
 from ablations_for_tests import FAKES, GRID, read_scores
 from scipy import stats
 
-from bench.ablation.execute import execute, in_this_process
-from bench.ablation.findings import Made, report_of
-from bench.ablation.grid import FILES
-from bench.ablation.places import Places
-from bench.ablation.plan import plan_of
-from bench.ablation.records import MEAN
-from bench.ablation.twolevel import draw, interval, t_cdf, t_quantile, variance
-from bench.decisions.statistics import Resampling
-from bench.suites import suite_weights
+from bench.compare.statistics import Resampling
+from bench.evaluate.suites import suite_weights
+from bench.experiments.execute import execute, in_this_process
+from bench.experiments.findings import Made, report_of
+from bench.experiments.grid import FILES
+from bench.experiments.places import Places
+from bench.experiments.plan import plan_of
+from bench.experiments.records import MEAN
+from bench.experiments.twolevel import draw, interval, t_cdf, t_quantile, variance
 from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(5)
@@ -160,7 +160,7 @@ def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, mon
     def opened(places, name, split):
         return SimpleNamespace(name=name.removeprefix("./"))
 
-    monkeypatch.setattr("bench.ablation.places._open", opened)
+    monkeypatch.setattr("bench.experiments.places._open", opened)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     places = Places(tmp_path)

@@ -3,10 +3,10 @@
 import pytest
 from collections_for_tests import write_collection
 
-from bench.ablation.evaluation import RESULTS, Evaluate
-from bench.ablation.places import Places
-from bench.decisions.stored import find_results
-from retrievers.errors import RetrieverError
+from bench.experiments.evaluation import RESULTS, Evaluate
+from bench.experiments.places import Places
+from bench.results.find import find_results
+from foundation.errors import BenchError
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +64,5 @@ def test_an_own_prompt_changes_what_is_encoded(evaluated):
 
 
 def test_more_dimensions_than_the_model_has_stop_before_anything_is_encoded(evaluated):
-    with pytest.raises(RetrieverError, match="400 dimensions of vectors that have 384"):
+    with pytest.raises(BenchError, match="400 dimensions of vectors that have 384"):
         evaluated("wide", view={**MEAN, "dimensions": 400})

@@ -6,8 +6,8 @@ import shlex
 import pytest
 from collections_for_tests import DOCUMENTS, Bench, write_collection
 
-from bench.continual import forgetting_line
-from bench.errors import ExitCode
+from bench.exit_codes import ExitCode
+from bench.training.adapt_on_collections import forgetting_line
 
 PRESET = """
 title = "tiny"

@@ -10,10 +10,10 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.answers import answer_qrels, has_answer, tokens
-from bench.errors import BenchError
-from bench.runs import Run
-from bench.scoring import score
+from bench.evaluate.answers import answer_qrels, has_answer, tokens
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import score
+from foundation.errors import BenchError
 
 CHARACTERS = "aAbé\u0301İßΣ中١9,.-'\u2019\u00a0\u200b \n"
 

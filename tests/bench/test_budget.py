@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import budget
-from bench.budget import (
+from bench.evaluate import memory as budget
+from bench.evaluate.memory import (
     check_index_fits,
     default_budget,
     memory_of_index,
@@ -20,9 +20,8 @@ from bench.budget import (
     resident_bytes,
     show_size,
 )
-from bench.errors import BenchError
-from retrievers.errors import RetrieverError
-from retrievers.index import FaissIndex, IndexSpec
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
 
 MARCO = (8_841_823, 768)
 
@@ -142,9 +141,9 @@ def test_what_the_process_holds_already_is_part_of_the_budget():
 
 CHILD = """
 import sys, numpy as np
-from bench.budget import plan_search, resident_bytes
-from bench.exact import exact_search
-from retrievers.index import import_faiss
+from bench.evaluate.memory import plan_search, resident_bytes
+from bench.evaluate.exact import exact_search
+from retrievers.index.faiss_index import import_faiss
 import_faiss()
 ROWS, DIM, QUERIES, K = 150_000, 64, 200, 400
 class Made:
@@ -217,5 +216,5 @@ def test_the_training_sample_counts_where_it_is_larger_than_the_index():
 
 
 def test_an_unknown_index_is_refused_as_such():
-    with pytest.raises(RetrieverError, match="cannot make"):
+    with pytest.raises(BenchError, match="cannot make"):
         memory_of_index(IndexSpec.parse("Nonsense7"), 10, 8)

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from stores_for_tests import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
 
-from bench.commands.cache import cache
-from bench.errors import BenchError
+from bench.cli.commands.cache import cache
 from bench.store import VectorStore
+from foundation.errors import BenchError
 
 DAY_S = 86_400
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +159,7 @@ def test_a_run_makes_vectors_used_today(folder, tmp_path):
 
 def test_vectors_in_use_by_another_process_stay(folder, capsys):
     program = (
-        "import sys; from pathlib import Path; from bench.store.claims import FolderInUse\n"
+        "import sys; from pathlib import Path; from foundation.locks import FolderInUse\n"
         "used = FolderInUse.reading(Path(sys.argv[1])); print('reading', flush=True); input()"
     )
     command = [sys.executable, "-c", program, folder / FINGERPRINT]

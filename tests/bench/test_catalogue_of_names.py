@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.catalogue import describe, listing
-from bench.errors import BenchError
-from bench.measures import parse_measure
+from bench.cli.describe import describe, listing
+from bench.evaluate.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
-from retrievers.card import card_names, load_card
-from retrievers.index import IndexSpec
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.card import card_names, load_card
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,7 +97,7 @@ def test_a_folder_without_a_result_is_refused(tmp_path):
 
 def test_lists_of_declared_names_load_no_heavy_library():
     code = (
-        "import sys; from bench.catalogue import listing; "
+        "import sys; from bench.cli.describe import listing; "
         "[listing(what) for what in ('models', 'datasets', 'suites', 'indexes')]; "
         "print(sorted({'torch', 'transformers', 'faiss', 'pandas'} & set(sys.modules)))"
     )

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from records_for_tests import PROTOCOL
 
-from bench.decisions.against import check_against
-from bench.decisions.check import Terms, blind, conclude, first_look
-from bench.decisions.foresight import Foreseen
-from bench.decisions.panels import Entry
-from bench.decisions.published import check_published
-from bench.decisions.statistics import Resampling
-from bench.errors import BenchError
-from bench.runs import Run
-from bench.suites import mean_weights, suite_weights
-from retrievers.card import Expected
+from bench.compare.panels import Entry
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run
+from bench.evaluate.suites import mean_weights, suite_weights
+from bench.gate.check import Terms, blind, conclude, first_look
+from bench.gate.evidence import check_against
+from bench.gate.power import Foreseen
+from bench.gate.published import check_published
+from foundation.errors import BenchError
+from retrievers.models.card import Expected
 
 TERMS = Terms(resampling=Resampling(499, 0))
 BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.commands.check import check
-from bench.errors import BenchError
+from bench.cli.commands.check import check
+from foundation.errors import BenchError
 
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
 DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.errors import ExitCode
+from bench.exit_codes import ExitCode
 
 
 @pytest.fixture

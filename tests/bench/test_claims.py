@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.stored import find_results
-from bench.errors import BenchError
-from bench.interchange.claims import CLAIM_FILE, Claimed, cards_with, find_claims, keep
-from retrievers.card import Card, Expected
+from bench.results.find import find_results
+from bench.results.interchange.claimed import CLAIM_FILE, Claimed, cards_with, find_claims, keep
+from foundation.errors import BenchError
+from retrievers.models.card import Card, Expected
 from tests.bench.leaderboard_for_tests import store
 
 CLAIM = Claimed(

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.decisions.compare import Comparison, OnCollection, compare
-from bench.decisions.panels import Choices, Entrant, Entry, panel_of, protocol_differences
-from bench.decisions.statistics import Resampling
-from bench.decisions.stored import find_results, results_of
-from bench.errors import BenchError
-from bench.results import RESULT_FILE, Result, save
-from bench.runs import Run
-from bench.scoring import Scores
-from bench.suites import suite_mean, suite_weights
+from bench.compare.compare import Comparison, OnCollection, compare
+from bench.compare.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores
+from bench.evaluate.suites import suite_mean, suite_weights
+from bench.results.find import find_results, results_of
+from bench.results.record import RESULT_FILE, Result, save
 from datasets_cfg.catalogue import expand, suite_names
-from retrievers.recipe import Prompts, Recipe
+from foundation.errors import BenchError
+from retrievers.models.recipe import Prompts, Recipe
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)

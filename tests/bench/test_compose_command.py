@@ -7,8 +7,8 @@ import pytest
 from collections_for_tests import Bench, write_collection
 from safetensors.numpy import load_file
 
-from bench.errors import ExitCode
-from retrievers.training.finetuning import finetune
+from bench.exit_codes import ExitCode
+from retrievers.training.finetune.finetuning import finetune
 from tests.retrievers.training.finetuning_for_tests import examples, model, preset
 
 pytest.importorskip("adapters", exc_type=ImportError)

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from collections_for_tests import Bench
 
-from bench.decisions.panels import Entrant, Entry
-from bench.decisions.statistics import Resampling
-from bench.decisions.stored import find_results
-from bench.errors import BenchError, ExitCode
-from bench.sequence.comparing import Domains, Learnt, before, rows_of
-from bench.sequence.learning import last_loss
-from bench.sequence.settings import FILES, load_comparison
-from retrievers.errors import RetrieverError
-from retrievers.training.curve import LossPoint
+from bench.compare.panels import Entrant, Entry
+from bench.compare.statistics import Resampling
+from bench.exit_codes import ExitCode
+from bench.experiments.sequence.comparing import Domains, Learnt, before, rows_of
+from bench.experiments.sequence.learning import last_loss
+from bench.experiments.sequence.settings import FILES, load_comparison
+from bench.results.find import find_results
+from foundation.errors import BenchError
+from retrievers.training.engine.curve import LossPoint
 from tests.bench.leaderboard_for_tests import store
 from tests.bench.test_watch_command import write_words
 from tests.retrievers.tiny_checkpoints import write_bert, write_card
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_named_with_what_is():
         load_comparison("three-domains", "smal")
     assert "small" in caught.value.hint
     wrong = FILES.parse(f"{HEAD}[train]\nstep = 1\n[methods.plain]".encode(), "file")
-    with pytest.raises(RetrieverError, match="unknown field `step`"):
+    with pytest.raises(BenchError, match="unknown field `step`"):
         wrong.pretraining()
 
 

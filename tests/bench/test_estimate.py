@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import estimate
-from bench.errors import BenchError
-from bench.estimate import (
+from bench.evaluate import estimate
+from bench.evaluate.estimate import (
     LONG_S,
     Limits,
     Speed,
@@ -25,8 +24,9 @@ from bench.store import VectorStore
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import Corpus, Document
 from datasets_cfg.dataset import Dataset, open_dataset
-from retrievers.model import open_encoder, resolve_model
-from retrievers.recipe import Recipe
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.recipe import Recipe
 
 
 class Terminal(io.StringIO):

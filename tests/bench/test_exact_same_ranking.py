@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.exact import ArrayVectors, engines, exact_search, streaming, tile_search
-from retrievers.clock import Clock
-from retrievers.index import Hits
+from bench.evaluate.exact import ArrayVectors, engines, exact_search, streaming, tile_search
+from retrievers.encoders.clock import Clock
+from retrievers.index.faiss_index import Hits
 from tests.benchmarks.search_in_budget import FileVectors
 
 faiss = pytest.importorskip("faiss")

@@ -5,11 +5,11 @@ from collections_for_tests import write_collection, write_qrels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.finetuning import leaked
-from bench.leaks import leaks, normalised, seen, shared_queries
+from bench.training.finetune_on_collections import leaked
+from bench.training.leaks import leaks, normalised, seen, shared_queries
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.records import Queries
+from foundation.errors import BenchError
 
 
 def opened(folder, tmp_path, split="test"):

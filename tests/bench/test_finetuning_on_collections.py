@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from collections_for_tests import write_collection, write_qrels
 
-from bench.errors import BenchError
-from bench.finetuning import with_prompts
-from bench.mining import Searcher
 from bench.store import VectorStore
-from bench.training_sets import CorpusDocuments, Split, training_set
+from bench.training.finetune_on_collections import with_prompts
+from bench.training.mining import Searcher
+from bench.training.training_sets import CorpusDocuments, Split, training_set
 from datasets_cfg.dataset import open_dataset
-from retrievers.model import open_encoder, resolve_model
-from retrievers.recipe import Prompts
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.recipe import Prompts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrievers"))  # as when its tests are run too
 import tiny_checkpoints as tiny

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.decisions.looks import LEDGER
-from bench.errors import ExitCode
+from bench.exit_codes import ExitCode
+from bench.gate.quick import LEDGER
 
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(10) for j in range(10)]
 COUNT, ASKED = 150, 60
@@ -122,7 +122,7 @@ def test_bm25_runs_once_where_it_has_no_stored_result(bench, folder):
         bench("run", folder, "--model", model, "--quiet")
     done = check(bench, folder, card(bench, "bad", 2), "--baseline", "old", "--quick")
     assert done.code == ExitCode.REGRESSION, done.stderr
-    assert bench.results("tiny", "bm25").is_dir()
+    assert bench.results.record("tiny", "bm25").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.decisions.foresight import PESSIMISTIC, foresee, kind_of
-from bench.decisions.stored import find_results
+from bench.gate.power import PESSIMISTIC, foresee, kind_of
+from bench.results.find import find_results
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.commands.forgetting import labels
-from bench.decisions.panels import Entrant, Entry
-from bench.decisions.statistics import Resampling
-from bench.decisions.stored import find_results
-from bench.errors import BenchError, ExitCode
-from bench.watching.forgetting import Forgetting, Sequenced, forgetting_of
+from bench.cli.commands.forgetting import labels
+from bench.compare.panels import Entrant, Entry
+from bench.compare.statistics import Resampling
+from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.exit_codes import ExitCode
+from bench.results.find import find_results
+from foundation.errors import BenchError
 from tests.bench.collections_for_tests import Bench
 from tests.bench.leaderboard_for_tests import protocol_of, store
 from tests.bench.test_watch_command import SHORT, write_words

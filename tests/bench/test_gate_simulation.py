@@ -5,7 +5,7 @@ import pytest
 from collections_for_tests import write_collection
 from scipy import stats
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
 from tests.benchmarks import gate_populations
 from tests.benchmarks import gate_simulation as gate
 from tests.benchmarks.gate_populations import MOST_PUSHED, Population

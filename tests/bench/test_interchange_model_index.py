@@ -7,10 +7,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.stored import Stored
-from bench.errors import BenchError
-from bench.interchange.claims import Claimed
-from bench.interchange.model_index import card_file, claims_of
+from bench.results.find import Stored
+from bench.results.interchange.claimed import Claimed
+from bench.results.interchange.model_index import card_file, claims_of
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import protocol_of, result_of
 
 SCORES = st.floats(0, 1)

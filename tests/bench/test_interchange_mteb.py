@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.stored import Stored
-from bench.errors import BenchError
-from bench.interchange.claims import Claimed
-from bench.interchange.mteb_results import META_FILE, claims_of, mteb_files, task_document, why_not
+from bench.results.find import Stored
+from bench.results.interchange.claimed import Claimed
+from bench.results.interchange.mteb_results import (
+    META_FILE,
+    claims_of,
+    mteb_files,
+    task_document,
+    why_not,
+)
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import protocol_of, recipe_of, result_of
 
 SCORES = st.floats(0, 1)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.judging import as_retrieved, judge, measure_names, protocol_of, score_run
-from bench.runs import Run
+from bench.evaluate.judging import as_retrieved, judge, measure_names, protocol_of, score_run
+from bench.evaluate.runs import Run
 from datasets_cfg.corpus import Corpus, Document
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.facts import Facts
 from datasets_cfg.records import Qrels, Queries
+from foundation.errors import BenchError
 
 IDS = ["a", "b", "c", "é", "10", "9"]
 rows = st.lists(

@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.statistics import Differences, Resampled, Resampling, holm, paired, resample
-from bench.errors import BenchError
-from bench.interchange.claims import Claimed, keep
+from bench.compare.statistics import Differences, Resampled, Resampling, holm, paired, resample
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.groups import groups
 from bench.leaderboard.records import Board, natural
 from bench.leaderboard.rows import results_in
-from bench.results import SCORES_FILE, Timings
+from bench.results.interchange.claimed import Claimed, keep
+from bench.results.record import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
-from datasets_cfg.errors import DatasetError
-from retrievers.card import Card, Expected
-from retrievers.recipe import Prompts
+from foundation.errors import BenchError
+from retrievers.models.card import Card, Expected
+from retrievers.models.recipe import Prompts
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
 
 QUICK = Resampling(resamples=199)
@@ -453,7 +452,7 @@ def test_a_suite_without_results_and_an_unknown_one_are_errors(tmp_path):
     store(tmp_path, "a", "set", [0.5])
     with pytest.raises(BenchError, match="no results on the 12 collections"):
         board_of(tmp_path, Choice(suite="beir/cqadupstack"))
-    with pytest.raises(DatasetError):
+    with pytest.raises(BenchError):
         board_of(tmp_path, Choice(suite="beri"))
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from bench.decisions.statistics import Resampling
-from bench.errors import BenchError
+from bench.compare.statistics import Resampling
+from bench.evaluate.measures import parse_measure
 from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.claims import claims_of, gathered, publications
+from bench.leaderboard.published_scores import claims_of, gathered, publications
 from bench.leaderboard.rows import results_in
-from bench.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
-from retrievers.card import Card, Expected
+from foundation.errors import BenchError
+from retrievers.models.card import Card, Expected
 from tests.bench.leaderboard_for_tests import MEASURE, store
 
 QUICK = Resampling(resamples=199)

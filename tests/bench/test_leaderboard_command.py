@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from bench.__main__ import main
-from bench.commands.leaderboard import leaderboard
-from bench.errors import BenchError
+from bench.cli.commands.leaderboard import leaderboard
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, script_data, store
 
 

@@ -4,14 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.decisions.compare import compare
-from bench.decisions.panels import Choices, Entrant, Entry
-from bench.decisions.statistics import Resampling
-from bench.decisions.stored import find_results
-from bench.errors import BenchError
+from bench.compare.compare import compare
+from bench.compare.panels import Choices, Entrant, Entry
+from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
+from bench.results.find import find_results
 from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, store
 
 FORUMS = expand(["beir/cqadupstack"])

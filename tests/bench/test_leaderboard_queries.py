@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.changed import most_changed
-from bench.decisions.panels import Entry
-from bench.decisions.statistics import Resampling
+from bench.compare.changed import most_changed
+from bench.compare.panels import Entry
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run, write_run
 from bench.leaderboard import queries as queries_module
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.queries import GRID, dots, most_different
 from bench.leaderboard.records import Board, OnQueries
 from bench.leaderboard.rows import results_in
 from bench.leaderboard.texts import at_hand
-from bench.results import RUN_FILE
-from bench.runs import Run, write_run
+from bench.results.record import RUN_FILE
 from datasets_cfg.dataset import open_dataset
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, store
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import records_for_tests as records
 
-from bench.decisions.looks import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
-from bench.decisions.looks import remember as write_down
-from bench.places import place_of
-from bench.results import Protocol
+from bench.gate.quick import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
+from bench.gate.quick import remember as write_down
+from bench.results.location import place_of
+from bench.results.record import Protocol
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="one")
 LOOK = Look(

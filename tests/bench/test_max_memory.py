@@ -5,7 +5,7 @@ import gzip
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.budget import resident_bytes, show_size
+from bench.evaluate.memory import resident_bytes, show_size
 
 MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000)}
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bench.errors import BenchError
-from bench.measures import JudgedRun, measure_names, parse_measure, values
+from bench.evaluate.measures import JudgedRun, measure_names, parse_measure, values
+from foundation.errors import BenchError
 
 # Query 0 found grades 0, 2, -1 at ranks 1, 2, 4; query 1 found nothing; both have a missed 1.
 JUDGED = JudgedRun(

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.stored import Stored, find_results
-from bench.errors import BenchError
-from bench.interchange.claims import Claimed, keep
-from bench.interchange.merging import Variant, conflicts, union, write
-from bench.results import SCORES_FILE
+from bench.results.find import Stored, find_results
+from bench.results.interchange.claimed import Claimed, keep
+from bench.results.merge import Variant, conflicts, union, write
+from bench.results.record import SCORES_FILE
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, result_of, store
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.decisions.noninferiority import largest_loss
-from bench.decisions.skew import mean_of, studentise
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
+from bench.gate.noninferiority import largest_loss
+from bench.gate.skew import mean_of, studentise
 
 MANY = Resampling(4_999, 0)
 

@@ -6,10 +6,10 @@ from collections_for_tests import write_collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.pace import Allowed, by_turns, compare_speed, outcome_of, slowdown
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
+from bench.gate.speed_check import Allowed, by_turns, compare_speed, outcome_of, slowdown
 from datasets_cfg.dataset import open_dataset
-from retrievers.model import open_encoder, resolve_model
+from retrievers.models.model import open_encoder, resolve_model
 
 MANY = Resampling(1_999, 0)
 

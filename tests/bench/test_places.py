@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.places import files_below, place_of, read_all, replacing
-from bench.remote import RemotePath
+from bench.results.location import files_below, place_of, read_all, replacing
+from bench.results.object_store import RemotePath
+from foundation.errors import BenchError
 from tests.bench import s3_for_tests
 
 
@@ -76,7 +76,8 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
-        "import sys; from bench.cli import parser; from bench.places import place_of; "
+        "import sys; from bench.cli.main import parser; "
+        "from bench.results.location import place_of; "
         "place_of('results').exists(); parser(); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -5,10 +5,10 @@ import json
 import pytest
 from collections_for_tests import DOCUMENTS, Bench, write_collection
 
-from bench.errors import ExitCode
-from bench.training import CorpusTexts
+from bench.exit_codes import ExitCode
+from bench.training.pretrain_on_collections import CorpusTexts
 from datasets_cfg.corpus import Corpus, Document
-from retrievers.card import load_card
+from retrievers.models.card import load_card
 
 PRESET = """
 title = "tiny"

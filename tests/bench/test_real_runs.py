@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.runs import read_run
-from bench.scoring import score, tie_bounds
+from bench.evaluate.runs import read_run
+from bench.evaluate.scoring import score, tie_bounds
 from datasets_cfg.records import Qrels
 
 QRELS = {

@@ -1,9 +1,9 @@
 """Parameters are recorded with a result, and are counted once for a model."""
 
-from bench.pipeline import parameters_of
+from bench.evaluate.pipeline import parameters_of
 from bench.store import VectorStore
-from retrievers.model import open_encoder, resolve_model
-from retrievers.parameters import Parameters
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.parameters import Parameters
 from tests.retrievers.tiny_checkpoints import write_card, write_mlm_pickle
 
 

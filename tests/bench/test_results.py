@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import CONDITIONS, PROTOCOL
 
-from bench import results as results_module
-from bench.errors import BenchError
-from bench.results import (
+from bench.evaluate.runs import Run, read_run
+from bench.evaluate.scoring import Scores
+from bench.results import record as results_module
+from bench.results.record import (
     RESULT_FILE,
     RUN_FILE,
     SCHEMA,
@@ -27,9 +28,8 @@ from bench.results import (
     load_scores,
     save,
 )
-from bench.runs import Run, read_run
-from bench.scoring import Scores
-from retrievers.parameters import Parameters
+from foundation.errors import BenchError
+from retrievers.models.parameters import Parameters
 
 RESULT = msgspec.structs.replace(
     records.RESULT,
@@ -226,7 +226,7 @@ def test_a_write_that_fails_leaves_no_half_file_and_no_record(failing, tmp_path,
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 
-    monkeypatch.setattr("bench.atomic.os.fsync", fails_once)
+    monkeypatch.setattr("foundation.atomic.os.fsync", fails_once)
     with pytest.raises((OSError, BenchError), match="No space left"):
         save(RESULT, SCORES, RUN, tmp_path)
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]

@@ -5,7 +5,7 @@ import json
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.errors import ExitCode
+from bench.exit_codes import ExitCode
 from tests.bench import s3_for_tests
 
 

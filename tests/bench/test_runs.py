@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.runs import Run, read_run, write_run
-from retrievers.index import Hits
+from bench.evaluate.runs import Run, read_run, write_run
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=4)
 SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -98,7 +98,7 @@ def test_any_white_space_separates_columns(tmp_path, text):
 def test_the_size_of_a_block_does_not_matter(tmp_path, monkeypatch, block_bytes):
     path = write(tmp_path, "".join(f"q{i % 3} Q0  d{i} 1 {i / 8} t\n" for i in range(20)))
     whole = rows_of(read_run(path))
-    monkeypatch.setattr("bench.runs._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("bench.evaluate.runs._BLOCK_BYTES", block_bytes)
     assert rows_of(read_run(path)) == whole
 
 

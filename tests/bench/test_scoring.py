@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.runs import Run
-from bench.scoring import score, tie_bounds
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import score, tie_bounds
 from datasets_cfg.records import Qrels
+from foundation.errors import BenchError
 
 DOCUMENTS = [f"d{number}" for number in range(6)]
 Row = tuple[str, str, float]

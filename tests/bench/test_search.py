@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bench import search
-from bench.errors import BenchError
-from bench.exact import ArrayVectors, exact_search, rescoring, tile_search
-from bench.exact.bounds import dot_error
-from bench.search import approximate, canonical, drop_self, order, recall
-from retrievers.errors import RetrieverError
-from retrievers.index import Hits
+from bench.evaluate import search
+from bench.evaluate.exact import ArrayVectors, exact_search, rescoring, tile_search
+from bench.evaluate.exact.bounds import dot_error
+from bench.evaluate.search import approximate, canonical, drop_self, order, recall
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
 
 faiss = pytest.importorskip("faiss")
 INF = float("inf")
@@ -238,7 +237,7 @@ def test_a_gpu_that_is_not_there_is_refused():
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
         pytest.skip("there is a GPU")
     one = np.ones((1, 4), np.float32)
-    with pytest.raises(RetrieverError, match="sees 0 GPUs"):
+    with pytest.raises(BenchError, match="sees 0 GPUs"):
         exact_search(ArrayVectors(one), one, 1, np.arange(1), device="cuda")
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores_for_tests import RECIPE
 
-from bench.errors import BenchError
-from bench.store.claims import Claim, FolderInUse
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
 from bench.store.shards import Manifest, read_shard, write_shard
 from bench.store.vectors import GAP_BYTES, StoredVectors, widen
+from foundation.errors import BenchError
+from foundation.locks import Claim, FolderInUse
 
 ROOT = Path(__file__).resolve().parents[2]
 HALVES = msgspec.structs.replace(RECIPE, store_dtype="float16")
@@ -169,7 +169,7 @@ def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
 
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from bench.store.claims import Claim\n"
+        "import os, signal, sys; from pathlib import Path; from foundation.locks import Claim\n"
         "claim = Claim.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "name.lock"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.decisions.skew import allowance, mean_of, p_of_loss, studentise
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
+from bench.gate.skew import allowance, mean_of, p_of_loss, studentise
 
 MANY = Resampling(9_999, 0)
 

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from collections_for_tests import ROOT, write_collection
 
-from bench.arguments.speed import TOOLS, add_speed
-from bench.commands import speed as command
-from bench.commands.speed import read_report, speed
-from bench.errors import BenchError, ExitCode
+from bench.cli.arguments.speed import TOOLS, add_speed
+from bench.cli.commands import speed as command
+from bench.cli.commands.speed import read_report, speed
+from bench.exit_codes import ExitCode
 from bench.speed.records import SpeedReport
 from bench.speed.tools import MODULES
+from foundation.errors import BenchError
 
 SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu", "--quiet")
 PARSER = argparse.ArgumentParser()
@@ -186,7 +187,7 @@ def test_plots_lie_where_they_were_asked_for(cache, tmp_path, capsys):
 
 def test_nothing_of_the_peers_is_imported_here():
     code = (
-        "import sys, bench.commands.speed\n"
+        "import sys, bench.cli.commands.speed\n"
         "print({'beir', 'mteb', 'sentence_transformers', 'matplotlib', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(

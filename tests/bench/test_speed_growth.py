@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
 from bench.speed import fit as growth
 from bench.speed.records import Growth, Spread
+from foundation.errors import BenchError
 
 
 def fitted(sizes, medians) -> Growth:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from collections_for_tests import DOCUMENTS, QRELS, QUERIES, write_collection
 
-from bench.errors import BenchError
 from bench.speed.encode import Ours, race_encoders
 from bench.speed.race import race
 from bench.speed.texts import natural
 from bench.speed.tools import check_installed, job_for, sentence_transformers
 from datasets_cfg.dataset import open_dataset
-from retrievers.model import open_encoder, resolve_model
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
 
 
 def needs(module: str) -> pytest.MarkDecorator:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from collections_for_tests import DOCUMENTS, QRELS, QUERIES, write_collection
 
-from bench.errors import BenchError
 from bench.speed.race import TOLERANCE, Evaluated, Exported, export, judged
 from bench.speed.tools import Finished, last_line, run_process
 from datasets_cfg.dataset import open_dataset
+from foundation.errors import BenchError
 
 JUDGED = {query: text for query, text in QUERIES.items() if query in {q for q, _ in QRELS}}
 

@@ -10,7 +10,7 @@ from bench.speed.search import (
     specs_for,
     stand_ins,
 )
-from retrievers.model import open_encoder, resolve_model
+from retrievers.models.model import open_encoder, resolve_model
 
 
 @pytest.fixture(scope="module")

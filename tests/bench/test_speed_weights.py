@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.errors import BenchError
 from bench.speed.weights import as_sentence_transformers
-from retrievers.model import open_encoder, resolve_model
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "retrievers"))
 

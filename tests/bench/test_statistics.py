@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from bench.decisions.statistics import (
+from bench.compare.statistics import (
     ALPHA,
     FEW,
     Differences,
@@ -22,7 +22,7 @@ from bench.decisions.statistics import (
     resample,
     t_quantile,
 )
-from bench.errors import BenchError
+from foundation.errors import BenchError
 
 RNG = np.random.default_rng(7)
 FAST = Resampling(resamples=999)

@@ -27,16 +27,15 @@ from stores_for_tests import (
     numbered,
 )
 
-from bench.errors import BenchError
 from bench.store import VectorStore, planning
-from bench.store.claims import Claim
 from bench.store.keys import name_of
 from bench.store.shards import Shard
 from datasets_cfg.corpus import Corpus
-from retrievers.clock import Clock
-from retrievers.errors import RetrieverError
-from retrievers.hashing import HashingEncoder
-from retrievers.recipe import Prompts
+from foundation.errors import BenchError
+from foundation.locks import Claim
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.recipe import Prompts
 
 ROWS = 4  # of a shard, in these tests
 ROOT = Path(__file__).resolve().parents[2]
@@ -340,7 +339,7 @@ LIMITED = """
     from pathlib import Path
     sys.path.insert(0, sys.argv[3])
     from stores_for_tests import CountingEncoder, encode
-    from bench.errors import BenchError
+    from foundation.errors import BenchError
     from bench.store import VectorStore
     from datasets_cfg.corpus import Corpus
 
@@ -381,7 +380,7 @@ class Stops(CountingEncoder):
         return super().encode_documents(titles, texts, advance)
 
 
-@pytest.mark.parametrize("error", [RetrieverError("NaN"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [BenchError("NaN"), KeyboardInterrupt()], ids=repr)
 def test_an_error_of_the_encoder_leaves_finished_shards_no_lock_and_no_thread(
     error, corpus, store, tmp_path
 ):

@@ -6,13 +6,13 @@ from collections_for_tests import write_collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.subset import DEEPEST, Pool, choose, part_of, pool_of
-from bench.judging import score_run
-from bench.pipeline import Options, evaluate
+from bench.evaluate.judging import score_run
+from bench.evaluate.pipeline import Options, evaluate
+from bench.gate.subset import DEEPEST, Pool, choose, part_of, pool_of
 from bench.store import VectorStore
 from datasets_cfg.dataset import open_dataset
-from retrievers.index import IndexSpec
-from retrievers.model import open_encoder, resolve_model
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.model import open_encoder, resolve_model
 
 COUNT, CUTOFF = 120, 3
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]

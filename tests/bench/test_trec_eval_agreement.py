@@ -10,9 +10,9 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.measures import parse_measure
-from bench.runs import Run
-from bench.scoring import score
+from bench.evaluate.measures import parse_measure
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import score
 from datasets_cfg.records import Qrels
 
 QUERIES = ["1", "q2", "é", "中文", "\U0001f600"]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.verdicts import WORST, Decision, Evidence, Loss, decide, worse
+from bench.gate.verdicts import WORST, Decision, Evidence, Loss, decide, worse
 
 PLAIN = Evidence(
     rule="loss",

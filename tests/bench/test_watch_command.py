@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import ExitCode
-from bench.results import load
-from bench.watching.ledger import Broken, Evaluated, read_ledger
+from bench.exit_codes import ExitCode
+from bench.monitor.ledger import Broken, Evaluated, read_ledger
+from bench.results.record import load
 from tests.bench.collections_for_tests import Bench, Finished, write_collection
 from tests.bench.training_for_tests import train
 from tests.retrievers.tiny_checkpoints import WORDS

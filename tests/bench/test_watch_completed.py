@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import BenchError
-from bench.watching.completed import (
+from bench.monitor.held import held
+from bench.monitor.scanner import (
     STATE,
     Finished,
     Lookout,
@@ -15,7 +15,7 @@ from bench.watching.completed import (
     model_folder,
     training_of,
 )
-from bench.watching.held import held
+from foundation.errors import BenchError
 from tests.bench.training_for_tests import train
 from tests.retrievers.tiny_checkpoints import write_bert, write_mlm_pickle, write_st_files
 

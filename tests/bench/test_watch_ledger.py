@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
-from bench.watching.ledger import Broken, Evaluated, Ledger, Line, has_result, read_ledger
+from bench.monitor.ledger import Broken, Evaluated, Ledger, Line, has_result, read_ledger
+from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import protocol_of
 
 PROTOCOL = protocol_of("tiny")

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from bench.watching.completed import Lookout
-from bench.watching.following import Ending, follow
-from bench.watching.ledger import Evaluated, Ledger, read_ledger
-from bench.watching.watcher import Watcher, Work
+from bench.monitor.following import Ending, follow
+from bench.monitor.ledger import Evaluated, Ledger, read_ledger
+from bench.monitor.scanner import Lookout
+from bench.monitor.watcher import Watcher, Work
 from tests.bench.collections_for_tests import ROOT, Bench, finish
 from tests.bench.test_watch_command import SHORT, write_words
 from tests.bench.training_for_tests import train

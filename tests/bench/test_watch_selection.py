@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.panels import Panel
-from bench.decisions.statistics import ALPHA, Resampling, resample
-from bench.errors import BenchError
-from bench.watching.selection import compared, select
-from bench.watching.simultaneous import Part, max_statistic
+from bench.compare.panels import Panel
+from bench.compare.statistics import ALPHA, Resampling, resample
+from bench.monitor.selection import compared, select
+from bench.monitor.simultaneous import Part, max_statistic
+from foundation.errors import BenchError
 
 FAST = Resampling(resamples=199)
 VALUES = [0.0, 0.0, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly

@@ -17,10 +17,10 @@ import pytest
 from collections_for_tests import heed_ctrl_c
 
 from bench.__main__ import main
-from bench.results import load, load_scores
-from bench.runs import read_run
+from bench.evaluate.runs import read_run
+from bench.results.record import load, load_scores
 from datasets_cfg.catalogue import expand
-from retrievers.model import open_encoder, resolve_model
+from retrievers.models.model import open_encoder, resolve_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {

@@ -38,13 +38,13 @@ import numpy.typing as npt
 import torch
 from tabulate import tabulate
 
-from bench.exact import ArrayVectors, exact_search
-from bench.runs import Run
-from bench.scoring import score
-from bench.search import drop_self
+from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import score
+from bench.evaluate.search import drop_self
 from datasets_cfg.dataset import Dataset, open_dataset
-from retrievers.model import open_encoder, resolve_model
-from retrievers.transformer import TransformerEncoder
+from retrievers.encoders.transformer import TransformerEncoder
+from retrievers.models.model import open_encoder, resolve_model
 
 MODEL = "minilm"
 BACKENDS = ("torch", "onnx", "int8")

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
-from bench.errors import BenchError
+from foundation.errors import BenchError
 
 Doubles = npt.NDArray[np.float64]
 Verdict = Literal["slower", "faster", "within noise"]

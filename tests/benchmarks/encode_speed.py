@@ -42,8 +42,8 @@ from sentence_transformers import SentenceTransformer
 from tabulate import tabulate
 
 from datasets_cfg.dataset import open_dataset
-from retrievers.model import Model, open_encoder, resolve_model
-from retrievers.transformer import TransformerEncoder, join
+from retrievers.encoders.transformer import TransformerEncoder, join
+from retrievers.models.model import Model, open_encoder, resolve_model
 
 MODEL = "minilm"
 WANTED_RATIO = 1.5  # of tokens/s, to st-32

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 from tabulate import tabulate
 
-from bench.pipeline import Options, evaluate
-from bench.runs import Run
-from bench.scoring import score
+from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import score
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.errors import DatasetError
-from retrievers.index import IndexSpec
-from retrievers.model import resolve_model
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.model import resolve_model
 
 MOST_PUSHED = 12
 PUSHED = 0.3  # of the geometric distribution of how many documents are pushed in
@@ -61,7 +61,7 @@ def populations(names: Iterable[str] = (OWN, *INDEPENDENT)) -> list[Population]:
             data = Path(os.environ.get("BENCH_DATA", folder))
             try:
                 dataset = open_dataset(name, cache_dir=Path(folder), data_dir=data, download=False)
-            except DatasetError:
+            except BenchError:
                 print(f"{name} is not here, and left out", file=sys.stderr)
                 continue
             found += _of(dataset, VectorStore(Path(folder)))

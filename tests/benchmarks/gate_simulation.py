@@ -33,15 +33,15 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.decisions.against import check_against
-from bench.decisions.check import Terms
-from bench.decisions.noninferiority import largest_loss
-from bench.decisions.panels import Entry
-from bench.decisions.skew import UNSEEN, p_of_loss, studentise
-from bench.decisions.statistics import Differences, Resampling, paired, resample
-from bench.decisions.verdicts import Evidence, Loss, decide
-from bench.results import Protocol
-from bench.runs import Run
+from bench.compare.panels import Entry
+from bench.compare.statistics import Differences, Resampling, paired, resample
+from bench.evaluate.runs import Run
+from bench.gate.check import Terms
+from bench.gate.evidence import check_against
+from bench.gate.noninferiority import largest_loss
+from bench.gate.skew import UNSEEN, p_of_loss, studentise
+from bench.gate.verdicts import Evidence, Loss, decide
+from bench.results.record import Protocol
 from tests.benchmarks.gate_populations import Population, populations
 
 SIZES, ZEROS = (50, 300, 2_000, 7_000), (0.5, 0.9)

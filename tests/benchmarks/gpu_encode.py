@@ -56,14 +56,19 @@ import numpy.typing as npt
 
 from bench.speed.machine import timed
 from bench.speed.weights import as_sentence_transformers
-from retrievers.checkpoint import Checkpoint
-from retrievers.clock import Clock
-from retrievers.errors import RetrieverError
-from retrievers.model import Model, open_encoder, resolve_model
-from retrievers.transformer import CUDA_TOKENS, TransformerEncoder, plan_batches, plan_packed
+from foundation.errors import BenchError
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.transformer import (
+    CUDA_TOKENS,
+    TransformerEncoder,
+    plan_batches,
+    plan_packed,
+)
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.model import Model, open_encoder, resolve_model
 
 if TYPE_CHECKING:
-    from retrievers.tower import Tower  # processes that only tokenise import no torch
+    from retrievers.encoders.tower import Tower  # processes that only tokenise import no torch
 
 LIKE = "minilm"
 MEDIAN_WORDS, SIGMA, FEWEST, MOST = 74, 0.4, 10, 250
@@ -107,7 +112,7 @@ class Setting:
     def checkpoint(self) -> Checkpoint:
         """The files of the model."""
         if self.model.document is None:
-            raise RetrieverError(f"{self.model.card.name} has no checkpoint")
+            raise BenchError(f"{self.model.card.name} has no checkpoint")
         return self.model.document
 
     @property
@@ -231,7 +236,7 @@ def tokenised(setting: Setting, pool: Executor, workers: int) -> Iterator[list[I
 
 def encode_blocks(tower: "Tower", blocks: Iterable[list[Ints]], dim: int) -> Iterator[Floats]:
     """Vectors of each block, float32 ``(n, dim)``, rows in order."""
-    from retrievers.tower import Tokens
+    from retrievers.encoders.tower import Tokens
 
     plan = plan_packed if tower.packs else plan_batches
     for ids in blocks:
@@ -298,12 +303,12 @@ def measure(setting: Setting, workers: int, repeats: int) -> dict[str, Any]:
     """Everything that is reported; runs on the CPU too, where its figures mean nothing."""
     import torch
 
-    from retrievers.tower import Tower
+    from retrievers.encoders.tower import Tower
 
     recipe, folder = setting.model.recipe, setting.folder
     encoder = open_encoder(setting.model, setting.device)
     if not isinstance(encoder, TransformerEncoder):
-        raise RetrieverError(f"{recipe.model} is no transformer")
+        raise BenchError(f"{recipe.model} is no transformer")
     device = torch.device(setting.device)
     tower = Tower(setting.checkpoint, recipe, None, device, Clock())
     with (
@@ -412,7 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         base = resolve_model(LIKE).document
         if base is None:
-            raise RetrieverError(f"{LIKE} has no checkpoint")
+            raise BenchError(f"{LIKE} has no checkpoint")
         checkpoint = options.checkpoint
         if checkpoint is None:
             checkpoint = folder / "bert-base-random"

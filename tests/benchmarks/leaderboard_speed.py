@@ -22,14 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results import Timings
+from bench.results.record import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from reports.leaderboard_site import write_data, write_site
 from reports.plots import draw
-from retrievers.card import all_cards, card_names
+from retrievers.models.card import all_cards, card_names
 from tests.bench.leaderboard_for_tests import recipe_of, store
 
 MEASURES = ("nDCG@10", "R@100", "R@1000")

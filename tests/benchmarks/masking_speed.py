@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from retrievers.training.masking import (
+from retrievers.training.objectives.masking import (
     NOT_A_WORD,
     Tokens,
     Vocabulary,

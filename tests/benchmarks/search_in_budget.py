@@ -4,7 +4,7 @@ Two parts, over unit vectors in one float16 file. The file is made once and drop
 cache before each search, so that ours really reads it.
 
 - ``speed``, at a size where both fit: FAISS flat over float32 vectors in memory (loading them is
-  not counted) against ``bench.exact.exact_search`` streaming the file with the tiles and blocks
+  not counted) against ``exact_search`` streaming the file with the tiles and blocks
   that a budget of 1.5 GB allows, float64 rescoring included. They take turns; medians of wall-clock
   and of processor time, and both ratios. Processor time is what to look at where other work
   shares the cores. Wanted: at most 1.4.
@@ -35,11 +35,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from bench.budget import parse_size, plan_search, resident_bytes
-from bench.exact import exact_search
+from bench.evaluate.exact import exact_search
+from bench.evaluate.memory import parse_size, plan_search, resident_bytes
 from bench.store.vectors import widen
-from retrievers.clock import Clock
-from retrievers.index import Hits
+from retrievers.encoders.clock import Clock
+from retrievers.index.faiss_index import Hits
 
 ROOT = Path(__file__).parents[2]
 CENTRES = 1000

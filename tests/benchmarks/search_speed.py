@@ -1,6 +1,6 @@
 """What exactness costs: certified search against plain FAISS, side by side in one run.
 
-``bench.exact.exact_search`` picks candidates in float32 by an error bound and scores them again in
+``exact_search`` picks candidates in float32 by an error bound and scores them again in
 float64, so that a ranking depends on the vectors alone. Plain ``faiss.knn`` is
 the peer that gives up the reproducible order. A third peer is a float32 matrix product per tile
 with NumPy, the way that searches without FAISS do it. Peers take turns, and the
@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.exact import TILE_ROWS, ArrayVectors, exact_search, tile_search
+from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search, tile_search
 
 
 def clusters(rows: int, dim: int, seed: int) -> np.ndarray:

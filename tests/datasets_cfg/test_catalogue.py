@@ -11,7 +11,7 @@ from datasets_cfg.catalogue import (
     suite_for,
     suite_names,
 )
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 
 def test_names_are_sorted_and_their_facts_load():
@@ -54,7 +54,7 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
     assert own_folder("scifact", data_dir) is None
     assert own_folder("no/where", data_dir) is None
     assert expand(["classic/cisi"], data_dir) == ["classic/cisi"]
-    with pytest.raises(DatasetError, match="scifact") as caught:
+    with pytest.raises(BenchError, match="scifact") as caught:
         expand(["scifact"], data_dir)
     assert "beir/scifact" in caught.value.hint
 
@@ -64,21 +64,21 @@ def test_a_folder_is_found_below_where_collections_lie(tmp_path, monkeypatch, so
     [("scifact", "beir/scifact"), ("beir/scifct", "beir/scifact"), ("bier", "beir")],
 )
 def test_an_unknown_name_suggests_the_closest(typed, meant):
-    with pytest.raises(DatasetError, match=repr(typed)) as caught:
+    with pytest.raises(BenchError, match=repr(typed)) as caught:
         expand([typed])
     assert caught.value.hint.startswith(f"did you mean {meant}")
 
 
 def test_a_name_like_no_other_says_how_to_list_them():
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(BenchError) as caught:
         expand(["qqqqqqqq"])
     assert "bench list" in caught.value.hint
 
 
 def test_facts_and_suites_of_unknown_names_are_refused():
-    with pytest.raises(DatasetError, match="beir/scifac"):
+    with pytest.raises(BenchError, match="beir/scifac"):
         facts_for("beir/scifac")
-    with pytest.raises(DatasetError, match="beir-14"):
+    with pytest.raises(BenchError, match="beir-14"):
         suite_for("beir-14")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datasets_cfg import corpus_writer
 from datasets_cfg.corpus import Corpus, Document
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 # Text that UTF-8 can carry: everything but lone surrogates.
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -158,7 +158,7 @@ def test_the_manifest_counts_documents_and_names_the_sources(tmp_path: Path) -> 
 def test_a_duplicate_id_is_named_with_both_places(tmp_path: Path, small_batches: None) -> None:
     documents = [*numbered(8), Document("d2", "", "again")]
 
-    with pytest.raises(DatasetError, match="'d2' occurs twice: documents 3 and 9"):
+    with pytest.raises(BenchError, match="'d2' occurs twice: documents 3 and 9"):
         Corpus.build(documents, tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
 
@@ -168,17 +168,17 @@ def test_duplicates_are_found_across_slices_of_the_sorted_ids(
 ) -> None:
     monkeypatch.setattr("datasets_cfg.corpus._COMPARED_IDS", 2)
     for twin in range(7):
-        with pytest.raises(DatasetError, match=f"'d{twin}' occurs twice"):
+        with pytest.raises(BenchError, match=f"'d{twin}' occurs twice"):
             Corpus.build([*numbered(7), Document(f"d{twin}", "", "")], tmp_path / "corpus")
 
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no documents"):
+    with pytest.raises(BenchError, match="no documents"):
         Corpus.build([], tmp_path / "corpus")
 
 
 def test_a_lone_surrogate_is_refused_naming_the_document(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'d7'.*not valid Unicode"):
+    with pytest.raises(BenchError, match=r"'d7'.*not valid Unicode"):
         Corpus.build([Document("d7", "", "\ud800")], tmp_path / "corpus")
 
 
@@ -195,7 +195,7 @@ def test_a_reader_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.raises(DatasetError, match="could not be written"):
+    with pytest.raises(BenchError, match="could not be written"):
         Corpus.build(numbered(1), tmp_path / "file" / "corpus")
 
 
@@ -204,7 +204,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> No
         pytest.skip("needs /dev/full")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets_cfg.corpus.DOCUMENTS_FILE", "/dev/full")
-        with pytest.raises(DatasetError, match="No space left on device"):
+        with pytest.raises(BenchError, match="No space left on device"):
             Corpus.build(numbered(1), tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
 
@@ -232,7 +232,7 @@ def test_a_killed_build_leaves_no_corpus_that_opens(tmp_path: Path) -> None:
     child.communicate()
 
     assert not folder.exists()
-    with pytest.raises(DatasetError, match="no usable corpus"):
+    with pytest.raises(BenchError, match="no usable corpus"):
         Corpus.open(folder)
     assert len(Corpus.build(numbered(2), folder)) == 2
 
@@ -289,7 +289,7 @@ def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> 
     if damage != "missing":
         (folder / name).write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
 
-    with pytest.raises(DatasetError, match="no usable corpus"):
+    with pytest.raises(BenchError, match="no usable corpus"):
         Corpus.open(folder)
 
 
@@ -299,7 +299,7 @@ def test_files_of_two_corpora_do_not_mix(name: str, tmp_path: Path) -> None:
     Corpus.build(numbered(4), tmp_path / "other")
     shutil.copy(tmp_path / "one" / name, tmp_path / "other" / name)
 
-    with pytest.raises(DatasetError, match="not what the manifest says"):
+    with pytest.raises(BenchError, match="not what the manifest says"):
         Corpus.open(tmp_path / "other")
 
 
@@ -308,7 +308,7 @@ def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
     manifest = tmp_path / "corpus" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 9'))
 
-    with pytest.raises(DatasetError, match="version 9"):
+    with pytest.raises(BenchError, match="version 9"):
         Corpus.open(tmp_path / "corpus")
 
 

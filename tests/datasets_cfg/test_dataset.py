@@ -6,7 +6,7 @@ import pytest
 
 from datasets_cfg import stdlib_code
 from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = '{"_id":"d1","title":"T","text":"one"}\n{"_id":"d2","text":""}\n'
@@ -79,17 +79,17 @@ def test_a_folder_may_declare_facts(folder: Path, open_: Open) -> None:
 @pytest.mark.parametrize("text", ['nmae = "x"', "depth = 'many'", "depth ="])
 def test_a_mistake_in_declared_facts_is_named(text: str, folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(text)
-    with pytest.raises(DatasetError, match=r"dataset\.toml"):
+    with pytest.raises(BenchError, match=r"dataset\.toml"):
         open_(folder)
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, open_: Open) -> None:
-    with pytest.raises(DatasetError, match=r"no collection, suite or folder .*nowhere"):
+    with pytest.raises(BenchError, match=r"no collection, suite or folder .*nowhere"):
         open_(tmp_path / "nowhere")
 
 
 def test_a_name_that_is_neither_is_refused(open_: Open) -> None:
-    with pytest.raises(DatasetError, match="beir/scifcat"):
+    with pytest.raises(BenchError, match="beir/scifcat"):
         open_("beir/scifcat")
 
 
@@ -116,13 +116,13 @@ def test_opening_does_not_read_the_corpus(folder: Path, tmp_path: Path, open_: O
 
     assert len(dataset.queries) == 2
     assert corpora(tmp_path) == []
-    with pytest.raises(DatasetError, match=r"corpus\.jsonl:1"):
+    with pytest.raises(BenchError, match=r"corpus\.jsonl:1"):
         _ = dataset.corpus
 
 
 def test_an_empty_corpus_is_refused(folder: Path, open_: Open) -> None:
     (folder / "corpus.jsonl").write_text("")
-    with pytest.raises(DatasetError, match="no documents"):
+    with pytest.raises(BenchError, match="no documents"):
         _ = open_(folder).corpus
 
 
@@ -230,7 +230,7 @@ def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> N
     assert len(dataset.corpus) == stdlib_code.DOCUMENTS
     assert not dataset.facts.exclude_self
     assert count_mismatches(dataset) == []
-    with pytest.raises(DatasetError, match="no split train: its one split is test") as caught:
+    with pytest.raises(BenchError, match="no split train: its one split is test") as caught:
         open_("stdlib-code", split="train")
     assert "stdlib-code/train" in caught.value.hint
 

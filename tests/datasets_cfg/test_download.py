@@ -8,7 +8,7 @@ import pytest
 
 from datasets_cfg import download as module
 from datasets_cfg.download import ATTEMPTS, download, md5_of
-from datasets_cfg.errors import DatasetError
+from foundation.errors import BenchError
 
 CONTENT = random.Random(0).randbytes(3_000_001)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -68,7 +68,7 @@ def test_a_cut_connection_is_taken_up_again(file_server, tmp_path):
 def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_call(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     file_server.cuts = [1000] * ATTEMPTS
-    with pytest.raises(DatasetError, match=r"broke 5 times: 4,996 of 3,000,001") as caught:
+    with pytest.raises(BenchError, match=r"broke 5 times: 4,996 of 3,000,001") as caught:
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
     assert "4,996 bytes" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip.part"]
@@ -83,7 +83,7 @@ def test_a_busy_server_is_asked_again(file_server, tmp_path):
 
 def test_a_wrong_checksum_removes_the_file_and_names_both_sums(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(BenchError) as caught:
         download(file_server.url("a.zip"), tmp_path / "a.zip", "0" * 32)
     assert MD5 in str(caught.value)
     assert "0" * 32 in str(caught.value)
@@ -91,7 +91,7 @@ def test_a_wrong_checksum_removes_the_file_and_names_both_sums(file_server, tmp_
 
 
 def test_a_file_that_the_server_lacks_is_refused_at_once(file_server, tmp_path):
-    with pytest.raises(DatasetError, match=r"/gone.zip: the server answers 404"):
+    with pytest.raises(BenchError, match=r"/gone.zip: the server answers 404"):
         download(file_server.url("gone.zip"), tmp_path / "gone.zip")
     assert len(file_server.requests) == 1
 
@@ -100,23 +100,21 @@ def test_a_host_that_does_not_listen_is_named(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(DatasetError, match=rf"127.0.0.1:{port}/a.zip cannot be reached: .*refused"):
+    with pytest.raises(BenchError, match=rf"127.0.0.1:{port}/a.zip cannot be reached: .*refused"):
         download(f"http://127.0.0.1:{port}/a.zip", tmp_path / "a.zip")
 
 
 def test_a_disk_that_fills_up_is_named_with_the_bytes_needed(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
     (tmp_path / "a.zip.part").symlink_to("/dev/full")  # every write fails with ENOSPC
-    with pytest.raises(
-        DatasetError, match=r"disk is full: .*a.zip.part \(3,000,001 bytes"
-    ) as caught:
+    with pytest.raises(BenchError, match=r"disk is full: .*a.zip.part \(3,000,001 bytes") as caught:
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5, len(CONTENT))
     assert "free some space" in caught.value.hint
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_download(file_server, tmp_path):
     file_server.files["a.zip"] = CONTENT
-    with pytest.raises(DatasetError, match="disk is full"):
+    with pytest.raises(BenchError, match="disk is full"):
         download(file_server.url("a.zip"), tmp_path / "a.zip", MD5, size_bytes=1 << 60)
     assert file_server.requests == []
 

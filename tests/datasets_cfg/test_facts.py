@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Archive, Facts, parse, suggestion
+from foundation.errors import BenchError
 
 MINIMAL = 'name = "mine"\nlayout = "beir"\n'
 
@@ -35,7 +35,7 @@ def test_facts_cannot_be_changed():
     ],
 )
 def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named, hint):
-    with pytest.raises(DatasetError, match=f"mine.toml: .*{named}") as caught:
+    with pytest.raises(BenchError, match=f"mine.toml: .*{named}") as caught:
         facts_of(toml)
     assert hint in caught.value.hint
 
@@ -56,18 +56,18 @@ def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named,
     ],
 )
 def test_a_wrong_type_or_value_is_refused(toml):
-    with pytest.raises(DatasetError, match=r"mine\.toml: "):
+    with pytest.raises(BenchError, match=r"mine\.toml: "):
         facts_of(toml)
 
 
 def test_an_unknown_layout_is_refused_with_the_closest_one():
-    with pytest.raises(DatasetError, match="'bier'") as caught:
+    with pytest.raises(BenchError, match="'bier'") as caught:
         parse(b'name = "mine"\nlayout = "bier"', Facts, "mine.toml")
     assert caught.value.hint == "did you mean beir?"
 
 
 def test_a_file_that_is_not_text_is_refused():
-    with pytest.raises(DatasetError, match=r"mine\.toml"):
+    with pytest.raises(BenchError, match=r"mine\.toml"):
         parse(b"\xff\xfe", Facts, "mine.toml")
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from datasets_cfg import download
 from datasets_cfg.catalogue import facts_for
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.facts import Archive, Facts
 from datasets_cfg.locate import archive_path, cached_folder, find_files
+from foundation.errors import BenchError
 
 FILES = {
     "tiny/corpus.jsonl": b'{"_id": "d", "text": "t"}\n',
@@ -103,7 +103,7 @@ def test_the_title_track_is_not_found_without_the_titles(tmp_path):
     folder.mkdir()
     (folder / "collection.tsv").touch()
     assert find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False) == folder
-    with pytest.raises(DatasetError, match="downloads are off"):
+    with pytest.raises(BenchError, match="downloads are off"):
         find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
     (folder / "para.title.txt").touch()
     found = find_files(facts_for("msmarco-title/dev"), tmp_path, tmp_path / "cache", False)
@@ -114,12 +114,12 @@ def test_beir_msmarco_is_not_taken_for_the_passage_ranking_files(tmp_path):
     (tmp_path / "msmarco").mkdir()
     (tmp_path / "msmarco" / "corpus.jsonl").touch()
     assert find_files(facts_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
-    with pytest.raises(DatasetError):
+    with pytest.raises(BenchError):
         find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False)
 
 
 def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path, file_server):
-    with pytest.raises(DatasetError, match=r"set/tiny: tiny\.zip from http.*/tiny\.zip") as caught:
+    with pytest.raises(BenchError, match=r"set/tiny: tiny\.zip from http.*/tiny\.zip") as caught:
         find_files(tiny, None, tmp_path, fetch=False)
     assert "--data-dir DIR" in caught.value.hint
     assert "bench fetch set/tiny" in caught.value.hint
@@ -129,7 +129,7 @@ def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path,
 def test_an_unreachable_host_is_named_with_the_two_ways_on(tiny, tmp_path):
     away = msgspec.structs.replace(tiny.archives[0], url="http://127.0.0.1:9/tiny.zip")
     facts = msgspec.structs.replace(tiny, archives=(away,))
-    with pytest.raises(DatasetError, match=r"127\.0\.0\.1:9/tiny\.zip cannot be reached") as caught:
+    with pytest.raises(BenchError, match=r"127\.0\.0\.1:9/tiny\.zip cannot be reached") as caught:
         find_files(facts, None, tmp_path)
     assert "--data-dir DIR" in caught.value.hint
     assert "bench fetch set/tiny" in caught.value.hint
@@ -137,7 +137,7 @@ def test_an_unreachable_host_is_named_with_the_two_ways_on(tiny, tmp_path):
 
 def test_a_licensed_collection_says_how_to_obtain_it_and_where_to_put_it(tmp_path):
     facts = facts_for("beir/robust04")
-    with pytest.raises(DatasetError, match="beir/robust04 needs a licence") as caught:
+    with pytest.raises(BenchError, match="beir/robust04 needs a licence") as caught:
         find_files(facts, tmp_path, tmp_path / "cache")
     assert "https://trec.nist.gov/data/cd45" in caught.value.hint
     assert str(tmp_path / "beir" / "robust04") in caught.value.hint
@@ -152,10 +152,10 @@ def test_a_licensed_collection_that_is_there_is_used(tmp_path):
 
 
 def test_a_given_folder_that_does_not_exist_is_refused(tiny, tmp_path, monkeypatch):
-    with pytest.raises(DatasetError, match=r"--data-dir names .*gone, which is no folder"):
+    with pytest.raises(BenchError, match=r"--data-dir names .*gone, which is no folder"):
         find_files(tiny, tmp_path / "gone", tmp_path)
     monkeypatch.setenv("BENCH_DATA", str(tmp_path / "gone"))
-    with pytest.raises(DatasetError, match=r"BENCH_DATA names .*gone, which is no folder"):
+    with pytest.raises(BenchError, match=r"BENCH_DATA names .*gone, which is no folder"):
         find_files(tiny, None, tmp_path)
 
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets_cfg.corpus import Document
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.readers import Reader, detect_layout, reader_for
 from datasets_cfg.readers.beir import read_documents, read_queries
 from datasets_cfg.readers.dpr import read_passages as read_dpr_passages
 from datasets_cfg.readers.dpr import read_questions
 from datasets_cfg.readers.judgements import read_beir_qrels, read_trec_qrels
 from datasets_cfg.readers.msmarco import read_passages, read_titled_passages
+from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -119,7 +119,7 @@ def test_a_bad_json_line_is_named(
     second = line.encode() if isinstance(line, str) else line
     path = write(name, b'{"_id":"d1","text":"fine"}\n' + second + b"\n")
 
-    with pytest.raises(DatasetError, match=fails_at(path, 2, message)):
+    with pytest.raises(BenchError, match=fails_at(path, 2, message)):
         list(read(path))  # type: ignore[call-overload]
 
 
@@ -128,7 +128,7 @@ def test_truncated_gzip_data_are_named_with_their_line(write: Write) -> None:
     path = write("corpus.jsonl.gz", text)
     path.write_bytes(path.read_bytes()[:-5000])
 
-    with pytest.raises(DatasetError, match=r"corpus.jsonl.gz:\d\d+: .*[Ee]nd-of-stream"):
+    with pytest.raises(BenchError, match=r"corpus.jsonl.gz:\d\d+: .*[Ee]nd-of-stream"):
         list(read_documents(path))
 
 
@@ -136,24 +136,24 @@ def test_a_file_that_only_claims_to_be_gzip_is_named(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(b'{"_id":"d1","text":"plain"}\n')
 
-    with pytest.raises(DatasetError, match=fails_at(path, 1, "gzip")):
+    with pytest.raises(BenchError, match=fails_at(path, 1, "gzip")):
         list(read_documents(path))
 
 
 def test_a_query_id_that_occurs_twice_is_refused(write: Write) -> None:
     path = write("queries.jsonl", '{"_id":"q1","text":"a"}\n{"_id":"q1","text":"b"}\n')
-    with pytest.raises(DatasetError, match=fails_at(path, 2, "'q1' occurs twice")):
+    with pytest.raises(BenchError, match=fails_at(path, 2, "'q1' occurs twice")):
         read_queries(path)
 
 
 def test_a_missing_corpus_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"has no corpus\.jsonl"):
+    with pytest.raises(BenchError, match=r"has no corpus\.jsonl"):
         list(reader_for("beir", tmp_path, "test").documents())
 
 
 def test_a_missing_split_lists_those_that_exist(beir: Reader, tmp_path: Path, write: Write) -> None:
     write("qrels/train.tsv.gz", HEADER)
-    with pytest.raises(DatasetError, match=r"has no dev\.tsv") as caught:
+    with pytest.raises(BenchError, match=r"has no dev\.tsv") as caught:
         reader_for("beir", tmp_path, "dev").judgements()
     assert caught.value.hint == "splits found: test, train"
 
@@ -181,7 +181,7 @@ def test_bad_beir_qrels_are_refused_with_their_line(
     content: str, line: int, message: str, write: Write
 ) -> None:
     path = write("test.tsv", content)
-    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+    with pytest.raises(BenchError, match=fails_at(path, line, message)):
         read_beir_qrels(path)
 
 
@@ -197,7 +197,7 @@ def test_bad_trec_qrels_are_refused_with_their_line(
     content: str, line: int, message: str, write: Write
 ) -> None:
     path = write("qrels.txt", content)
-    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+    with pytest.raises(BenchError, match=fails_at(path, line, message)):
         read_trec_qrels(path)
 
 
@@ -217,7 +217,7 @@ def test_qrels_without_a_relevant_document_are_refused(
     rows: str, beir: Reader, write: Write
 ) -> None:
     write("qrels/test.tsv", HEADER + rows)
-    with pytest.raises(DatasetError, match=r"test\.tsv: none of the \d judgements has a grade"):
+    with pytest.raises(BenchError, match=r"test\.tsv: none of the \d judgements has a grade"):
         beir.judgements()
 
 
@@ -225,7 +225,7 @@ def test_judged_queries_without_text_are_counted_and_named(beir: Reader, write: 
     rows = "".join(f"x{n}\td1\t1\n" for n in range(7))
     write("qrels/test.tsv", f"{HEADER}q1\td1\t1\n{rows}")
     with pytest.raises(
-        DatasetError, match=r"7 judged queries are not .*: x0, x1, x2, x3, x4, \.\.\."
+        BenchError, match=r"7 judged queries are not .*: x0, x1, x2, x3, x4, \.\.\."
     ):
         beir.judgements()
 
@@ -261,7 +261,7 @@ def test_a_bad_passage_line_is_named(
     content: str | bytes, line: int, message: str, write: Write
 ) -> None:
     path = write("collection.tsv", content)
-    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+    with pytest.raises(BenchError, match=fails_at(path, line, message)):
         list(read_passages(path))
 
 
@@ -279,7 +279,7 @@ def test_a_title_that_is_left_over_is_refused(titles: str, line: int, write: Wri
     collection = write("collection.tsv", "0\ta\n1\tb\n2\tc\n")
     path = write("para.title.txt", titles)
 
-    with pytest.raises(DatasetError, match=fails_at(path, line, "does not follow")):
+    with pytest.raises(BenchError, match=fails_at(path, line, "does not follow")):
         list(read_titled_passages(collection, path))
 
 
@@ -326,7 +326,7 @@ def test_msmarco_files_may_be_called_otherwise(write: Write, tmp_path: Path) -> 
 
 def test_the_title_track_without_titles_is_refused(write: Write, tmp_path: Path) -> None:
     write("collection.tsv", "0\ta\n")
-    with pytest.raises(DatasetError, match=r"has no para\.title\.txt"):
+    with pytest.raises(BenchError, match=r"has no para\.title\.txt"):
         reader_for("msmarco", tmp_path, "dev", titled=True).documents()
 
 
@@ -352,7 +352,7 @@ def test_bad_dpr_passages_are_refused_with_their_line(
     content: str | bytes, line: int, message: str, write: Write
 ) -> None:
     path = write("psgs_w100.tsv", content)
-    with pytest.raises(DatasetError, match=fails_at(path, line, message)):
+    with pytest.raises(BenchError, match=fails_at(path, line, message)):
         list(read_dpr_passages(path))
 
 
@@ -380,12 +380,12 @@ def test_dpr_questions_are_numbered_and_have_answers_but_no_qrels(write: Write) 
 )
 def test_bad_answers_are_refused_with_their_line(second: str, message: str, write: Write) -> None:
     path = write("nq-test.qa.csv", f"who\t['me']\n{second}\n")
-    with pytest.raises(DatasetError, match=fails_at(path, 2, message)):
+    with pytest.raises(BenchError, match=fails_at(path, 2, message)):
         read_questions(path)
 
 
 def test_a_questions_file_without_questions_is_refused(write: Write) -> None:
-    with pytest.raises(DatasetError, match="no questions"):
+    with pytest.raises(BenchError, match="no questions"):
         read_questions(write("nq-test.qa.csv", ""))
 
 
@@ -404,7 +404,7 @@ def test_the_corpus_file_tells_the_layout(
 
 
 def test_a_folder_without_a_corpus_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no known layout") as caught:
+    with pytest.raises(BenchError, match="no known layout") as caught:
         detect_layout(tmp_path)
     assert "corpus.jsonl (beir)" in caught.value.hint
 
@@ -412,12 +412,12 @@ def test_a_folder_without_a_corpus_file_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_two_layouts_is_refused(write: Write, tmp_path: Path) -> None:
     write("corpus.jsonl", "")
     write("collection.tsv", "")
-    with pytest.raises(DatasetError, match="beir and msmarco"):
+    with pytest.raises(BenchError, match="beir and msmarco"):
         detect_layout(tmp_path)
 
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no layout 'bier'"):
+    with pytest.raises(BenchError, match="no layout 'bier'"):
         reader_for("bier", tmp_path, "test")
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.readers import reader_for
 from datasets_cfg.stdlib_code import (
     Function,
@@ -23,6 +22,7 @@ from datasets_cfg.stdlib_code import (
     select,
     source_files,
 )
+from foundation.errors import BenchError
 
 
 @pytest.fixture(scope="module")
@@ -320,5 +320,5 @@ def test_a_python_without_source_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(DatasetError, match="no source of the standard library"):
+    with pytest.raises(BenchError, match="no source of the standard library"):
         stdlib_code.generate(tmp_path / "cache")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from datasets_cfg.errors import DatasetError
 from datasets_cfg.unpack import unpack
+from foundation.errors import BenchError
 
 FILES = {"set/corpus.jsonl": b"c" * 5000, "set/qrels/test.tsv": b"q", "other/x": b"x"}
 ESCAPES = ["../evil", "/tmp/evil", "set/../../evil", "..\\evil", "C:\\evil", "\\evil"]
@@ -64,7 +64,7 @@ def test_wanted_files_join_those_that_are_there(name, tmp_path):
 def test_a_member_that_leaves_the_folder_is_refused_by_name(name, escape, tmp_path):
     archive = MAKERS[name](tmp_path / name, {**FILES, escape: b"evil"})
     folder = tmp_path / "deep" / "data"
-    with pytest.raises(DatasetError, match="leads out of the folder") as caught:
+    with pytest.raises(BenchError, match="leads out of the folder") as caught:
         unpack(archive, folder)
     assert repr(escape) in str(caught.value)
     assert content_of(tmp_path / "deep") == {}
@@ -76,7 +76,7 @@ def test_a_link_or_device_in_a_tar_is_refused_by_name(kind, tmp_path):
     member = tarfile.TarInfo("set/link")
     member.type, member.linkname = kind, "/etc/passwd"
     archive = make_tar(tmp_path / "a.tar.gz", FILES, member)
-    with pytest.raises(DatasetError, match="'set/link' is a link or a device"):
+    with pytest.raises(BenchError, match="'set/link' is a link or a device"):
         unpack(archive, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
@@ -86,7 +86,7 @@ def test_a_link_in_a_zip_is_refused_by_name(tmp_path):
     link.create_system, link.external_attr = 3, 0o120777 << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(DatasetError, match="'set/link' is a link"):
+    with pytest.raises(BenchError, match="'set/link' is a link"):
         unpack(tmp_path / "a.zip", tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
@@ -95,7 +95,7 @@ def test_a_link_in_a_zip_is_refused_by_name(tmp_path):
 def test_an_archive_that_was_cut_leaves_nothing(name, tmp_path):
     archive = MAKERS[name](tmp_path / name, FILES)
     archive.write_bytes(archive.read_bytes()[:-40])
-    with pytest.raises(DatasetError, match="cannot be unpacked") as caught:
+    with pytest.raises(BenchError, match="cannot be unpacked") as caught:
         unpack(archive, tmp_path / "data")
     assert f"rm {archive}" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -106,7 +106,7 @@ def test_a_damaged_tar_is_found_by_its_checksum(tmp_path):
     content = bytearray(archive.read_bytes())
     content[-8] ^= 1  # a bit of the CRC-32 that ends a gzip stream
     archive.write_bytes(content)
-    with pytest.raises(DatasetError, match="CRC check failed"):
+    with pytest.raises(BenchError, match="CRC check failed"):
         unpack(archive, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
@@ -116,15 +116,15 @@ def test_a_damaged_member_of_a_zip_is_found_by_its_checksum(tmp_path):
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
         opened.writestr("set/corpus.jsonl", b"hello world")
     archive.write_bytes(archive.read_bytes().replace(b"hello", b"jello", 1))
-    with pytest.raises(DatasetError, match="Bad CRC-32"):
+    with pytest.raises(BenchError, match="Bad CRC-32"):
         unpack(archive, tmp_path / "data")
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_the_archive_lacks_is_named(name, tmp_path):
     archive = MAKERS[name](tmp_path / name, FILES)
-    with pytest.raises(DatasetError, match=r"has no titles\.txt in its folder 'set'"):
+    with pytest.raises(BenchError, match=r"has no titles\.txt in its folder 'set'"):
         unpack(archive, tmp_path / "data", "set", ["corpus.jsonl", "titles.txt"])
-    with pytest.raises(DatasetError, match="has no files in its folder 'elsewhere'"):
+    with pytest.raises(BenchError, match="has no files in its folder 'elsewhere'"):
         unpack(archive, tmp_path / "data", "elsewhere")
     assert not (tmp_path / "data").exists()

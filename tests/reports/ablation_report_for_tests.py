@@ -3,7 +3,8 @@
 import msgspec
 import numpy as np
 
-from bench.ablation.records import (
+from bench.compare.statistics import Differences, paired
+from bench.experiments.records import (
     MEAN,
     AxisFound,
     CellFound,
@@ -12,8 +13,7 @@ from bench.ablation.records import (
     Report,
     RowFound,
 )
-from bench.ablation.twolevel import interval
-from bench.decisions.statistics import Differences, paired
+from bench.experiments.twolevel import interval
 from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(2)

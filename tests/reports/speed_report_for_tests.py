@@ -12,7 +12,7 @@ from bench.speed.records import (
     Spread,
     Throughput,
 )
-from retrievers.recipe import Recipe
+from retrievers.models.recipe import Recipe
 from tests.bench.records_for_tests import CONDITIONS
 
 

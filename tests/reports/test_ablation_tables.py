@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from ablation_report_for_tests import BETTER, FULL, OPEN, REFERENCE, report, row
 
-from bench.ablation.records import Report, read_report
-from bench.errors import BenchError
+from bench.experiments.records import Report, read_report
+from foundation.errors import BenchError
 from reports.ablation_tables import cost_table, csv_table, markdown, plan_table, score_table
 
 

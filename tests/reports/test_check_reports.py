@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bench.decisions.check import Against, Check, Row, Terms, conclude
-from bench.decisions.foresight import Foreseen
-from bench.decisions.looks import Look, Quick, relation
-from bench.decisions.pace import Pace, SpeedCheck
-from bench.decisions.published import check_published
-from bench.decisions.statistics import Differences, Resampling, paired, resample
-from bench.decisions.subset import Subset
+from bench.compare.statistics import Differences, Resampling, paired, resample
+from bench.gate.check import Against, Check, Row, Terms, conclude
+from bench.gate.power import Foreseen
+from bench.gate.published import check_published
+from bench.gate.quick import Look, Quick, relation
+from bench.gate.speed_check import Pace, SpeedCheck
+from bench.gate.subset import Subset
 from bench.speed.records import Spread
 from reports.check_junit import junit
 from reports.check_reports import markdown, plain
-from retrievers.card import Expected
+from retrievers.models.card import Expected
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
 

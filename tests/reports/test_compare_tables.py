@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.decisions.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.decisions.compare import Comparison, OnCollection, OnSuite
-from bench.decisions.panels import Difference
-from bench.decisions.statistics import Paired, Resampling
+from bench.compare.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
+from bench.compare.compare import Comparison, OnCollection, OnSuite
+from bench.compare.panels import Difference
+from bench.compare.statistics import Paired, Resampling
 from reports.compare_tables import changes_table, comparison_table, legend
 
 PAIRED = Paired(

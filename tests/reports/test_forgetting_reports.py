@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from bench.decisions.statistics import Paired, Resampling
-from bench.watching.curve import Level
-from bench.watching.forgetting import Forgetting, Row, Transfer, Transfers
+from bench.compare.statistics import Paired, Resampling
+from bench.compare.transfer import Forgetting, Row, Transfer, Transfers
+from bench.monitor.quality_curve import Level
 from reports.forgetting_plots import draw, heat_map
 from reports.forgetting_tables import comma_separated, markdown
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results import Timings
+from bench.results.record import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import write_site
-from retrievers.card import Card, Expected
+from retrievers.models.card import Card, Expected
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
 from tests.reports.browser_for_tests import (
     HOSTILE,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run, write_run
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results import RUN_FILE
-from bench.runs import Run, write_run
+from bench.results.record import RUN_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.leaderboard_site import write_site
-from retrievers.parameters import Parameters
+from retrievers.models.parameters import Parameters
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, store
 from tests.reports.browser_for_tests import (
     HOSTILE,

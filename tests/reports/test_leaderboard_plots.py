@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in, training_step
-from bench.results import Timings
+from bench.results.record import Timings
 from reports.leaderboard_plots import (
     WIDTH,
     differences,

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.decisions.statistics import Resampling
+from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results import Timings
+from bench.results.record import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_exports import CSV_FIELDS, _tex, comma_separated, latex
 from reports.leaderboard_tables import _safe, markdown
 from reports.markdown import cell
-from retrievers.card import Card, Expected
-from retrievers.parameters import Parameters
+from retrievers.models.card import Card, Expected
+from retrievers.models.parameters import Parameters
 from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
 
 FORUMS = expand(["beir/cqadupstack"])

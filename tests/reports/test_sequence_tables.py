@@ -6,11 +6,11 @@ import io
 import msgspec
 import pytest
 
-from bench.decisions.statistics import Paired, Resampling
-from bench.sequence.comparing import Compared, Row
-from bench.watching.curve import Level
-from bench.watching.forgetting import Forgetting
-from bench.watching.forgetting import Row as Checkpoint
+from bench.compare.statistics import Paired, Resampling
+from bench.compare.transfer import Forgetting
+from bench.compare.transfer import Row as Checkpoint
+from bench.experiments.sequence.comparing import Compared, Row
+from bench.monitor.quality_curve import Level
 from reports.sequence_tables import csv_table, markdown, plan
 from tests.bench.leaderboard_for_tests import result_of
 

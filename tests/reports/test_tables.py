@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.estimate import Estimate
-from bench.results import Result, Timings
-from bench.suites import suite_mean
+from bench.evaluate.estimate import Estimate
+from bench.evaluate.suites import suite_mean
+from bench.results.record import Result, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
 from reports.tables import (

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reports.training_plots import draw_losses
-from retrievers.training.curve import LossPoint
+from retrievers.training.engine.curve import LossPoint
 
 SVG = "{http://www.w3.org/2000/svg}"
 

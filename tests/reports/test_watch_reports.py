@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.decisions.panels import Panel
-from bench.decisions.statistics import Resampling
-from bench.watching.curve import Curve, Level, Point
-from bench.watching.selection import Method, select
+from bench.compare.panels import Panel
+from bench.compare.statistics import Resampling
+from bench.monitor.quality_curve import Curve, Level, Point
+from bench.monitor.selection import Method, select
 from reports.watch_plots import draw, training_curve
 from reports.watch_tables import comma_separated, markdown
 

@@ -12,8 +12,8 @@ import pytest
 import tiny_checkpoints as tiny
 import torch
 
-from retrievers.errors import RetrieverError
-from retrievers.model import Model, open_encoder, resolve_model
+from foundation.errors import BenchError
+from retrievers.models.model import Model, open_encoder, resolve_model
 
 TEXTS = ["What is a heat pump?", "Rivers carve valleys.", "Ribosomes make proteins."]
 
@@ -179,7 +179,7 @@ def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: P
 
     text = card.read_text().replace('"peft"', '"adapterhub"')
     card.write_text(text)
-    with pytest.raises(RetrieverError, match="holds an adapter of peft"):
+    with pytest.raises(BenchError, match="holds an adapter of peft"):
         resolve_model(str(card))
 
 
@@ -190,22 +190,22 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
     peft.get_peft_model(network, config).save_pretrained(str(tmp_path / "lora"))
     model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
 
-    with pytest.raises(RetrieverError, match="does not fit this base model"):
+    with pytest.raises(BenchError, match="does not fit this base model"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
 
 
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
-    with pytest.raises(RetrieverError, match="no adapter weights"):
+    with pytest.raises(BenchError, match="no adapter weights"):
         resolve_model("minilm", adapter=str(tmp_path / "lora"))
-    with pytest.raises(RetrieverError, match="no adapter folder"):
+    with pytest.raises(BenchError, match="no adapter folder"):
         resolve_model("minilm", adapter=str(tmp_path / "nowhere"))
 
 
 def test_a_kind_of_peft_that_is_not_supported_is_refused(tmp_path: Path) -> None:
     tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "MULTITASK_PROMPT_TUNING"})
-    with pytest.raises(RetrieverError, match="MULTITASK_PROMPT_TUNING is not supported"):
+    with pytest.raises(BenchError, match="MULTITASK_PROMPT_TUNING is not supported"):
         resolve_model("minilm", adapter=str(tmp_path))
 
 
@@ -226,7 +226,7 @@ def test_a_malicious_peft_pickle_runs_nothing(base: Model, tmp_path: Path) -> No
     (tmp_path / "lora" / "adapter_model.bin").write_bytes(payload)
     model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
 
-    with pytest.raises(RetrieverError, match="cannot be attached"):
+    with pytest.raises(BenchError, match="cannot be attached"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
     assert not (tmp_path / "trapped").exists()
 
@@ -237,7 +237,7 @@ def test_a_malicious_adapterhub_pickle_runs_nothing(base: Model, tmp_path: Path)
     (tmp_path / "hub" / "pytorch_adapter.bin").write_bytes(payload)
     model = resolve_model("minilm", adapter=str(tmp_path / "hub"))
 
-    with pytest.raises(RetrieverError, match="cannot be attached"):
+    with pytest.raises(BenchError, match="cannot be attached"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
     assert not (tmp_path / "trapped").exists()
 
@@ -250,7 +250,7 @@ def test_an_adapterhub_adapter_with_missing_weights_is_refused(base: Model, tmp_
     torch.save(state, weights)
     model = resolve_model("minilm", adapter=str(tmp_path / "hub"))
 
-    with pytest.raises(RetrieverError, match="does not fit this base model: missing"):
+    with pytest.raises(BenchError, match="does not fit this base model: missing"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
 
 
@@ -264,7 +264,7 @@ def test_an_adapterhub_adapter_of_a_deeper_base_is_refused(tmp_path: Path) -> No
     card = tiny.write_card(
         tmp_path / "tiny.toml", checkpoint="bert", pooling="cls", adapter={"path": "hub"}
     )
-    with pytest.raises(RetrieverError, match=r"not used encoder\.layer\.2"):
+    with pytest.raises(BenchError, match=r"not used encoder\.layer\.2"):
         open_encoder(resolve_model(str(card)), "cpu").encode_queries(TEXTS)
 
 
@@ -272,7 +272,7 @@ def test_a_real_adapterhub_adapter_is_refused_for_another_base(bench_data: Path)
     folder = bench_data / "adapters" / "adapterhub-bigbird-rotten-tomatoes"
     if not folder.is_dir():
         pytest.skip("needs the adapter in BENCH_DATA/adapters")
-    with pytest.raises(RetrieverError, match="made for google/bigbird-roberta-base"):
+    with pytest.raises(BenchError, match="made for google/bigbird-roberta-base"):
         resolve_model("minilm", adapter=str(folder))
 
 
@@ -283,7 +283,7 @@ def test_a_library_that_is_not_installed_is_named(
     model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
     # None in sys.modules makes an import fail as if the library were not there.
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(RetrieverError, match="cannot be imported") as caught:
+    with pytest.raises(BenchError, match="cannot be imported") as caught:
         open_encoder(model, "cpu").encode_queries(TEXTS)
     assert caught.value.hint == "pip install 'retrieval-bench[peft]'"
 

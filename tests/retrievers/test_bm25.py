@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from bench.search import approximate
-from retrievers.bm25 import BM25
-from retrievers.errors import RetrieverError
-from retrievers.recipe import Option, Recipe
+from bench.evaluate.search import approximate
+from foundation.errors import BenchError
+from retrievers.encoders.bm25 import BM25
+from retrievers.models.recipe import Option, Recipe
 
 DOCUMENTS = [
     ("Wings", "The lift of a wing grows with the angle of attack"),
@@ -120,7 +120,7 @@ def test_stop_words_are_an_option():
     ],
 )
 def test_a_wrong_option_is_refused(options, message):
-    with pytest.raises(RetrieverError, match=message):
+    with pytest.raises(BenchError, match=message):
         BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
 
 
@@ -128,5 +128,5 @@ def test_stemming_joins_the_forms_of_a_word():
     assert (build().search(["wings"], 1).scores == build().search(["wings"], 1).scores).all()
     stemmed = build(stemmer="porter").search(["conducting"], 6)
     assert sorted(stemmed.rows[0][stemmed.rows[0] >= 0]) == [4, 5]
-    with pytest.raises(RetrieverError, match="no stemmer 'porte'"):
+    with pytest.raises(BenchError, match="no stemmer 'porte'"):
         build(stemmer="porte")

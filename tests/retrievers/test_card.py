@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import tiny_checkpoints as tiny
 
-from retrievers.card import card_names, load_card
-from retrievers.errors import RetrieverError
+from foundation.errors import BenchError
+from retrievers.models.card import card_names, load_card
 
 GOOD = {"checkpoint": "somewhere/model", "pooling": "cls"}
 
@@ -44,38 +44,38 @@ def test_a_card_is_read_from_its_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_card_is_refused(tmp_path: Path, fields: dict[str, object], problem: str) -> None:
     path = tiny.write_card(tmp_path / "mine.toml", **(GOOD | fields))
-    with pytest.raises(RetrieverError) as caught:
+    with pytest.raises(BenchError) as caught:
         load_card(path)
     assert problem in str(caught.value)
     assert str(path) in str(caught.value)
 
 
 def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(RetrieverError) as caught:
+    with pytest.raises(BenchError) as caught:
         load_card(tiny.write_card(tmp_path / "mine.toml", **GOOD, normalise=True))
     assert caught.value.hint == "did you mean normalize?"
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
-    with pytest.raises(RetrieverError, match="'retromea'") as caught:
+    with pytest.raises(BenchError, match="'retromea'") as caught:
         load_card("retromea")
     assert "retromae" in caught.value.hint
 
 
 def test_the_name_in_a_card_is_the_name_of_its_file(tmp_path: Path) -> None:
     path = tiny.write_card(tmp_path / "mine.toml", **(GOOD | {"name": "yours"}))
-    with pytest.raises(RetrieverError, match="is named 'yours'"):
+    with pytest.raises(BenchError, match="is named 'yours'"):
         load_card(path)
 
 
 def test_a_file_that_is_missing_or_not_toml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RetrieverError, match="cannot read the card"):
+    with pytest.raises(BenchError, match="cannot read the card"):
         load_card(tmp_path / "nothing.toml")
     (tmp_path / "broken.toml").write_text("name = ")
-    with pytest.raises(RetrieverError, match="is not TOML"):
+    with pytest.raises(BenchError, match="is not TOML"):
         load_card(tmp_path / "broken.toml")
     (tmp_path / "binary.toml").write_bytes(b"name = \xff")
-    with pytest.raises(RetrieverError):
+    with pytest.raises(BenchError):
         load_card(tmp_path / "binary.toml")
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from datasets_cfg.catalogue import dataset_names, suite_names
-from retrievers.card import Card, all_cards, card_names, load_card
-from retrievers.errors import RetrieverError
-from retrievers.model import resolve_model
+from foundation.errors import BenchError
+from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.model import resolve_model
 
 SYSTEMS = """bert roberta deberta simcse simcse-sup diffcse laprador condenser cocondenser-wiki
 cocondenser-marco cocondenser-ft retromae retromae-pretrained retromae-msmarco retromae-msmarco-ft
@@ -109,13 +109,13 @@ def test_a_model_that_was_only_pre_trained_warns(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("name", [f"{name}-beir-ft" for name in BASELINES])
 def test_an_unpublished_baseline_cannot_be_used_and_says_how_to_make_it(name: str) -> None:
-    with pytest.raises(RetrieverError, match="did not publish") as caught:
+    with pytest.raises(BenchError, match="did not publish") as caught:
         resolve_model(name)
     assert caught.value.hint == "train it with the preset retromae-beir"
 
 
 def test_seed_cannot_be_used() -> None:
-    with pytest.raises(RetrieverError, match="fairseq"):
+    with pytest.raises(BenchError, match="fairseq"):
         resolve_model("seed")
 
 

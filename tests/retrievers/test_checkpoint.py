@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 import tiny_checkpoints as tiny
 
-from retrievers.checkpoint import fetch, inside, locate, open_checkpoint, read_safetensors_header
-from retrievers.errors import RetrieverError
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import (
+    fetch,
+    inside,
+    locate,
+    open_checkpoint,
+    read_safetensors_header,
+)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
         "list": (2).to_bytes(8, "little") + b"[]",
     }
     path.write_bytes(bad[change])
-    with pytest.raises(RetrieverError, match="not a complete safetensors file"):
+    with pytest.raises(BenchError, match="not a complete safetensors file"):
         open_checkpoint(folder)
 
 
@@ -71,7 +77,7 @@ def test_a_safetensors_header_is_read_without_its_library(folder: Path) -> None:
 def test_what_is_missing_is_named(folder: Path, remove: list[str], problem: str) -> None:
     for name in remove:
         (folder / name).unlink()
-    with pytest.raises(RetrieverError, match=problem) as caught:
+    with pytest.raises(BenchError, match=problem) as caught:
         open_checkpoint(folder)
     assert str(folder) in str(caught.value)
     assert caught.value.hint
@@ -79,7 +85,7 @@ def test_what_is_missing_is_named(folder: Path, remove: list[str], problem: str)
 
 def test_weights_of_other_frameworks_are_named(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "tf_model.h5")
-    with pytest.raises(RetrieverError, match=r"tf_model\.h5, which PyTorch cannot load"):
+    with pytest.raises(BenchError, match=r"tf_model\.h5, which PyTorch cannot load"):
         open_checkpoint(folder)
 
 
@@ -89,14 +95,14 @@ def test_a_checkpoint_with_its_own_code_is_refused(folder: Path, name: str) -> N
     content["auto_map"] = {"AutoModel": "modeling.Evil"}
     (folder / name).write_text(json.dumps(content))
     (folder / "modeling.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(RetrieverError, match="code of its own"):
+    with pytest.raises(BenchError, match="code of its own"):
         open_checkpoint(folder)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', ""])
 def test_a_broken_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
-    with pytest.raises(RetrieverError, match=r"config\.json"):
+    with pytest.raises(BenchError, match=r"config\.json"):
         open_checkpoint(folder)
 
 
@@ -104,7 +110,7 @@ def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     tiny.write_json(folder / "model.safetensors.index.json", index)
-    with pytest.raises(RetrieverError, match=r"model-2\.safetensors is missing"):
+    with pytest.raises(BenchError, match=r"model-2\.safetensors is missing"):
         open_checkpoint(folder)
 
     index["weight_map"].pop("b")
@@ -114,17 +120,17 @@ def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
 def test_a_name_inside_a_checkpoint_cannot_lead_out_of_it(folder: Path, name: str) -> None:
-    with pytest.raises(RetrieverError, match="leads out"):
+    with pytest.raises(BenchError, match="leads out"):
         inside(folder, name)
     tiny.write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": name}})
     (folder / "model.safetensors").unlink()
-    with pytest.raises(RetrieverError, match="leads out"):
+    with pytest.raises(BenchError, match="leads out"):
         open_checkpoint(folder)
 
 
 def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
     tiny.write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
-    with pytest.raises(RetrieverError, match="holds an adapter") as caught:
+    with pytest.raises(BenchError, match="holds an adapter") as caught:
         open_checkpoint(folder)
     assert "--adapter" in caught.value.hint
 
@@ -150,7 +156,7 @@ def test_the_hidden_width_is_found_under_each_architectures_name(folder: Path, k
     tiny.write_json(folder / "config.json", {key: 48})
     assert open_checkpoint(folder).hidden_width == 48
     tiny.write_json(folder / "config.json", {"model_type": "bert"})
-    with pytest.raises(RetrieverError, match="no hidden size"):
+    with pytest.raises(BenchError, match="no hidden size"):
         _ = open_checkpoint(folder).hidden_width
 
 
@@ -204,7 +210,7 @@ def test_the_hubs_cache_is_used_offline(
     snapshot = hub(tmp_path, folder, monkeypatch)
     assert fetch("org/name", "main") == snapshot
     assert open_checkpoint(snapshot).revision == "c0ffee"
-    with pytest.raises(RetrieverError, match="org/other@main") as caught:
+    with pytest.raises(BenchError, match="org/other@main") as caught:
         fetch("org/other", "main")
     assert "--like" in caught.value.hint
 
@@ -212,11 +218,11 @@ def test_the_hubs_cache_is_used_offline(
 def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from retrievers.checkpoint import locate\n"
-        "from retrievers.errors import RetrieverError\n"
+        "from retrievers.models.checkpoint import locate\n"
+        "from retrievers.errors import BenchError\n"
         "try:\n"
         "    locate('org/name', 'main', base=Path('.'))\n"
-        "except RetrieverError as error:\n"
+        "except BenchError as error:\n"
         "    print(error, '|', error.hint)\n"
     )
     # Port 9 of this machine: nothing listens there.
@@ -235,7 +241,7 @@ def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
-    with pytest.raises(RetrieverError, match="no folder"):
+    with pytest.raises(BenchError, match="no folder"):
         locate("./missing/model", "main", base=tmp_path)
 
 

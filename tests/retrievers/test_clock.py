@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from retrievers.clock import Clock
+from retrievers.encoders.clock import Clock
 
 
 def test_the_times_of_a_phase_are_added(monkeypatch):

@@ -8,10 +8,10 @@ import pytest
 import tiny_checkpoints as tiny
 import torch
 
-from retrievers.encoder import Encoder
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.preflight import preflight
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.preflight import preflight
 
 TEXTS = [
     "the river of stone",
@@ -167,7 +167,7 @@ def test_progress_adds_up_to_the_number_of_texts(encoder):
 
 
 def test_titles_and_texts_must_be_as_many(encoder):
-    with pytest.raises(RetrieverError, match="1 titles for 2 texts"):
+    with pytest.raises(BenchError, match="1 titles for 2 texts"):
         encoder.encode_documents(["a"], ["b", "c"])
 
 

@@ -9,8 +9,8 @@ import pytest
 import tiny_checkpoints as tiny
 import torch
 
-from retrievers.model import resolve_model
-from retrievers.transformer import TransformerEncoder
+from retrievers.encoders.transformer import TransformerEncoder
+from retrievers.models.model import resolve_model
 from tests.benchmarks import gpu_encode
 
 ROOT = Path(__file__).parents[2]

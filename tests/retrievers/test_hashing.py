@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from retrievers.errors import RetrieverError
-from retrievers.hashing import HashingEncoder
-from retrievers.recipe import Prompts, Recipe
+from foundation.errors import BenchError
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.recipe import Prompts, Recipe
 
 
 def encoder(dim: int = 64, **fields) -> HashingEncoder:
@@ -63,12 +63,12 @@ def test_prompts_titles_and_lengths_of_the_recipe_are_used():
 
 
 def test_a_recipe_of_another_encoder_is_refused():
-    with pytest.raises(RetrieverError, match="not a recipe of the hashing encoder"):
+    with pytest.raises(BenchError, match="not a recipe of the hashing encoder"):
         encoder(normalize=False)
-    with pytest.raises(RetrieverError, match="not a recipe of the hashing encoder"):
+    with pytest.raises(BenchError, match="not a recipe of the hashing encoder"):
         encoder(options={"seed": 3})
 
 
 def test_titles_and_texts_must_be_as_many():
-    with pytest.raises(RetrieverError, match="1 titles for 2 texts"):
+    with pytest.raises(BenchError, match="1 titles for 2 texts"):
         encoder().encode_documents(["a"], ["b", "c"])

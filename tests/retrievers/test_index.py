@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.index import INDEX_EXAMPLES, FaissIndex, IndexSpec, import_faiss, resolve_device
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import (
+    INDEX_EXAMPLES,
+    FaissIndex,
+    IndexSpec,
+    import_faiss,
+    resolve_device,
+)
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1).filter(lambda name: name != "seed")
 
@@ -48,7 +54,7 @@ def test_a_spec_survives_its_text(factory, parameters, seed):
     ],
 )
 def test_a_malformed_spec_is_refused_with_an_example(text):
-    with pytest.raises(RetrieverError, match="cannot read the index") as raised:
+    with pytest.raises(BenchError, match="cannot read the index") as raised:
         IndexSpec.parse(text)
     assert "nprobe=64" in raised.value.hint
 
@@ -69,23 +75,23 @@ def made():
 
 
 def test_an_unknown_factory_string_is_refused_with_examples(made):
-    with pytest.raises(RetrieverError, match="could not parse index string IVX16") as raised:
+    with pytest.raises(BenchError, match="could not parse index string IVX16") as raised:
         made("IVX16,Flat")
     assert "HNSW32" in raised.value.hint
 
 
 def test_codes_that_do_not_divide_the_dimension_are_refused(made):
-    with pytest.raises(RetrieverError, match="should be a multiple"):
+    with pytest.raises(BenchError, match="should be a multiple"):
         made("PQ7")
 
 
 def test_an_index_without_inner_product_is_refused(made):
-    with pytest.raises(RetrieverError, match="LSH"):
+    with pytest.raises(BenchError, match="LSH"):
         made("LSH")
 
 
 def test_an_unknown_parameter_is_refused_with_those_that_exist(made):
-    with pytest.raises(RetrieverError, match="no parameter 'nprobes'") as raised:
+    with pytest.raises(BenchError, match="no parameter 'nprobes'") as raised:
         made("IVF16,PQ8?nprobes=4")
     assert raised.value.hint == "did you mean nprobe? it has: ht, nprobe, seed"
 
@@ -100,19 +106,19 @@ def test_parameters_reach_the_index(made):
 
 
 def test_flat_makes_no_index(made):
-    with pytest.raises(RetrieverError, match="flat is exact"):
+    with pytest.raises(BenchError, match="flat is exact"):
         made("flat")
 
 
 def test_too_few_vectors_to_train_says_how_many_are_needed(made):
-    with pytest.raises(RetrieverError, match="at least 4096 vectors to train, there are 1000"):
+    with pytest.raises(BenchError, match="at least 4096 vectors to train, there are 1000"):
         made("IVF4096,Flat").train(np.ones((1000, 32), np.float32))
-    with pytest.raises(RetrieverError, match="at least 256 vectors to train, there are 100"):
+    with pytest.raises(BenchError, match="at least 256 vectors to train, there are 100"):
         made("PQ8").train(np.ones((100, 32), np.float32))
 
 
 def test_documents_are_not_added_before_training(made):
-    with pytest.raises(RetrieverError, match="must be trained"):
+    with pytest.raises(BenchError, match="must be trained"):
         made("IVF16,Flat").add(np.ones((100, 32), np.float32))
 
 
@@ -142,7 +148,7 @@ def test_another_seed_trains_another_index(made):
 def test_depth_zero_is_refused(made):
     index = made("Flat")
     index.add(np.ones((3, 32), np.float32))
-    with pytest.raises(RetrieverError, match="depth 0"):
+    with pytest.raises(BenchError, match="depth 0"):
         index.search(np.ones((1, 32), np.float32), 0)
 
 
@@ -169,7 +175,7 @@ def test_a_saved_index_says_what_it_is(saved):
     ],
 )
 def test_an_index_of_another_spec_or_dimension_is_refused(saved, text, dim, message):
-    with pytest.raises(RetrieverError, match=message):
+    with pytest.raises(BenchError, match=message):
         FaissIndex.load(saved, IndexSpec.parse(text), dim)
 
 
@@ -177,17 +183,17 @@ def test_an_index_of_another_spec_or_dimension_is_refused(saved, text, dim, mess
 def test_a_description_that_does_not_fit_its_index_is_refused(saved, change):
     sidecar = saved.with_name("x.index.json")
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
-    with pytest.raises(RetrieverError, match=next(iter(change))):
+    with pytest.raises(BenchError, match=next(iter(change))):
         FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
 
 
 def test_a_damaged_or_unfinished_index_is_refused(saved):
     spec = IndexSpec.parse("HNSW16?efSearch=20")
     saved.write_bytes(saved.read_bytes()[:200])
-    with pytest.raises(RetrieverError, match="cannot read the index"):
+    with pytest.raises(BenchError, match="cannot read the index"):
         FaissIndex.load(saved, spec, 32)
     saved.with_name("x.index.json").unlink()
-    with pytest.raises(RetrieverError, match="cannot read the index"):
+    with pytest.raises(BenchError, match="cannot read the index"):
         FaissIndex.load(saved, spec, 32)
 
 
@@ -196,7 +202,7 @@ def test_an_index_of_l2_under_our_name_is_refused(saved):
     other = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_L2)
     other.add(np.eye(32, dtype=np.float32))
     faiss.write_index(other, str(saved))
-    with pytest.raises(RetrieverError, match="metric"):
+    with pytest.raises(BenchError, match="metric"):
         FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
 
 
@@ -216,18 +222,18 @@ def test_the_flat_index_of_another_tool_is_readable(bench_data):
 def test_devices_are_the_cpu_or_a_gpu_that_exists():
     faiss = pytest.importorskip("faiss")
     assert resolve_device("cpu") is None
-    with pytest.raises(RetrieverError, match="unknown device 'tpu'"):
+    with pytest.raises(BenchError, match="unknown device 'tpu'"):
         resolve_device("tpu")
-    with pytest.raises(RetrieverError, match="unknown device 'cuda:x'"):
+    with pytest.raises(BenchError, match="unknown device 'cuda:x'"):
         resolve_device("cuda:x")
     if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
-        with pytest.raises(RetrieverError, match="sees 0 GPUs"):
+        with pytest.raises(BenchError, match="sees 0 GPUs"):
             FaissIndex(IndexSpec("Flat"), 8, device="cuda")
 
 
 def test_missing_faiss_names_the_extras(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    with pytest.raises(RetrieverError) as raised:
+    with pytest.raises(BenchError) as raised:
         FaissIndex(IndexSpec("Flat"), 8)
     assert "retrieval-bench[cpu]" in raised.value.hint
     assert "[gpu]" in raised.value.hint

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.exact import ArrayVectors, exact_search
-from bench.search import approximate, recall
-from retrievers.index import FaissIndex, Hits, IndexSpec
+from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.search import approximate, recall
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 
 faiss = pytest.importorskip("faiss")
 COUNT, DIM, K = 2000, 32, 10

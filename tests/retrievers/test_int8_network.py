@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from retrievers.errors import RetrieverError
-from retrievers.int8_network import Int8Linear, Int8Network, quantize_rows
+from foundation.errors import BenchError
+from retrievers.encoders.int8_network import Int8Linear, Int8Network, quantize_rows
 
 pytestmark = pytest.mark.skipif(
     not torch.cpu._is_vnni_supported(), reason="the processor has no VNNI instructions"
@@ -126,7 +126,7 @@ def test_token_types_are_read():
 
 def test_other_families_and_dtypes_are_refused():
     config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
-    with pytest.raises(RetrieverError, match="not distilbert"):
+    with pytest.raises(BenchError, match="not distilbert"):
         Int8Network(transformers.DistilBertModel(config))
-    with pytest.raises(RetrieverError, match="float32"):
+    with pytest.raises(BenchError, match="float32"):
         Int8Network(bert().to(torch.bfloat16))

@@ -14,7 +14,7 @@ import tiny_checkpoints as tiny
 import torch
 import transformers
 
-from retrievers.model import open_encoder, resolve_model
+from retrievers.models.model import open_encoder, resolve_model
 
 CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")
 PLAIN = ["the river of stone", "alpha beta gamma", "cloud", "a stone and the cloud of delta"]
@@ -191,7 +191,7 @@ def test_ance_is_a_roberta_with_a_head_and_a_norm_in_one_state_dict(tmp_path: Pa
 
 
 def test_roberta_cannot_be_longer_than_its_usable_positions(tmp_path: Path) -> None:
-    from retrievers.errors import RetrieverError
+    from foundation.errors import BenchError
 
     tokenizer = roberta_tokenizer(tmp_path / "roberta")
     model = tiny.seeded(lambda: transformers.RobertaModel(roberta_config(tokenizer)), 4)
@@ -202,7 +202,7 @@ def test_roberta_cannot_be_longer_than_its_usable_positions(tmp_path: Path) -> N
     assert np.isfinite(encoder.encode_documents([""], ["stone " * 200])).all()
 
     too_long = tiny.write_card(tmp_path / "too_long.toml", **fields, max_document_tokens=65)
-    with pytest.raises(RetrieverError, match="positions for 64"):
+    with pytest.raises(BenchError, match="positions for 64"):
         resolve_model(str(too_long))
 
 

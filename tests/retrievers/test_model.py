@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import tiny_checkpoints as tiny
 
-from retrievers.card import load_card
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.recipe import Recipe
+from foundation.errors import BenchError
+from retrievers.models.card import load_card
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.recipe import Recipe
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
 
 def test_resolving_imports_no_model_library() -> None:
     code = (
-        "import sys; from retrievers.model import resolve_model, open_encoder; "
+        "import sys; from retrievers.models.model import resolve_model, open_encoder; "
         "model = resolve_model('minilm'); open_encoder(model); print(model.recipe.dim); "
         "heavy = {'torch', 'transformers', 'sentence_transformers', 'huggingface_hub'}; "
         "print(sorted(heavy & set(sys.modules)))"
@@ -57,7 +57,7 @@ def test_a_card_name_gives_its_recipe() -> None:
 
 
 def test_a_plain_checkpoint_is_refused_without_a_card(folder: Path) -> None:
-    with pytest.raises(RetrieverError, match="is a plain checkpoint") as caught:
+    with pytest.raises(BenchError, match="is a plain checkpoint") as caught:
         resolve_model(str(folder))
     assert f"--model {folder} --like" in caught.value.hint
 
@@ -81,11 +81,11 @@ def test_like_works_with_the_card_of_an_unpublished_model(folder: Path, tmp_path
 
 
 def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(RetrieverError, match="two encoders"):
+    with pytest.raises(BenchError, match="two encoders"):
         resolve_model(str(folder), like="dpr-nq")
-    with pytest.raises(RetrieverError, match="not of a transformer"):
+    with pytest.raises(BenchError, match="not of a transformer"):
         resolve_model(str(folder), like="bm25")
-    with pytest.raises(RetrieverError, match="no model card"):
+    with pytest.raises(BenchError, match="no model card"):
         resolve_model(str(folder), like="retromea")
 
 
@@ -119,20 +119,20 @@ def test_weights_that_are_not_the_cards_are_refused(folder: Path, tmp_path: Path
         pooling="cls",
         weights_sha256="0" * 64,
     )
-    with pytest.raises(RetrieverError, match="is not the checkpoint of mine") as caught:
+    with pytest.raises(BenchError, match="is not the checkpoint of mine") as caught:
         resolve_model(str(card))
     assert "--like mine" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["retromea", "no/such/folder/here", "./retromae"])
 def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
-    with pytest.raises(RetrieverError) as caught:
+    with pytest.raises(BenchError) as caught:
         resolve_model(name)
     assert "list models" in caught.value.hint
 
 
 def test_the_hub_id_of_a_card_leads_to_the_card() -> None:
-    with pytest.raises(RetrieverError, match="Shitao/RetroMAE_BEIR has a card") as caught:
+    with pytest.raises(BenchError, match="Shitao/RetroMAE_BEIR has a card") as caught:
         resolve_model("Shitao/RetroMAE_BEIR")
     assert caught.value.hint == "use --model retromae"
 
@@ -154,7 +154,7 @@ def test_a_plain_hub_checkpoint_is_refused_without_a_card(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub(tmp_path, folder, monkeypatch)
-    with pytest.raises(RetrieverError, match="org/name is a plain checkpoint"):
+    with pytest.raises(BenchError, match="org/name is a plain checkpoint"):
         resolve_model("org/name")
     model = resolve_model("org/name", like=like_card(tmp_path))
     assert (model.recipe.checkpoint, model.recipe.revision) == ("org/name", "c0ffee")
@@ -204,10 +204,10 @@ def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) ->
         8,
         16,
     )
-    with pytest.raises(RetrieverError, match="positions for 64") as caught:
+    with pytest.raises(BenchError, match="positions for 64") as caught:
         resolve_model(str(folder), like=card, max_document_tokens=65)
     assert "at most 64" in caught.value.hint
-    with pytest.raises(RetrieverError, match="at least 1"):
+    with pytest.raises(BenchError, match="at least 1"):
         resolve_model(str(folder), like=card, max_query_tokens=0)
 
 
@@ -234,7 +234,7 @@ def test_a_third_partys_class_needs_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = third_party(tmp_path, monkeypatch)
-    with pytest.raises(RetrieverError, match="not part of this project") as caught:
+    with pytest.raises(BenchError, match="not part of this project") as caught:
         resolve_model(card)
     assert "--trust-code" in caught.value.hint
     assert "their_code" not in sys.modules
@@ -254,14 +254,14 @@ def test_a_third_partys_class_that_is_not_there_is_named(tmp_path: Path) -> None
     card = tiny.write_card(
         tmp_path / "theirs.toml", encoder="no_such_module:Theirs", options={"dim": 3}
     )
-    with pytest.raises(RetrieverError, match="no module 'no_such_module'"):
+    with pytest.raises(BenchError, match="no module 'no_such_module'"):
         resolve_model(str(card), trust_code=True)
 
 
 def test_bm25_has_a_recipe_and_no_vectors() -> None:
     model = resolve_model("bm25")
     assert (model.recipe.kind, model.recipe.dim) == ("bm25", 0)
-    with pytest.raises(RetrieverError, match="makes no vectors"):
+    with pytest.raises(BenchError, match="makes no vectors"):
         open_encoder(model)
 
 
@@ -274,7 +274,7 @@ def test_the_back_end_is_part_of_the_recipe(backend: str) -> None:
 
 
 def test_an_unknown_back_end_is_refused_with_those_there_are() -> None:
-    with pytest.raises(RetrieverError, match="unknown back end 'tensorrt'") as caught:
+    with pytest.raises(BenchError, match="unknown back end 'tensorrt'") as caught:
         resolve_model("minilm", backend="tensorrt")
     assert caught.value.hint == "use torch, onnx, int8"
 
@@ -282,7 +282,7 @@ def test_an_unknown_back_end_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize("backend", ["onnx", "int8"])
 @pytest.mark.parametrize("model", ["hashing", "bm25"])
 def test_models_without_a_transformer_have_one_back_end(model: str, backend: str) -> None:
-    with pytest.raises(RetrieverError, match="no transformer that back end"):
+    with pytest.raises(BenchError, match="no transformer that back end"):
         resolve_model(model, backend=backend)
     assert resolve_model(model, backend="torch").recipe.backend == "torch"
 
@@ -291,18 +291,20 @@ def test_models_without_a_transformer_have_one_back_end(model: str, backend: str
 def test_back_ends_refuse_another_dtype_and_the_pooler(
     tmp_path: Path, folder: Path, backend: str
 ) -> None:
-    with pytest.raises(RetrieverError, match="starts from float32, not bfloat16"):
+    with pytest.raises(BenchError, match="starts from float32, not bfloat16"):
         resolve_model("minilm", dtype="bfloat16", backend=backend)
     pooled = like_card(tmp_path, pooling="pooler")
-    with pytest.raises(RetrieverError, match="pooled by its pooler"):
+    with pytest.raises(BenchError, match="pooled by its pooler"):
         resolve_model(str(folder), like=pooled, backend=backend)
 
 
 def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
     card = tiny.write_card(
-        tmp_path / "theirs.toml", encoder="retrievers.hashing:HashingEncoder", options={"dim": 8}
+        tmp_path / "theirs.toml",
+        encoder="retrievers.encoders.hashing:HashingEncoder",
+        options={"dim": 8},
     )
-    with pytest.raises(RetrieverError, match="no transformer that back end onnx"):
+    with pytest.raises(BenchError, match="no transformer that back end onnx"):
         resolve_model(str(card), backend="onnx", trust_code=True)
 
 
@@ -310,5 +312,5 @@ def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
 def test_back_ends_refuse_adapters(tmp_path: Path, backend: str) -> None:
     tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "LORA"})
     (tmp_path / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    with pytest.raises(RetrieverError, match=f"back end {backend} runs no adapters"):
+    with pytest.raises(BenchError, match=f"back end {backend} runs no adapters"):
         resolve_model("minilm", adapter=str(tmp_path), backend=backend)

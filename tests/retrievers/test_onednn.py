@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from retrievers.onednn import OneDNNLinear, replace_linear, usable
+from retrievers.encoders.onednn import OneDNNLinear, replace_linear, usable
 
 
 def roberta() -> nn.Module:

@@ -8,8 +8,8 @@ import tiny_checkpoints as tiny
 import torch
 import transformers
 
-from retrievers.errors import RetrieverError
-from retrievers.onnx_network import OnnxNetwork
+from foundation.errors import BenchError
+from retrievers.encoders.onnx_network import OnnxNetwork
 
 SIZES = {**tiny.SIZES, "vocab_size": 100}
 NETWORKS = {
@@ -106,14 +106,14 @@ class _Frozen(torch.nn.Module):
 
 def test_a_graph_that_froze_a_shape_is_refused():
     needs_onnx()
-    with pytest.raises(RetrieverError, match="differs from the network"):
+    with pytest.raises(BenchError, match="differs from the network"):
         OnnxNetwork(tiny.seeded(_Frozen))
 
 
 def test_a_network_without_hidden_states_is_refused():
     needs_onnx()
     config = transformers.DPRConfig(**{**SIZES, "max_position_embeddings": 64})
-    with pytest.raises(RetrieverError, match="last hidden states"):
+    with pytest.raises(BenchError, match="last hidden states"):
         OnnxNetwork(tiny.seeded(lambda: transformers.DPRContextEncoder(config)))
 
 
@@ -122,6 +122,6 @@ def test_a_missing_package_is_named(monkeypatch, package):
     if package == "onnxruntime":
         pytest.importorskip("onnx", reason="back end onnx needs onnx")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(RetrieverError, match=f"needs {package}") as caught:
+    with pytest.raises(BenchError, match=f"needs {package}") as caught:
         OnnxNetwork(tiny.seeded(NETWORKS["bert"]))
     assert caught.value.hint == "pip install onnx onnxruntime"

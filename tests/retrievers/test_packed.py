@@ -12,11 +12,18 @@ import transformers
 import variable_length_on_cpu
 from torch._dynamo.testing import CompileCounter
 
-from retrievers.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
-from retrievers.errors import RetrieverError
-from retrievers.packed import PackedBatch, PackedNetwork, known, one_by_one, pack, pool_packed
-from retrievers.pooling import pool
-from retrievers.recipe import Pooling
+from foundation.errors import BenchError
+from retrievers.encoders.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
+from retrievers.encoders.packed import (
+    PackedBatch,
+    PackedNetwork,
+    known,
+    one_by_one,
+    pack,
+    pool_packed,
+)
+from retrievers.encoders.pooling import pool
+from retrievers.models.recipe import Pooling
 from tests.retrievers.tiny_checkpoints import SIZES, bert_config, seeded
 
 LENGTHS = [1, 7, 30, 2, 1, 19]
@@ -81,19 +88,19 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
 
 
 def test_pooler_without_a_pooler_is_refused() -> None:
-    with pytest.raises(RetrieverError, match="pooler"):
+    with pytest.raises(BenchError, match="pooler"):
         pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))
 
 
 @pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
 def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
     assert pack([[5] * most], None, padding_idx, POSITIONS).positions.max() == POSITIONS - 1
-    with pytest.raises(RetrieverError, match=f"a text of {most + 1} tokens, .* for {most}"):
+    with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
         pack([[5], [5] * (most + 1)], None, padding_idx, POSITIONS)
 
 
 def test_a_text_without_tokens_is_refused() -> None:
-    with pytest.raises(RetrieverError, match="without tokens"):
+    with pytest.raises(BenchError, match="without tokens"):
         pack([[5], []], None, None, POSITIONS)
 
 
@@ -181,7 +188,7 @@ def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
     variable_length_on_cpu.register()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "no-compiler")))
-    with pytest.raises(RetrieverError, match="cannot compile this network for cpu") as caught:
+    with pytest.raises(BenchError, match="cannot compile this network for cpu") as caught:
         CompiledNetwork(bert(num_hidden_layers=1))
     assert "--dtype float32" in caught.value.hint
 

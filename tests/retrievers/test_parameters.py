@@ -7,10 +7,10 @@ import pytest
 import torch
 import transformers
 
-from retrievers.errors import RetrieverError
-from retrievers.loading import POOLER, UNUSED
-from retrievers.model import resolve_model
-from retrievers.parameters import HEADS, Parameters, count_parameters
+from foundation.errors import BenchError
+from retrievers.models.loading import POOLER, UNUSED
+from retrievers.models.model import resolve_model
+from retrievers.models.parameters import HEADS, Parameters, count_parameters
 from tests.retrievers.tiny_checkpoints import (
     seeded,
     write_bert,
@@ -134,7 +134,7 @@ def test_a_damaged_pickle_is_refused_by_name(tmp_path):
     write_mlm_pickle(tmp_path / "model")
     file = tmp_path / "model" / "pytorch_model.bin"
     file.write_bytes(file.read_bytes()[:-900])
-    with pytest.raises(RetrieverError, match=r"pytorch_model\.bin cannot be read"):
+    with pytest.raises(BenchError, match=r"pytorch_model\.bin cannot be read"):
         count_parameters(resolved(tmp_path / "model", tmp_path))
 
 
@@ -143,8 +143,8 @@ def test_safetensors_are_counted_without_torch(tmp_path):
     card = write_card(tmp_path / "tiny.toml", checkpoint=str(tmp_path / "model"), pooling="cls")
     program = (
         "import sys\n"
-        "from retrievers.model import resolve_model\n"
-        "from retrievers.parameters import count_parameters\n"
+        "from retrievers.models.model import resolve_model\n"
+        "from retrievers.models.parameters import count_parameters\n"
         "count_parameters(resolve_model(sys.argv[1]))\n"
         "print('torch' in sys.modules)\n"
     )

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from retrievers.hashing import HashingEncoder
-from retrievers.preflight import Preflight, preflight, vector_facts
-from retrievers.recipe import Recipe
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.preflight import Preflight, preflight, vector_facts
+from retrievers.models.recipe import Recipe
 
 TEXTS = [f"text about {subject}" for subject in ("wings", "heat", "slabs", "flow", "noise", "drag")]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from retrievers.recipe import AdapterIdentity, Prompts, Recipe, Stage
+from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe, Stage
 
 BASE = Recipe(
     model="tiny",
@@ -75,7 +75,7 @@ def test_the_order_of_files_does_not_matter() -> None:
 
 def test_the_fingerprint_is_the_same_in_another_process() -> None:
     code = (
-        "import msgspec, sys; from retrievers.recipe import Recipe; "
+        "import msgspec, sys; from retrievers.models.recipe import Recipe; "
         "print(msgspec.json.decode(sys.stdin.read(), type=Recipe).fingerprint)"
     )
     text = msgspec.json.encode(BASE).decode()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tiny_checkpoints as tiny
 
-from retrievers.errors import RetrieverError
-from retrievers.st_folder import read_st_folder, stage_activation
+from foundation.errors import BenchError
+from retrievers.models.st_folder import read_st_folder, stage_activation
 
 OLD = "sentence_transformers.models."
 NEW = "sentence_transformers.base.modules.transformer.Transformer"
@@ -73,9 +73,9 @@ def test_prompts_are_those_that_encode_query_and_encode_document_would_use(
 
 def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(RetrieverError, match=r"'evil\.Module', which is not of"):
+    with pytest.raises(BenchError, match=r"'evil\.Module', which is not of"):
         read_st_folder(write(tmp_path, ("2_Evil", "evil.Module")))
-    with pytest.raises(RetrieverError, match="not of sentence-transformers"):
+    with pytest.raises(BenchError, match="not of sentence-transformers"):
         read_st_folder(write(tmp_path, ("2_Evil", "sentence_transformers_evil.Dense")))
 
 
@@ -90,7 +90,7 @@ def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> N
 def test_other_modules_and_orders_are_not_supported(
     tmp_path: Path, extra: list[tuple[str, str]]
 ) -> None:
-    with pytest.raises(RetrieverError, match="are not supported") as caught:
+    with pytest.raises(BenchError, match="are not supported") as caught:
         read_st_folder(write(tmp_path, *extra))
     assert "Transformer, Pooling" in caught.value.hint
 
@@ -111,32 +111,32 @@ def test_pooling_that_cannot_be_reproduced_is_refused(
 ) -> None:
     folder = write(tmp_path)
     tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
-    with pytest.raises(RetrieverError, match="not supported"):
+    with pytest.raises(BenchError, match="not supported"):
         read_st_folder(folder)
 
 
 def test_an_activation_outside_the_list_is_refused() -> None:
     assert stage_activation(DENSE) == "tanh"
     assert stage_activation({}) == "tanh"
-    with pytest.raises(RetrieverError, match=r"'os\.system' is not supported"):
+    with pytest.raises(BenchError, match=r"'os\.system' is not supported"):
         stage_activation({"activation_function": "os.system"})
 
 
 def test_other_faults_are_named(tmp_path: Path) -> None:
-    with pytest.raises(RetrieverError, match="similarity 'euclidean'"):
+    with pytest.raises(BenchError, match="similarity 'euclidean'"):
         read_st_folder(write(tmp_path, similarity_fn_name="euclidean"))
     folder = write(tmp_path, ("../outside", f"{OLD}Dense"))
-    with pytest.raises(RetrieverError, match="leads out"):
+    with pytest.raises(BenchError, match="leads out"):
         read_st_folder(folder)
     (folder / "modules.json").write_text('[{"path": 3}]')
-    with pytest.raises(RetrieverError, match=r"modules\.json"):
+    with pytest.raises(BenchError, match=r"modules\.json"):
         read_st_folder(folder)
 
 
 def test_lower_casing_outside_the_tokenizer_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path)
     tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
-    with pytest.raises(RetrieverError, match="do_lower_case"):
+    with pytest.raises(BenchError, match="do_lower_case"):
         read_st_folder(folder)
     tiny.write_json(folder / "tokenizer_config.json", {"do_lower_case": True})
     assert read_st_folder(folder).max_tokens is None

@@ -20,11 +20,11 @@ import variable_length_on_cpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-import retrievers.tower
-from retrievers.compiled import FIRST_CAPABILITY, KERNEL
-from retrievers.model import open_encoder, resolve_model
-from retrievers.packed import known
-from retrievers.transformer import plan_packed
+import retrievers.encoders.tower
+from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL
+from retrievers.encoders.packed import known
+from retrievers.encoders.transformer import plan_packed
+from retrievers.models.model import open_encoder, resolve_model
 
 TEXTS = [*tiny.SENTENCES * 3, "", "alpha", "the river of stone and the cloud of alpha " * 9]
 TITLES = ["alpha", *[""] * (len(TEXTS) - 1)]
@@ -44,8 +44,8 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("this PyTorch has no variable-length attention")
     variable_length_on_cpu.register()
     with monkeypatch.context() as patch:
-        patch.setattr(retrievers.tower, "can_pack", lambda network, *place: known(network))
-        patch.setattr(retrievers.tower, "usable", lambda network: False)
+        patch.setattr(retrievers.encoders.tower, "can_pack", lambda network, *place: known(network))
+        patch.setattr(retrievers.encoders.tower, "usable", lambda network: False)
         with torch.compiler.set_stance("force_eager"):
             yield
 
@@ -141,7 +141,7 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
     compiled: Any = open_encoder(model, "cuda")
     found = encoded(compiled)
     assert compiled._towers.document.packs
-    monkeypatch.setattr(retrievers.tower, "can_pack", lambda *asked: False)
+    monkeypatch.setattr(retrievers.encoders.tower, "can_pack", lambda *asked: False)
     for one, padded in zip(found, encoded(open_encoder(model, "cuda")), strict=True):
         np.testing.assert_allclose(one, padded, atol=HALF[dtype])
 

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.transformer import first_occurrences, join, plan_batches
+from foundation.errors import BenchError
+from retrievers.encoders.transformer import first_occurrences, join, plan_batches
+from retrievers.models.model import open_encoder, resolve_model
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_clock_says_where_the_time_went_and_counts_tokens_without_padding(ca
 def test_equal_inputs_are_encoded_once_and_counted_each_time(
     card: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from retrievers.tower import Tower
+    from retrievers.encoders.tower import Tower
 
     seen: list[int] = []
     original = Tower.vectors
@@ -146,12 +146,12 @@ def test_two_encoders_of_different_width_are_refused(tmp_path: Path) -> None:
     card = tiny.write_card(
         tmp_path / "tiny.toml", checkpoint="documents", query_checkpoint="queries", pooling="cls"
     )
-    with pytest.raises(RetrieverError, match="16 long, not 32"):
+    with pytest.raises(BenchError, match="16 long, not 32"):
         open_encoder(resolve_model(str(card)), "cpu").encode_queries(["alpha"])
 
 
 def test_titles_and_texts_are_of_one_length(card: str) -> None:
-    with pytest.raises(RetrieverError, match="2 titles for 1 texts"):
+    with pytest.raises(BenchError, match="2 titles for 1 texts"):
         open_encoder(resolve_model(card), "cpu").encode_documents(["a", "b"], ["c"])
 
 
@@ -191,7 +191,7 @@ def encode(card: str) -> Any:
 
 def test_a_missing_weight_is_an_error_and_not_a_random_number(tmp_path: Path) -> None:
     name = "bert.encoder.layer.1.output.dense.weight"
-    with pytest.raises(RetrieverError, match="lacks 1 weights") as caught:
+    with pytest.raises(BenchError, match="lacks 1 weights") as caught:
         encode(damage(tmp_path, lambda state: state.pop(name)))
     assert "layer.1.output.dense.weight" in str(caught.value)
 
@@ -200,7 +200,7 @@ def test_a_missing_pooler_matters_only_where_it_is_used(tmp_path: Path) -> None:
     card = damage(tmp_path, lambda state: None)
     assert np.isfinite(encode(card)).all()
     Path(card).write_text(Path(card).read_text().replace('"cls"', '"pooler"'))
-    with pytest.raises(RetrieverError, match=r"pooler\.dense"):
+    with pytest.raises(BenchError, match=r"pooler\.dense"):
         encode(card)
 
 
@@ -222,13 +222,13 @@ def test_the_head_of_masked_language_models_is_not_reported(
 
 def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
     name = "bert.embeddings.word_embeddings.weight"
-    with pytest.raises(RetrieverError, match=r"cannot be loaded|lacks"):
+    with pytest.raises(BenchError, match=r"cannot be loaded|lacks"):
         encode(damage(tmp_path, lambda state: state.update({name: torch.zeros(3, 32)})))
 
 
 def test_vectors_that_are_not_finite_stop(tmp_path: Path) -> None:
     name = "bert.encoder.layer.1.output.dense.bias"
-    with pytest.raises(RetrieverError, match="NaN or infinity"):
+    with pytest.raises(BenchError, match="NaN or infinity"):
         encode(damage(tmp_path, lambda state: state[name].fill_(float("nan"))))
 
 
@@ -250,7 +250,7 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, form: str) -> None:
         torch.save({"weight": Trap(target)}, path)
     else:
         path.write_bytes(pickle.dumps({"weight": Trap(target)}, protocol=2))
-    with pytest.raises(RetrieverError, match="cannot be loaded") as caught:
+    with pytest.raises(BenchError, match="cannot be loaded") as caught:
         encode(card)
     assert not target.exists()
     assert "nothing of it was executed" in caught.value.hint
@@ -273,7 +273,7 @@ def test_a_malicious_pickle_of_a_stage_runs_nothing(tmp_path: Path) -> None:
         pooling="cls",
         stages=[{"kind": "dense", "folder": "2_Dense"}],
     )
-    with pytest.raises(RetrieverError, match="cannot be loaded"):
+    with pytest.raises(BenchError, match="cannot be loaded"):
         encode(str(card))
     assert not (tmp_path / "trapped").exists()
 
@@ -286,14 +286,14 @@ def test_a_stage_that_is_not_in_the_checkpoint_is_named(tmp_path: Path) -> None:
         pooling="cls",
         stages=[{"kind": "dense", "key": "embeddingHead", "width": 8}],
     )
-    with pytest.raises(RetrieverError, match="no weights for the stage key:embeddingHead"):
+    with pytest.raises(BenchError, match="no weights for the stage key:embeddingHead"):
         encode(str(card))
 
 
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     card = damage(tmp_path, lambda state: None)
     (tmp_path / "bert" / "tokenizer.json").write_text("{}")
-    with pytest.raises(RetrieverError, match=r"the tokenizer in .* cannot be loaded"):
+    with pytest.raises(BenchError, match=r"the tokenizer in .* cannot be loaded"):
         encode(card)
 
 
@@ -304,18 +304,18 @@ def test_the_separator_rule_needs_a_separator_token(tmp_path: Path) -> None:
     )
     encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
     encoder._towers.document.tokenizer.sep_token = None
-    with pytest.raises(RetrieverError, match="no separator token"):
+    with pytest.raises(BenchError, match="no separator token"):
         encoder.encode_documents(["alpha"], ["beta"])
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "cuda:x"])
 def test_a_device_that_is_not_there_is_refused(card: str, device: str) -> None:
-    with pytest.raises(RetrieverError, match=device):
+    with pytest.raises(BenchError, match=device):
         open_encoder(resolve_model(card), device).encode_queries(["alpha"])
 
 
 def test_float16_needs_a_gpu_and_bfloat16_does_not(card: str) -> None:
-    with pytest.raises(RetrieverError, match="float16 needs a GPU"):
+    with pytest.raises(BenchError, match="float16 needs a GPU"):
         open_encoder(resolve_model(card, dtype="float16"), "cpu").encode_queries(["alpha"])
     half = open_encoder(resolve_model(card, dtype="bfloat16"), "cpu").encode_queries(["alpha"])
     full = open_encoder(resolve_model(card), "cpu").encode_queries(["alpha"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.views import View, Viewed, every_pooling
+from foundation.errors import BenchError
+from retrievers.encoders.views import View, Viewed, every_pooling
+from retrievers.models.model import open_encoder, resolve_model
 
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
 
@@ -93,10 +93,10 @@ def test_int8_vectors_have_256_steps_between_the_ends_of_each_dimension():
 
 
 def test_more_dimensions_than_there_are_is_an_error_that_says_how_many():
-    with pytest.raises(RetrieverError, match="vectors that have 16"):
+    with pytest.raises(BenchError, match="vectors that have 16"):
         View(pooling="cls", normalize=True, dimensions=17).floats(stored())
 
 
 def test_models_whose_pooling_cannot_be_chosen_are_refused():
-    with pytest.raises(RetrieverError, match="no transformer"):
+    with pytest.raises(BenchError, match="no transformer"):
         every_pooling(resolve_model("hashing").recipe)

@@ -9,9 +9,9 @@ import tiny_checkpoints as tiny
 import torch
 import transformers
 
-from retrievers.errors import RetrieverError
-from retrievers.model import Model, open_encoder, resolve_model
-from retrievers.virtual_tokens import check_positions, put_before
+from foundation.errors import BenchError
+from retrievers.adapters.virtual_tokens import check_positions, put_before
+from retrievers.models.model import Model, open_encoder, resolve_model
 
 peft = pytest.importorskip("peft")
 
@@ -136,7 +136,7 @@ def test_a_text_of_two_segments_keeps_its_token_types(tmp_path: Path) -> None:
 
 
 def test_virtual_tokens_leave_fewer_positions_for_the_text(tmp_path: Path) -> None:
-    with pytest.raises(RetrieverError, match="3 virtual tokens and texts of 62 do not fit 64"):
+    with pytest.raises(BenchError, match="3 virtual tokens and texts of 62 do not fit 64"):
         resolved(tmp_path, "prompt", max_query_tokens=62)
     check_positions(3, 61, 64)
     check_positions(3, 61, None)
@@ -147,6 +147,6 @@ def test_a_network_that_takes_no_prefix_is_refused(tmp_path: Path) -> None:
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
     network = transformers.MPNetModel(transformers.MPNetConfig(vocab_size=20, **sizes))
     wrapped = peft.PeftModel(network, config("prefix"))
-    with pytest.raises(RetrieverError, match="takes no past_key_values") as caught:
+    with pytest.raises(BenchError, match="takes no past_key_values") as caught:
         put_before(network, wrapped)
     assert "adapterhub" in caught.value.hint

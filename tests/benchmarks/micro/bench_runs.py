@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.runs import read_run, write_run
-from bench.scoring import score
+from bench.evaluate.runs import read_run, write_run
+from bench.evaluate.scoring import score
 from tests.benchmarks.scoring_speed import MEASURES, synthetic
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bench.exact import ArrayVectors, exact_search
-from bench.search import canonical
-from retrievers.index import Hits
+from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.search import canonical
+from retrievers.index.faiss_index import Hits
 
 QUERIES, DEPTH = 1000, 1000
 TILE_ROWS, DIM = 20_000, 384

@@ -2,8 +2,8 @@
 
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus, Document
-from retrievers.hashing import HashingEncoder
-from retrievers.recipe import Recipe
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.recipe import Recipe
 
 DOCUMENTS = 100_000
 

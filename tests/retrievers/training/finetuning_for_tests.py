@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from retrievers.index import Hits
-from retrievers.model import Model, open_encoder, resolve_model
-from retrievers.training.examples import ListedDocuments, TrainingSet
-from retrievers.training.finetune_preset import Finetuning, parse
-from retrievers.training.negatives import Mined
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
+from retrievers.training.finetune.finetune_preset import Finetuning, parse
+from retrievers.training.finetune.negatives import Mined
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as when its own tests are run, too
 import tiny_checkpoints as tiny

@@ -1,4 +1,4 @@
-"""Masks drawn one token at a time, with the semantics of `retrievers.training.masking`."""
+"""Masks drawn one token at a time, with the semantics of `objectives.masking`."""
 
 import random
 

@@ -9,7 +9,7 @@ import tokenizers
 import torch
 import transformers
 
-from retrievers.training.preset import Pretraining, from_table
+from retrievers.training.pretrain.preset import Pretraining, from_table
 
 WORDS = [
     *("river", "stone", "cloud", "bridge", "over", "under", "the"),

@@ -11,14 +11,14 @@ from finetuning_for_tests import TEXTS, TITLES, Search, examples, model, preset
 from finetuning_for_tests import weights as weights_of
 from safetensors.numpy import load_file
 
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.adapting import HUB_METHODS, PEFT_METHODS, Adapter, decays
-from retrievers.training.adapting_folder import adapt
-from retrievers.training.finetuning import finetune
-from retrievers.training.inputs import Inputs
-from retrievers.training.size import read_size
-from retrievers.training.student import (
+from foundation.errors import BenchError
+from retrievers.adapters.adapting import HUB_METHODS, PEFT_METHODS, Adapter, decays
+from retrievers.adapters.adapting_folder import adapt
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.engine.size import read_size
+from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.student import (
     finished_card,
     network_of,
     student,
@@ -215,13 +215,13 @@ def test_an_adapter_for_another_base_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     start = model(tmp_path / "other", seed=5)
     other = str(tmp_path / "other" / "start.toml")
-    with pytest.raises(RetrieverError, match="is for another base: it was trained on start"):
+    with pytest.raises(BenchError, match="is for another base: it was trained on start"):
         resolve_model(other, adapter=str(tmp_path / "out" / "adapter"))
     more = f'over = ["{tmp_path / "out"}"]\n'
-    with pytest.raises(RetrieverError, match="is for another base"):
+    with pytest.raises(BenchError, match="is for another base"):
         run(tmp_path / "other", table("lora", more=more), start=start)
     model(tmp_path, seed=5)  # the base itself was trained on
-    with pytest.raises(RetrieverError, match="is for another base"):
+    with pytest.raises(BenchError, match="is for another base"):
         resolve_model(str(tmp_path / "out"))
 
 
@@ -305,7 +305,7 @@ def test_a_wrong_adapter_is_refused_before_anything_is_mined(tmp_path, adapter, 
         raise AssertionError("mined")
 
     mined = 'hard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\n'
-    with pytest.raises(RetrieverError, match=message) as caught:
+    with pytest.raises(BenchError, match=message) as caught:
         run(tmp_path, f"{mined}[adapter]\n{adapter}\n", mine=mine)
     assert hint in caught.value.hint
     assert not (tmp_path / "out").exists()
@@ -317,10 +317,10 @@ def test_settings_that_contradict_each_other_are_refused():
         ('method = "fusion"\nover = ["a"]', "a fusion needs two adapters"),
         ('method = "lora"\nlearning_rate = 1', "unknown field"),
     ):
-        with pytest.raises(RetrieverError, match=message):
+        with pytest.raises(BenchError, match=message):
             preset(f"[adapter]\n{text}\n")
     prefix = '[adapter]\nlibrary = "peft"\nmethod = "prefix_tuning"\n'
-    with pytest.raises(RetrieverError, match="cannot be used with gradient_checkpointing"):
+    with pytest.raises(BenchError, match="cannot be used with gradient_checkpointing"):
         preset(f"gradient_checkpointing = true\n{prefix}")
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from test_adapting import QUICK, Tuned, run, table, vectors
 
-from retrievers import loading
-from retrievers.bases import Bases
-from retrievers.card import load_card
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.adapting_average import average_adapters, shares_of
-from retrievers.training.adapting_parts import base_of
-from retrievers.training.adapting_stack import add_outputs, stack_adapters
+from foundation.errors import BenchError
+from retrievers.adapters.adapting_average import average_adapters, shares_of
+from retrievers.adapters.adapting_parts import base_of
+from retrievers.adapters.adapting_stack import add_outputs, stack_adapters
+from retrievers.adapters.bases import Bases
+from retrievers.models import loading
+from retrievers.models.card import load_card
+from retrievers.models.model import open_encoder, resolve_model
 
 pytest.importorskip("adapters", exc_type=ImportError)
 
@@ -52,7 +52,7 @@ def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_
     assert run(tmp_path, stacked) == first
     file = "adapter/adapter.safetensors"
     (domain / file).write_bytes((other / file).read_bytes())
-    with pytest.raises(RetrieverError, match="it differs in below"):
+    with pytest.raises(BenchError, match="it differs in below"):
         run(tmp_path, stacked)
 
 
@@ -135,7 +135,7 @@ def test_shares_are_of_sum_1_and_in_proportion(weights):
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]])
 def test_weights_that_are_not_one_for_each_are_refused(weights):
-    with pytest.raises(RetrieverError):
+    with pytest.raises(BenchError):
         shares_of(weights, 2)
 
 
@@ -151,14 +151,14 @@ def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
         ("lora", "they differ in"),
         ("peft", "some are of AdapterHub and some of PEFT"),
     ):
-        with pytest.raises(RetrieverError, match=f"cannot be averaged: {why}"):
+        with pytest.raises(BenchError, match=f"cannot be averaged: {why}"):
             average_adapters(base, [one, tmp_path / name], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
 def test_projections_that_are_orthogonal_have_no_average(tmp_path):
     one, two = two_of(tmp_path, "loreft")
-    with pytest.raises(RetrieverError, match="orthogonal"):
+    with pytest.raises(BenchError, match="orthogonal"):
         average_adapters(base_of([one]), [one, two], tmp_path / "mean")
 
 
@@ -168,7 +168,7 @@ def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
     start = model(tmp_path / "other", seed=5)
     run(tmp_path / "other", table("seq_bn"), start=start)
     for put in (average_adapters, stack_adapters, add_outputs):
-        with pytest.raises(RetrieverError, match="is for another base"):
+        with pytest.raises(BenchError, match="is for another base"):
             put(base_of([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
 
 
@@ -189,7 +189,7 @@ def test_a_task_is_put_over_another_domain(tmp_path):
     first, second = two_adapters(tmp_path)
     tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
     whole = tmp_path / "tuned"
-    with pytest.raises(RetrieverError, match="holds a composition") as caught:
+    with pytest.raises(BenchError, match="holds a composition") as caught:
         stack_adapters(base_of([whole]), [second, whole], tmp_path / "swapped")
     task = next(one for one in caught.value.hint.split(": ")[1].split(", ") if "bench" in one)
     stack_adapters(base_of([second]), [second, Path(task)], tmp_path / "swapped")
@@ -219,27 +219,27 @@ def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path, method):
     stack_adapters(base_of([task]), [task, domain], tmp_path / "stack")
     for other in (domain, task):
         assert np.abs(vectors(tmp_path / "stack") - vectors(other)).max() > 1e-4
-    with pytest.raises(RetrieverError, match="only at the bottom of a stack"):
+    with pytest.raises(BenchError, match="only at the bottom of a stack"):
         stack_adapters(base_of([task]), [domain, task], tmp_path / "turned")
-    with pytest.raises(RetrieverError, match="only at the bottom of a stack"):
+    with pytest.raises(BenchError, match="only at the bottom of a stack"):
         run(tmp_path, table(method, more=f'over = ["{domain}"]\n'), "over")
     assert not (tmp_path / "over").exists()
 
 
 def test_what_cannot_work_together_is_refused(tmp_path):
     one, two = two_of(tmp_path, "prefix_tuning")
-    with pytest.raises(RetrieverError, match="cannot be put together"):
+    with pytest.raises(BenchError, match="cannot be put together"):
         add_outputs(base_of([one]), [one, two], tmp_path / "both")
     run(tmp_path, table("lora", "peft"), "peft")
-    with pytest.raises(RetrieverError, match="an adapter of PEFT"):
+    with pytest.raises(BenchError, match="an adapter of PEFT"):
         stack_adapters(base_of([one]), [one, tmp_path / "peft"], tmp_path / "both")
-    with pytest.raises(RetrieverError, match="nothing to put together"):
+    with pytest.raises(BenchError, match="nothing to put together"):
         stack_adapters(base_of([one]), [one], tmp_path / "both")
     run(tmp_path, QUICK, "whole")
-    with pytest.raises(RetrieverError, match="no adapter, but a whole model"):
+    with pytest.raises(BenchError, match="no adapter, but a whole model"):
         base_of([tmp_path / "whole"])
     (tmp_path / "bare").mkdir()
-    with pytest.raises(RetrieverError, match="none of these adapters has a card"):
+    with pytest.raises(BenchError, match="none of these adapters has a card"):
         base_of([tmp_path / "bare"])
     assert not (tmp_path / "both").exists()
 
@@ -248,7 +248,7 @@ def test_a_composition_whose_part_is_missing_is_refused(tmp_path):
     domain, _ = two_adapters(tmp_path)
     Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
     (tmp_path / "tuned" / "adapter" / "below_1" / "adapter.safetensors").unlink()
-    with pytest.raises(RetrieverError, match="no adapter weights"):
+    with pytest.raises(BenchError, match="no adapter weights"):
         resolve_model(str(tmp_path / "tuned"))
 
 

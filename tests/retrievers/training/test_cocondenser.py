@@ -11,13 +11,13 @@ from test_condenser import slow_losses
 from test_contrast import slow_span_contrast
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.cocondenser import CoCondenser
-from retrievers.training.condenser import Condenser
-from retrievers.training.contrast import span_contrast
-from retrievers.training.gradient_cache import in_sub_batches
-from retrievers.training.objective import read_objective
-from retrievers.training.saved import load_heads, save_heads
+from foundation.errors import BenchError
+from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.objectives.cocondenser import CoCondenser
+from retrievers.training.objectives.condenser import Condenser
+from retrievers.training.objectives.contrast import span_contrast
+from retrievers.training.objectives.gradient_cache import in_sub_batches
+from retrievers.training.objectives.objective import read_objective
 
 Batch = dict[str, Tensor]
 
@@ -159,7 +159,7 @@ def test_training_goes_on_with_the_head_of_condenser(tmp_path: Path) -> None:
 def test_settings_are_read_strictly() -> None:
     found = read_objective({"name": "cocondenser", "skip_from": 3, "sub_batch": 64})
     assert found == CoCondenser(skip_from=3, sub_batch=64)
-    with pytest.raises(RetrieverError) as error:
+    with pytest.raises(BenchError) as error:
         read_objective({"name": "cocondenser", "subbatch": 64})
     assert error.value.hint == "did you mean sub_batch?"
 

@@ -10,9 +10,9 @@ import tiny_encoders as tiny
 import torch
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.condenser import Condenser
-from retrievers.training.objective import objective_type, read_objective
+from foundation.errors import BenchError
+from retrievers.training.objectives.condenser import Condenser
+from retrievers.training.objectives.objective import objective_type, read_objective
 
 Batch = dict[str, Tensor]
 
@@ -134,17 +134,17 @@ def test_half_the_depth_is_skipped_by_default() -> None:
 
 
 def test_a_skip_to_the_last_layer_is_refused() -> None:
-    with pytest.raises(RetrieverError, match="skip_from is 4, but the encoder has 4 layers") as e:
+    with pytest.raises(BenchError, match="skip_from is 4, but the encoder has 4 layers") as e:
         Condenser(skip_from=4).heads(tiny.encoder())
     assert "at most 3" in e.value.hint
 
 
 def test_settings_are_read_strictly() -> None:
     assert read_objective({"name": "condenser", "skip_from": 3}) == Condenser(skip_from=3)
-    with pytest.raises(RetrieverError) as error:
+    with pytest.raises(BenchError) as error:
         read_objective({"name": "condenser", "skip_form": 3})
     assert error.value.hint == "did you mean skip_from?"
-    with pytest.raises(RetrieverError, match="head_layers"):
+    with pytest.raises(BenchError, match="head_layers"):
         read_objective({"name": "condenser", "head_layers": 0})
     assert objective_type("condenser") is Condenser
     assert msgspec.to_builtins(Condenser())["name"] == "condenser"

@@ -12,18 +12,18 @@ import small_starts as small
 import torch
 from safetensors.torch import load_file
 
-from retrievers.card import Card
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.adapting import Adapter
-from retrievers.training.continual import Adaptation, Domain, Report, adapt, folder_of
-from retrievers.training.domain_adapter import DomainAdapter
-from retrievers.training.mlm import MLM
-from retrievers.training.objective import read_objective
-from retrievers.training.preset import Pretraining, Start
-from retrievers.training.pretrain import pretrain
-from retrievers.training.record import Trained
-from retrievers.training.start import open_start
+from foundation.errors import BenchError
+from retrievers.adapters.adapting import Adapter
+from retrievers.models.card import Card
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt, folder_of
+from retrievers.training.continual.domain_adapter import DomainAdapter
+from retrievers.training.engine.record import Trained
+from retrievers.training.engine.start import open_start
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.pretrain.preset import Pretraining, Start
+from retrievers.training.pretrain.pretrain import pretrain
 
 TEXTS = small.texts(60)
 DOMAINS = (
@@ -167,7 +167,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
 
 def test_a_state_of_another_sequence_is_refused(start, das):
     out = Path(das[0].folder).parent
-    with pytest.raises(RetrieverError, match="was measured for another sequence"):
+    with pytest.raises(BenchError, match="was measured for another sequence"):
         adapt(preset(start), DOMAINS, out, Adaptation(method="das", measured=9), device="cpu")
 
 
@@ -189,7 +189,7 @@ def test_a_state_of_another_sequence_is_refused(start, das):
 def test_what_cannot_work_is_refused_before_any_work(
     start, tmp_path, method, changes, domains, message
 ):
-    with pytest.raises(RetrieverError, match=message):
+    with pytest.raises(BenchError, match=message):
         adapt(preset(start, **changes), domains, tmp_path / "out", Adaptation(method=method))
     assert not (tmp_path / "out").exists()
 
@@ -246,7 +246,7 @@ def test_an_adapter_that_decay_would_end_is_trained_without(base, tmp_path):
 def test_an_adapter_that_needs_more_than_its_name_is_refused(base, tmp_path):
     pytest.importorskip("adapters")
     chosen = Adaptation(method="adapter", adapter="fusion")
-    with pytest.raises(RetrieverError, match="two adapters or more"):
+    with pytest.raises(BenchError, match="two adapters or more"):
         adapt(preset(base), DOMAINS, tmp_path / "out", chosen)
 
 
@@ -254,7 +254,7 @@ def test_a_start_is_a_whole_model(base, tmp_path):
     pytest.importorskip("adapters")
     found = run(base, tmp_path / "adapters", "adapter")
     for name in (found[0].folder, f"{found[0].folder}/card.toml"):
-        with pytest.raises(RetrieverError, match="has an adapter, which would be left out"):
+        with pytest.raises(BenchError, match="has an adapter, which would be left out"):
             open_start(Start(model=name), 0)
 
 
@@ -281,9 +281,9 @@ def test_an_adapter_trains_only_itself_and_the_head(base):
 
 def test_an_adapter_needs_a_base_that_says_how_it_is_used(start, tmp_path):
     pytest.importorskip("adapters")
-    with pytest.raises(RetrieverError, match="how"):
+    with pytest.raises(BenchError, match="how"):
         run(start, tmp_path / "out", "adapter")
-    with pytest.raises(RetrieverError, match="houlsbyy"):
+    with pytest.raises(BenchError, match="houlsbyy"):
         run(start, tmp_path / "out", "adapter", adapter="houlsbyy")
 
 

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, distributed
 from torch.multiprocessing.spawn import spawn
 
-from retrievers.training.contrast import contrast, cosine_contrast, gathered, span_contrast
+from retrievers.training.objectives.contrast import (
+    contrast,
+    cosine_contrast,
+    gathered,
+    span_contrast,
+)
 
 
 def vectors(count: int, seed: int = 0) -> Tensor:

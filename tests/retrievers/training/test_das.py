@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.das import DAS, DASTraining
-from retrievers.training.units import Units, gated
+from foundation.errors import BenchError
+from retrievers.training.continual.das import DAS, DASTraining
+from retrievers.training.continual.units import Units, gated
 
 Batch = dict[str, Tensor]
 
@@ -170,7 +170,7 @@ def test_a_tiny_batch_is_overfitted(batch, tmp_path):
 
 def test_importance_of_another_model_is_refused(tmp_path):
     path = written(tmp_path, Units.full(tiny.encoder(num_hidden_layers=3), 0.5))
-    with pytest.raises(RetrieverError, match="not the importance of heads of this model"):
+    with pytest.raises(BenchError, match="not the importance of heads of this model"):
         DAS(state=path).heads(tiny.encoder(dropout=0.1))
 
 

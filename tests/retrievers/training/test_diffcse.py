@@ -15,15 +15,15 @@ from test_contrast import slow_contrast
 from tiny_generators import write_generator
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.loading import load_tokenizer
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.curve import read_curve
-from retrievers.training.diffcse import DiffCSE, DiffCSETraining
-from retrievers.training.objective import read_objective
-from retrievers.training.pretrain import pretrain
-from retrievers.training.saved import load_heads, save_heads
-from retrievers.training.start import find_checkpoint
+from foundation.errors import BenchError
+from retrievers.models.loading import load_tokenizer
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.engine.start import find_checkpoint
+from retrievers.training.objectives.diffcse import DiffCSE, DiffCSETraining
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.pretrain.pretrain import pretrain
 
 Batch = dict[str, Tensor]
 SPECIAL = 5  # ids below are special tokens
@@ -318,19 +318,19 @@ def test_gradient_checkpointing_reaches_the_discriminator_and_changes_no_loss(
 def test_an_encoder_without_dropout_and_one_with_other_tokens_are_refused(
     generator: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(RetrieverError, match="DiffCSE needs dropout"):
+    with pytest.raises(BenchError, match="DiffCSE needs dropout"):
         DiffCSE(generator=generator).heads(tiny.encoder())
     tokenizer = tiny.tokenizer(tmp_path)
     tokenizer.add_tokens(["novel"])
-    with pytest.raises(RetrieverError, match="another vocabulary"):
+    with pytest.raises(BenchError, match="another vocabulary"):
         DiffCSE(generator=generator).collator(tokenizer, 16)
 
 
 def test_settings_are_read_strictly() -> None:
     table = {"name": "diffcse", "generator": "random", "mask": 0.15}
     assert read_objective(table) == DiffCSE(generator="random", mask=0.15)
-    with pytest.raises(RetrieverError, match="generator"):
+    with pytest.raises(BenchError, match="generator"):
         read_objective({"name": "diffcse"})
-    with pytest.raises(RetrieverError) as error:
+    with pytest.raises(BenchError) as error:
         read_objective({"name": "diffcse", "generator": "random", "detecton_weight": 1})
     assert error.value.hint == "did you mean detection_weight?"

@@ -10,11 +10,11 @@ import tiny_encoders as tiny
 import torch
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.dupmae import DupMAE
-from retrievers.training.objective import read_objective
-from retrievers.training.retromae import RetroMAE
-from retrievers.training.saved import load_heads, save_heads
+from foundation.errors import BenchError
+from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.objectives.dupmae import DupMAE
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.retromae import RetroMAE
 
 Batch = dict[str, Tensor]
 
@@ -101,6 +101,6 @@ def test_training_goes_on_with_the_decoder_of_retromae(tmp_path: Path) -> None:
 
 def test_settings_are_read_strictly() -> None:
     assert read_objective({"name": "dupmae", "bow_weight": 0.2}) == DupMAE(bow_weight=0.2)
-    with pytest.raises(RetrieverError) as error:
+    with pytest.raises(BenchError) as error:
         read_objective({"name": "dupmae", "bowweight": 0.2})
     assert error.value.hint == "did you mean bow_weight?"

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.errors import RetrieverError
-from retrievers.training.ewc import EWC, EWCTraining, Held, fisher, hold
-from retrievers.training.masked_lm import MaskedLM
-from retrievers.training.mlm import MLM
+from foundation.errors import BenchError
+from retrievers.training.continual.ewc import EWC, EWCTraining, Held, fisher, hold
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.mlm import MLM
 
 Batch = dict[str, Tensor]
 STRENGTH = 30.0
@@ -134,5 +134,5 @@ def test_the_state_of_another_model_is_refused(texts, tmp_path):
     other = tiny.encoder(num_hidden_layers=3)
     state = tmp_path / "state.safetensors"
     save_file(hold(other, fisher(other, texts[:1]), None).tensors(), str(state))
-    with pytest.raises(RetrieverError, match=r"does not hold \S+ of this model"):
+    with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
         EWC(state=str(state)).heads(tiny.encoder())

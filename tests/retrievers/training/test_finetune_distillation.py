@@ -17,11 +17,11 @@ from finetuning_for_tests import (
     tiny,
 )
 
-from retrievers.checkpoint import open_checkpoint
-from retrievers.errors import RetrieverError
-from retrievers.model import resolve_model
-from retrievers.training.collate import Pool
-from retrievers.training.distillation import (
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import open_checkpoint
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.collate import Pool
+from retrievers.training.finetune.distillation import (
     Pairs,
     cross_encoder,
     pairs_of,
@@ -29,8 +29,8 @@ from retrievers.training.distillation import (
     scored,
     without_close,
 )
-from retrievers.training.finetune_preset import Teacher
-from retrievers.training.finetuning import finetune
+from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.finetuning import finetune
 
 POOL = np.array([[32, 33, 34], [33, 34, -1], *[[33, 34, 35]] * 5])
 SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr = 1e-3\n"
@@ -69,7 +69,7 @@ def test_pairs_are_query_and_title_with_text():
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
-    with pytest.raises(RetrieverError, match="21 pairs to learn from, and batches of 99"):
+    with pytest.raises(BenchError, match="21 pairs to learn from, and batches of 99"):
         pairs_of(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
 
 
@@ -145,13 +145,13 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
     finetune(preset(table, steps=1), start, examples(), tmp_path / "out", mine=Search())
     assert not (tmp_path / "out" / "teacher").exists()
     shutil.rmtree(folder)
-    with pytest.raises(RetrieverError, match="no folder"):
+    with pytest.raises(BenchError, match="no folder"):
         finetune(preset(table, steps=1), start, examples(), tmp_path / "other", mine=Search())
 
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
     tiny.write_bert(tmp_path / "encoder")
-    with pytest.raises(RetrieverError, match="is no cross-encoder"):
+    with pytest.raises(BenchError, match="is no cross-encoder"):
         cross_encoder(open_checkpoint(tmp_path / "encoder"), 24, trained=True)
 
 
@@ -161,5 +161,5 @@ def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
         f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmargin = 99.0\n'
         "max_tokens = 24\n"
     )
-    with pytest.raises(RetrieverError, match="no negative is left"):
+    with pytest.raises(BenchError, match="no negative is left"):
         finetune(preset(table), model(tmp_path), examples(), tmp_path / "out", mine=Search())

@@ -5,12 +5,12 @@ import pytest
 import torch
 from finetuning_for_tests import MINED, QUERIES, TEXTS, TITLES, examples, model, preset, tiny
 
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.finetuning import finetune
-from retrievers.training.inputs import Inputs
-from retrievers.training.saved import save_checkpoint
-from retrievers.training.student import (
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.engine.saved import save_checkpoint
+from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.student import (
     finished_card,
     network_of,
     student,
@@ -87,12 +87,12 @@ def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
     ],
 )
 def test_a_start_that_cannot_be_trained_so_is_refused(tmp_path, card, table, problem):
-    with pytest.raises(RetrieverError, match=problem):
+    with pytest.raises(BenchError, match=problem):
         finished_card(model(tmp_path, **card), preset(table), ())
 
 
 def test_a_model_without_a_checkpoint_cannot_be_trained():
-    with pytest.raises(RetrieverError, match="bm25 cannot be fine-tuned: it is no transformer"):
+    with pytest.raises(BenchError, match="bm25 cannot be fine-tuned: it is no transformer"):
         finished_card(resolve_model("bm25"), preset(), ())
 
 
@@ -102,10 +102,10 @@ def test_two_encoders_are_refused(tmp_path):
     card = tiny.write_card(
         tmp_path / "untied.toml", checkpoint="one", query_checkpoint="two", pooling="cls"
     )
-    with pytest.raises(RetrieverError, match="it has two encoders"):
+    with pytest.raises(BenchError, match="it has two encoders"):
         finished_card(resolve_model(str(card)), preset(), ())
 
 
 def test_a_preset_that_mines_needs_a_search(tmp_path):
-    with pytest.raises(RetrieverError, match="no search was handed in"):
+    with pytest.raises(BenchError, match="no search was handed in"):
         finetune(preset(MINED), model(tmp_path), examples(), tmp_path / "out")

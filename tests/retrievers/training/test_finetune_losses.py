@@ -6,11 +6,11 @@ import torch
 from finetuning_for_tests import QUERIES, TEXTS, TITLES, model
 from torch import nn
 
-from retrievers.errors import RetrieverError
-from retrievers.training.finetune_preset import KL, Contrastive, MarginMSE, temperature_of
-from retrievers.training.inputs import Inputs
-from retrievers.training.losses import loss_of
-from retrievers.training.student import network_of, student, tokenizer_of
+from foundation.errors import BenchError
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.finetune.finetune_preset import KL, Contrastive, MarginMSE, temperature_of
+from retrievers.training.finetune.losses import loss_of
+from retrievers.training.finetune.student import network_of, student, tokenizer_of
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
 
@@ -113,7 +113,7 @@ def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, se
 
 
 def test_a_distillation_without_scores_is_an_error(vectors):
-    with pytest.raises(RetrieverError, match="needs the teacher's scores"):
+    with pytest.raises(BenchError, match="needs the teacher's scores"):
         found(KL(), vectors)
 
 

@@ -6,10 +6,16 @@ from finetuning_for_tests import Search, examples, preset, ranked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.index import Hits
-from retrievers.training.examples import ListedDocuments, TextKeys, TrainingSet
-from retrievers.training.negatives import Mined, Mining, hard_negatives, merged, mine_source
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
+from retrievers.training.finetune.negatives import (
+    Mined,
+    Mining,
+    hard_negatives,
+    merged,
+    mine_source,
+)
 
 DOCUMENTS = 12
 
@@ -89,7 +95,7 @@ def test_a_margin_that_leaves_nothing_is_an_error():
     training = examples(2)
     scores = np.zeros((2, len(training.documents)), np.float32)
     settings = Mining(sources=("model",), depth=9, margin=0.5)
-    with pytest.raises(RetrieverError, match="no negative for any query"):
+    with pytest.raises(BenchError, match="no negative for any query"):
         mine_source(lambda *_: ranked(scores, training, 9), None, training, settings, "model")
 
 
@@ -111,5 +117,5 @@ def test_equal_keys_are_equal_texts():
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(table, problem):
-    with pytest.raises(RetrieverError, match=problem):
+    with pytest.raises(BenchError, match=problem):
         preset(f"hard_negatives = 1\n[[rounds]]\n{table}\n")

@@ -6,12 +6,12 @@ from finetuning_for_tests import DOCUMENTS, examples, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.training.collate import Batches, Pool
-from retrievers.training.examples import ListedDocuments, TextKeys, TrainingSet
-from retrievers.training.inputs import Inputs
-from retrievers.training.order import draw_negatives, order_of
-from retrievers.training.student import network_of, student, tokenizer_of
+from foundation.errors import BenchError
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.finetune.collate import Batches, Pool
+from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
+from retrievers.training.finetune.order import draw_negatives, order_of
+from retrievers.training.finetune.student import network_of, student, tokenizer_of
 
 
 def order(training, batch_size, steps, seed=0):
@@ -42,7 +42,7 @@ def test_a_longer_training_begins_like_a_shorter_one():
 
 
 def test_a_batch_larger_than_the_queries_is_refused():
-    with pytest.raises(RetrieverError, match="8 queries is more than the 7"):
+    with pytest.raises(BenchError, match="8 queries is more than the 7"):
         order(examples(), 8, 1)
 
 

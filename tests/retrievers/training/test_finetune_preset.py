@@ -3,8 +3,8 @@
 import pytest
 from finetuning_for_tests import preset
 
-from retrievers.errors import RetrieverError
-from retrievers.training.finetune_preset import (
+from foundation.errors import BenchError
+from retrievers.training.finetune.finetune_preset import (
     KL,
     PRESETS,
     Contrastive,
@@ -73,17 +73,17 @@ def test_epochs_become_steps_of_whole_batches():
 )
 def test_a_wrong_preset_is_refused_and_says_what_was_meant(text, problem, hint):
     head = "" if "batch_size" in text or text == "= 3" else "batch_size = 4\n"
-    with pytest.raises(RetrieverError, match=problem) as caught:
+    with pytest.raises(BenchError, match=problem) as caught:
         parse(f'title = "t"\nsteps = 3\n{head}{text}'.encode(), "mine.toml")
     assert "mine.toml" in str(caught.value)
     assert hint in caught.value.hint
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion():
-    with pytest.raises(RetrieverError, match="called 'retromae-bier'") as caught:
+    with pytest.raises(BenchError, match="called 'retromae-bier'") as caught:
         load_preset("retromae-bier")
     assert "retromae-beir" in caught.value.hint
-    with pytest.raises(RetrieverError, match="cannot read the preset"):
+    with pytest.raises(BenchError, match="cannot read the preset"):
         load_preset("nowhere.toml")
 
 
@@ -106,10 +106,10 @@ def test_another_loss_drops_the_settings_of_the_old_one():
 
 @pytest.mark.parametrize("name", ["rounds.7.depth", "optimiser.lr", "rounds.one.depth"])
 def test_a_change_of_what_is_not_there_is_refused(name):
-    with pytest.raises(RetrieverError, match=f"typed: a preset has no {name}"):
+    with pytest.raises(BenchError, match=f"typed: a preset has no {name}"):
         changed(load_preset("cocondenser"), {name: 1}, "typed")
 
 
 def test_a_whole_round_is_not_changed_by_its_number():
-    with pytest.raises(RetrieverError, match=r"typed: rounds\.0 is a whole table"):
+    with pytest.raises(BenchError, match=r"typed: rounds\.0 is a whole table"):
         changed(load_preset("cocondenser"), {"rounds.0": 1}, "typed")

@@ -16,12 +16,12 @@ from finetuning_for_tests import (
 )
 from two_processes import run_in_two
 
-from bench.watching.completed import Lookout, model_folder
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.curve import read_curve
-from retrievers.training.finetuning import finetune
-from retrievers.training.negatives import Mining, hard_negatives
+from bench.monitor.scanner import Lookout, model_folder
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.negatives import Mining, hard_negatives
 
 BM25 = '\nhard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\ndepth = 40\n'
 REFRESHED = MINED + "refresh_steps = 2\n"
@@ -60,8 +60,8 @@ SHARED = """
 import json, shutil, sys
 from pathlib import Path
 import finetuning_for_tests as small
-from retrievers.model import resolve_model
-from retrievers.training.finetuning import finetune
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.finetuning import finetune
 here = Path(sys.argv[1])
 def look(stage, done, total):
     if done == total:
@@ -201,23 +201,23 @@ def test_what_is_finished_is_not_repeated(tmp_path):
 
 def test_another_training_in_the_same_folder_is_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(RetrieverError, match="another training: it differs in preset"):
+    with pytest.raises(BenchError, match="another training: it differs in preset"):
         run(tmp_path, steps=7)
-    with pytest.raises(RetrieverError, match="it differs in examples"):
+    with pytest.raises(BenchError, match="it differs in examples"):
         finetune(preset(QUICK), model(tmp_path), examples(5), tmp_path / "out", device="cpu")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "letter.txt").write_text("dear")
-    with pytest.raises(RetrieverError, match="holds something else"):
+    with pytest.raises(BenchError, match="holds something else"):
         run(tmp_path)
     assert (tmp_path / "out" / "letter.txt").read_text() == "dear"
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
-    with pytest.raises(RetrieverError, match="no longer a number at step 1"):
+    with pytest.raises(BenchError, match="no longer a number at step 1"):
         finetune(settings, model(tmp_path), examples(), tmp_path / "out", device="cpu")
     assert not (tmp_path / "out" / "card.toml").exists()
 

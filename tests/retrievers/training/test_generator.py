@@ -11,9 +11,9 @@ import transformers
 from safetensors.torch import load_file
 from tiny_generators import write_generator
 
-from retrievers.errors import RetrieverError
-from retrievers.training.generator import check_generator, load_generator
-from retrievers.training.pretrain import pretrain
+from foundation.errors import BenchError
+from retrievers.training.objectives.generator import check_generator, load_generator
+from retrievers.training.pretrain.pretrain import pretrain
 
 IDS = torch.tensor([[2, 4, 7, 4, 3, 0], [2, 9, 4, 4, 11, 3]])  # 4 is the mask, 0 the padding
 MASKED = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 0]]).bool()
@@ -57,7 +57,7 @@ def test_the_head_that_this_suite_keeps_apart_is_found(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_head_is_refused(tmp_path: Path) -> None:
     start = small.write_start(tmp_path / "bert", small.texts())
-    with pytest.raises(RetrieverError, match=r"lacks \d weights: cls\.") as error:
+    with pytest.raises(BenchError, match=r"lacks \d weights: cls\.") as error:
         load_generator(str(start))
     assert "the preset mlm" in error.value.hint
 
@@ -69,10 +69,10 @@ def test_what_is_no_masked_language_model_is_refused(folder: Path, tmp_path: Pat
         (other / path.name).write_bytes(path.read_bytes())
     config = json.loads((other / "config.json").read_text()) | {"model_type": "clip"}
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RetrieverError, match="cannot be loaded") as error:
+    with pytest.raises(BenchError, match="cannot be loaded") as error:
         load_generator(str(other))
     assert "distilbert/distilbert-base-uncased" in error.value.hint
-    with pytest.raises(RetrieverError, match="no card and no folder 'nowhere'"):
+    with pytest.raises(BenchError, match="no card and no folder 'nowhere'"):
         load_generator("nowhere")
 
 
@@ -80,8 +80,8 @@ def test_another_vocabulary_and_too_few_positions_are_refused(tmp_path: Path) ->
     tokenizer = tiny.tokenizer(tmp_path)
     folder = write_generator(tmp_path / "model", tokenizer, positions=12)
     check_generator(str(folder), tokenizer, 12)
-    with pytest.raises(RetrieverError, match=r"max_tokens is 13.*positions for 12"):
+    with pytest.raises(BenchError, match=r"max_tokens is 13.*positions for 12"):
         check_generator(str(folder), tokenizer, 13)
     tokenizer.add_tokens(["novel"])
-    with pytest.raises(RetrieverError, match="another vocabulary"):
+    with pytest.raises(BenchError, match="another vocabulary"):
         check_generator(str(folder), tokenizer, 12)

@@ -8,9 +8,9 @@ import torch
 from test_contrast import slow_contrast
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.ict import ICT
-from retrievers.training.objective import read_objective
+from foundation.errors import BenchError
+from retrievers.training.objectives.ict import ICT
+from retrievers.training.objectives.objective import read_objective
 
 Batch = dict[str, Tensor]
 
@@ -61,5 +61,5 @@ def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> Non
 
 def test_settings_are_read_strictly() -> None:
     assert read_objective({"name": "ict", "sub_batch": 8}) == ICT(sub_batch=8)
-    with pytest.raises(RetrieverError, match="kept"):
+    with pytest.raises(BenchError, match="kept"):
         read_objective({"name": "ict", "kept": 1.5})

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.importance import (
+from foundation.errors import BenchError
+from retrievers.training.continual.importance import (
     accumulated,
     divergence,
     domain_importance,
@@ -21,9 +21,9 @@ from retrievers.training.importance import (
     masked_loss,
     normalised,
 )
-from retrievers.training.masked_lm import MaskedLM
-from retrievers.training.mlm import MLM
-from retrievers.training.units import KINDS, Units, gated
+from retrievers.training.continual.units import KINDS, Units, gated
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.mlm import MLM
 
 Batch = dict[str, Tensor]
 STEP = 1e-6
@@ -158,5 +158,5 @@ def test_importance_accumulates_by_the_larger(values):
 
 
 def test_an_encoder_without_dropout_has_no_general_importance(batches):
-    with pytest.raises(RetrieverError, match="needs dropout"):
+    with pytest.raises(BenchError, match="needs dropout"):
         general_importance(tiny.encoder(), batches)

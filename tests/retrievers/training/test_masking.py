@@ -12,8 +12,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.training.masking import (
+from foundation.errors import BenchError
+from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
     Tokens,
@@ -205,5 +205,5 @@ def test_a_tokenizer_without_a_mask_is_refused() -> None:
     class NoMask:
         mask_token_id = None
 
-    with pytest.raises(RetrieverError, match="no mask token"):
+    with pytest.raises(BenchError, match="no mask token"):
         Vocabulary.of(NoMask())

@@ -10,10 +10,10 @@ import small_starts as small
 import torch
 from safetensors.torch import load_file
 
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.curve import read_curve
-from retrievers.training.pretrain import explained, pretrain
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.pretrain.pretrain import explained, pretrain
 
 TEXTS = small.texts()
 FASTER = {"steps": 30, "optimizer": {"lr": 0.006}}
@@ -140,7 +140,7 @@ def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
     tmp_path: Path, objective: dict[str, Any], hint: str
 ) -> None:
     preset = small.preset(tmp_path, objective=objective)
-    with pytest.raises(RetrieverError, match="not enough memory") as e, explained(preset):
+    with pytest.raises(BenchError, match="not enough memory") as e, explained(preset):
         torch.empty(10**16)
     assert hint in e.value.hint
 
@@ -148,6 +148,6 @@ def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
 def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:
     start = small.write_start(tmp_path / "bert", TEXTS)
     preset = small.preset(start, objective={"name": "condenser", "skip_from": 2})
-    with pytest.raises(RetrieverError, match="the encoder has 2 layers"):
+    with pytest.raises(BenchError, match="the encoder has 2 layers"):
         pretrain(preset, TEXTS, tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()

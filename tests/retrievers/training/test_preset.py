@@ -3,10 +3,16 @@
 import msgspec
 import pytest
 
-from retrievers.errors import RetrieverError
-from retrievers.training.objective import OBJECTIVES
-from retrievers.training.preset import changed, from_table, load_preset, preset_names, to_table
-from retrievers.training.retromae import RetroMAE
+from foundation.errors import BenchError
+from retrievers.training.objectives.objective import OBJECTIVES
+from retrievers.training.objectives.retromae import RetroMAE
+from retrievers.training.pretrain.preset import (
+    changed,
+    from_table,
+    load_preset,
+    preset_names,
+    to_table,
+)
 
 WHOLE = {
     "title": "t",
@@ -65,7 +71,7 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
     ],
 )
 def test_what_is_wrong_is_said(changes, message, hint):
-    with pytest.raises(RetrieverError) as caught:
+    with pytest.raises(BenchError) as caught:
         from_table(WHOLE | changes, "mine.toml")
     assert message in str(caught.value)
     assert hint in caught.value.hint
@@ -73,7 +79,7 @@ def test_what_is_wrong_is_said(changes, message, hint):
 
 def test_a_width_must_be_split_among_the_heads():
     scratch = {"tokenizer": "bert", "layers": 2, "width": 10, "heads": 3, "intermediate": 20}
-    with pytest.raises(RetrieverError, match="width 10 cannot be split among 3 heads"):
+    with pytest.raises(BenchError, match="width 10 cannot be split among 3 heads"):
         from_table(WHOLE | {"start": {"scratch": scratch}}, "mine.toml")
 
 
@@ -82,9 +88,9 @@ def test_changes_are_checked_as_the_file_is():
     done = changed(preset, {"optimizer.lr": 3e-5, "objective.decoding": "basic"}, "test")
     assert (done.optimizer.lr, done.objective) == (3e-5, RetroMAE(decoding="basic"))
     assert changed(preset, {"epochs": 2.0}, "test").steps is None
-    with pytest.raises(RetrieverError, match="unknown field `decodin`"):
+    with pytest.raises(BenchError, match="unknown field `decodin`"):
         changed(preset, {"objective.decodin": "basic"}, "test")
-    with pytest.raises(RetrieverError, match=r"no optimiser\.lr") as caught:
+    with pytest.raises(BenchError, match=r"no optimiser\.lr") as caught:
         changed(preset, {"optimiser.lr": 1e-3}, "test")
     assert "optimizer" in caught.value.hint
 
@@ -101,11 +107,11 @@ def test_a_model_takes_the_place_of_a_new_one():
 
 
 def test_an_unknown_preset_has_a_suggestion(tmp_path):
-    with pytest.raises(RetrieverError, match="no preset for pre-training") as caught:
+    with pytest.raises(BenchError, match="no preset for pre-training") as caught:
         load_preset("retromea")
     assert "retromae" in caught.value.hint
-    with pytest.raises(RetrieverError, match="cannot read"):
+    with pytest.raises(BenchError, match="cannot read"):
         load_preset(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 3")
-    with pytest.raises(RetrieverError, match="is not TOML"):
+    with pytest.raises(BenchError, match="is not TOML"):
         load_preset(tmp_path / "bad.toml")

@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import load_file
 from two_processes import run_in_two
 
-from bench.watching.completed import Lookout, model_folder
-from retrievers.errors import RetrieverError
-from retrievers.model import open_encoder, resolve_model
-from retrievers.training.curve import read_curve
-from retrievers.training.mlm import MLM, MLMTraining
-from retrievers.training.preset import changed
-from retrievers.training.pretrain import explained, pretrain
-from retrievers.training.saved import save_checkpoint
-from retrievers.training.trainer import Progress
+from bench.monitor.scanner import Lookout, model_folder
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.saved import save_checkpoint
+from retrievers.training.engine.trainer import Progress
+from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.pretrain.preset import changed
+from retrievers.training.pretrain.pretrain import explained, pretrain
 
 ROOT = Path(__file__).parents[3]
 TEXTS = small.texts()
@@ -64,8 +64,8 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
 KILLED = """
 import json, sys
 from pathlib import Path
-from retrievers.training.preset import from_table
-from retrievers.training.pretrain import pretrain
+from retrievers.training.pretrain.preset import from_table
+from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out = json.load(sys.stdin)
 say = lambda progress: print(progress.step, flush=True)
 pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=4, progress=say)
@@ -111,8 +111,8 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
 SHARED = """
 import json, shutil, sys
 from pathlib import Path
-from retrievers.training.preset import from_table
-from retrievers.training.pretrain import pretrain
+from retrievers.training.pretrain.preset import from_table
+from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
 def look(progress):
     if progress.step == 6:
@@ -152,9 +152,9 @@ def test_a_finished_training_is_not_repeated(start, finished):
 
 
 def test_a_folder_of_another_training_is_refused(start, finished):
-    with pytest.raises(RetrieverError, match=r"differs in preset\.seed, trained_on$"):
+    with pytest.raises(BenchError, match=r"differs in preset\.seed, trained_on$"):
         train(small.preset(start, seed=1), finished)
-    with pytest.raises(RetrieverError, match="differs in texts, sample"):
+    with pytest.raises(BenchError, match="differs in texts, sample"):
         pretrain(small.preset(start), TEXTS[1:], finished, trained_on=("my/texts",), device="cpu")
 
 
@@ -162,7 +162,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     other = tmp_path / "checkpoints" / "checkpoint-best"
     other.mkdir(parents=True)
     (other / "optimizer.pt").write_bytes(b"theirs")
-    with pytest.raises(RetrieverError, match="holds something else"):
+    with pytest.raises(BenchError, match="holds something else"):
         train(small.preset(start), tmp_path)
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
 
@@ -175,7 +175,7 @@ def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(start, tmp_path)
 
 def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
     preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
-    with pytest.raises(RetrieverError, match="contrasts the 41 texts of a batch") as caught:
+    with pytest.raises(BenchError, match="contrasts the 41 texts of a batch") as caught:
         train(preset, tmp_path / "out")
     assert f"--batch-size {len(TEXTS)}" in caught.value.hint
     assert not (tmp_path / "out").exists()
@@ -183,7 +183,7 @@ def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
 
 def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
-    with pytest.raises(RetrieverError, match="no longer a number"):
+    with pytest.raises(BenchError, match="no longer a number"):
         train(short_of_memory, tmp_path, save_every=100)
     train(small.preset(start, batch_size=2, accumulate=2, steps=1), tmp_path)
     assert len(losses(tmp_path)) == 1
@@ -273,7 +273,7 @@ class Breaks(MLM, frozen=True, tag="breaks"):
 
 def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp_path):
     preset = msgspec.structs.replace(small.preset(start), objective=Breaks())
-    with pytest.raises(RetrieverError, match=r"no longer a number at step 8; .* step 6 ") as e:
+    with pytest.raises(BenchError, match=r"no longer a number at step 8; .* step 6 ") as e:
         train(preset, tmp_path / "out", save_every=3)
     good = tmp_path / "out" / "last-good"
     assert f"--start {good} --lr 0.0003" in e.value.hint
@@ -285,7 +285,7 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp
 def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
     preset = small.preset(start, batch_size=12, accumulate=2)
     with (
-        pytest.raises(RetrieverError, match="12 texts of 16 tokens") as e,
+        pytest.raises(BenchError, match="12 texts of 16 tokens") as e,
         explained(preset),
     ):
         torch.empty(10**16)
@@ -302,20 +302,20 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
     ],
 )
 def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, message):
-    with pytest.raises(RetrieverError, match=message):
+    with pytest.raises(BenchError, match=message):
         train(small.preset(start, **changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_package_says_what_to_install(start, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as if it were not installed
-    with pytest.raises(RetrieverError, match="accelerate") as caught:
+    with pytest.raises(BenchError, match="accelerate") as caught:
         train(small.preset(start), tmp_path)
     assert caught.value.hint == "pip install 'retrieval-bench[train]'"
 
 
 def test_no_texts_are_refused(start, tmp_path):
-    with pytest.raises(RetrieverError, match="no texts"):
+    with pytest.raises(BenchError, match="no texts"):
         pretrain(small.preset(start), [], tmp_path)
 
 
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_pa
     held = load_file(folder / "model.safetensors")
     del held["encoder.layer.1.output.dense.weight"]
     save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RetrieverError, match=r"lacks 1 weights of its encoder.*layer\.1\.output"):
+    with pytest.raises(BenchError, match=r"lacks 1 weights of its encoder.*layer\.1\.output"):
         train(small.preset(folder), tmp_path / "out")
 
 
@@ -356,7 +356,7 @@ def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
         save_checkpoint(model, tokenizer, folder, card)
 
     with monkeypatch.context() as disk:
-        disk.setattr("retrievers.training.pretrain.save_checkpoint", full)
+        disk.setattr("retrievers.training.pretrain.pretrain.save_checkpoint", full)
         with pytest.raises(OSError, match="no space"):
             train(small.preset(start), out)
     assert not (out / "card.toml").exists()

@@ -9,10 +9,10 @@ import tiny_encoders as tiny
 import torch
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.mlm import MLM
-from retrievers.training.objective import read_objective
-from retrievers.training.retromae import RetroMAE
+from foundation.errors import BenchError
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.retromae import RetroMAE
 
 Batch = dict[str, Tensor]
 BASIC = [RetroMAE(decoding="basic", decoder_layers=layers) for layers in (1, 2, 3)]
@@ -183,6 +183,6 @@ def test_basic_decoding_has_a_masked_copy_of_its_own(tmp_path) -> None:
     ],
 )
 def test_settings_are_strict(table, message, hint) -> None:
-    with pytest.raises(RetrieverError, match=message) as caught:
+    with pytest.raises(BenchError, match=message) as caught:
         read_objective(table)
     assert hint in caught.value.hint

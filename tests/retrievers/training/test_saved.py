@@ -6,11 +6,11 @@ import pytest
 import small_starts as small
 import transformers
 
-from retrievers.card import Card, CardPrompts, CardStage, load_card
-from retrievers.errors import RetrieverError
-from retrievers.model import resolve_model
-from retrievers.recipe import Prompts
-from retrievers.training.saved import load_heads, save_checkpoint, write_card
+from foundation.errors import BenchError
+from retrievers.models.card import Card, CardPrompts, CardStage, load_card
+from retrievers.models.model import resolve_model
+from retrievers.models.recipe import Prompts
+from retrievers.training.engine.saved import load_heads, save_checkpoint, write_card
 
 CARD = Card(
     name="any",
@@ -98,5 +98,5 @@ def test_heads_that_do_not_fit_are_refused(saved):
     (saved / "heads").mkdir()
     save_file({"decoder.weight": torch.zeros(4, 4)}, saved / "heads" / "model.safetensors")
     (saved / "heads" / "objective.json").write_text('{"name": "a"}')
-    with pytest.raises(RetrieverError, match=r"does not fit: decoder\.weight"):
+    with pytest.raises(BenchError, match=r"does not fit: decoder\.weight"):
         load_heads(module, encoder, saved, {"name": "a"})

@@ -9,9 +9,9 @@ import tiny_encoders as tiny
 import torch
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.objective import read_objective
-from retrievers.training.seed import SEED, window
+from foundation.errors import BenchError
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.seed import SEED, window
 
 Batch = dict[str, Tensor]
 
@@ -103,5 +103,5 @@ def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> Non
 
 def test_settings_are_read_strictly() -> None:
     assert read_objective({"name": "seed", "span": 8}) == SEED(span=8)
-    with pytest.raises(RetrieverError, match="decoder_layers"):
+    with pytest.raises(BenchError, match="decoder_layers"):
         read_objective({"name": "seed", "decoder_layers": 0})

@@ -10,9 +10,9 @@ import torch
 from test_contrast import slow_contrast
 from torch import Tensor
 
-from retrievers.errors import RetrieverError
-from retrievers.training.objective import read_objective
-from retrievers.training.simcse import SimCSE
+from foundation.errors import BenchError
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.simcse import SimCSE
 
 Batch = dict[str, Tensor]
 
@@ -75,11 +75,11 @@ def test_the_head_that_predicts_tokens_is_left_alone() -> None:
 
 
 def test_an_encoder_without_dropout_is_refused() -> None:
-    with pytest.raises(RetrieverError, match="SimCSE needs dropout"):
+    with pytest.raises(BenchError, match="SimCSE needs dropout"):
         SimCSE().heads(tiny.encoder())
 
 
 def test_settings_are_read_strictly() -> None:
     assert read_objective({"name": "simcse", "temperature": 0.1}) == SimCSE(temperature=0.1)
-    with pytest.raises(RetrieverError, match="temperature"):
+    with pytest.raises(BenchError, match="temperature"):
         read_objective({"name": "simcse", "temperature": 0})

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.spans import sentence_and_rest, two_spans
+from retrievers.training.objectives.spans import sentence_and_rest, two_spans
 
 words = st.text("abc\u00e9", min_size=1, max_size=4)
 gaps = st.sampled_from([" ", "\n", "\t  "])

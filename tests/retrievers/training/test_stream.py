@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.errors import RetrieverError
-from retrievers.training.curve import LossPoint, append_point, cut_curve, read_curve
-from retrievers.training.stream import Stream
+from foundation.errors import BenchError
+from retrievers.training.engine.curve import LossPoint, append_point, cut_curve, read_curve
+from retrievers.training.engine.stream import Stream
 
 
 @given(st.integers(1, 20), st.integers(1, 60), st.integers(0, 5))
@@ -49,8 +49,8 @@ def test_a_curve_can_be_read_cut_and_gone_on_with(tmp_path):
 
 
 def test_what_is_no_curve_is_refused(tmp_path):
-    with pytest.raises(RetrieverError, match="cannot read"):
+    with pytest.raises(BenchError, match="cannot read"):
         read_curve(tmp_path / "none")
     (tmp_path / "other").write_text("{}\n")
-    with pytest.raises(RetrieverError, match="no loss curve"):
+    with pytest.raises(BenchError, match="no loss curve"):
         read_curve(tmp_path / "other")

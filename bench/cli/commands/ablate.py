@@ -1,0 +1,172 @@
+"""``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
+
+import argparse
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.plans import report, say, typed
+from bench.compare.statistics import Resampling
+from bench.evaluate.pipeline import conditions_here
+from bench.exit_codes import ExitCode
+from bench.experiments.evaluation import Evaluate, read_scores
+from bench.experiments.execute import execute, finished
+from bench.experiments.findings import Made, report_of
+from bench.experiments.finetune_stage import Finetune
+from bench.experiments.grid import Ablation, load_ablation, replaced
+from bench.experiments.isolation import isolated
+from bench.experiments.leakage import check_leaks
+from bench.experiments.places import Places, mismatches
+from bench.experiments.plan import Plan, Task, plan_of
+from bench.experiments.pretrain_stage import Pretrain
+from bench.experiments.records import Report
+from bench.experiments.rehearsal import rehearse
+from bench.experiments.stages import Cost, Stage
+from bench.experiments.times import Times
+from bench.results.record import Conditions
+from reports.ablation_tables import csv_table, markdown, plan_table
+from reports.figures import can_plot
+from retrievers.models.model import resolve_model
+
+DECISIVE = (
+    *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
+    *("faiss-cpu", "faiss-gpu", "bm25s", "onnxruntime"),
+)
+
+EQUAL = 1e-9  # weights
+
+
+def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
+    """Check the whole grid, do what is not done, write the report."""
+    ablation = load_ablation(options.file, options.variant)
+    if options.seeds:
+        ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
+    check_out(options.out)
+    places = Places(
+        cache_dir, options.data_dir, not options.offline, options.device, options.allow_mismatch
+    )
+    stages = _stages(ablation, places)
+    conditions = conditions_here(options.device)
+    plan = plan_of(ablation, stages, _here(ablation, conditions))
+    leaks = check_leaks(plan, places)
+    differing = _differing(plan, places)
+    if options.dry_run:
+        return _show(plan, options, leaks, differing)
+    say(_overview(plan, options.out))
+    if not options.no_rehearsal:
+        rehearse(plan, stages, options.out, _apart, say)
+    outcome = execute(plan, stages, options.out, _apart, say, conditions.commit)
+    made = Made(
+        command=typed("ablate", options),
+        leaks=leaks,
+        differing=differing,
+        weights=_weights(plan, places),
+        conditions=conditions,
+        resampling=Resampling(options.resamples, options.seed),
+    )
+    found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
+    folder = options.out / ablation.name
+    text = markdown(found, _pictures(found, folder))
+    report(folder, found, text, csv_table(found), options.json)
+    return ExitCode.MISSING if found.gaps else ExitCode.OK
+
+
+def _stages(ablation: Ablation, places: Places) -> dict[str, Stage]:
+    on = ablation.evaluate.get("on")
+    held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when settled
+    return {
+        "pretrain": Pretrain(places),
+        "finetune": Finetune(places, held_out),
+        "evaluate": Evaluate(places),
+    }
+
+
+def _here(ablation: Ablation, conditions: Conditions) -> Mapping[str, str]:
+    """What changes figures besides the grid: libraries, the kind of device, the named model."""
+    here = {name: version for name in DECISIVE if (version := _version(name))}
+    here["device"] = _device_kind(conditions.device)
+    if ablation.model:
+        here["model"] = resolve_model(ablation.model).recipe.fingerprint
+    return here
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _device_kind(device: str) -> str:
+    from retrievers.encoders.tower import pick_device
+
+    return str(pick_device(device).type)
+
+
+def _apart(stage: Stage, task: Task, out: Path) -> Cost:
+    """A task in a process of its own."""
+    cost: Cost = isolated(stage.work, task.settings, task.starts_from(out), task.folder(out))
+    return cost
+
+
+def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
+    """A sentence for each collection of the evaluation that is not the published one."""
+    evaluated = places.open(plan.rows[0].settings["evaluate"]["on"])
+    return tuple(
+        f"This is not the published {one.name}: {'; '.join(different)}."
+        for one in evaluated
+        if (different := mismatches(one))
+    )
+
+
+def _weights(plan: Plan, places: Places) -> dict[str, float]:
+    """Of the collections in their mean, where a suite with another in it was typed; else {}."""
+    found = places.weights(plan.rows[0].settings["evaluate"]["on"])
+    return {} if max(found.values()) - min(found.values()) < EQUAL else found
+
+
+def _show(
+    plan: Plan,
+    options: argparse.Namespace,
+    leaks: tuple[str, ...],
+    differing: tuple[str, ...],
+) -> int:
+    """``--dry-run``."""
+    outcome = finished(plan, options.out)
+    tasks = []
+    for stage in plan.rows[0].settings:
+        keys = [task.key for task in plan.tasks() if task.stage == stage]
+        tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
+    rows = [(row.name, row.against, row.change) for row in plan.rows]
+    if options.json:
+        found = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
+        print_json({**found, "cells": len(plan.cells)})
+    else:
+        print(plan_table(rows, tasks), end="\n\n")
+        print("\n".join([_overview(plan, options.out), *differing, *leaks]))
+    return ExitCode.OK
+
+
+def _overview(plan: Plan, out: Path) -> str:
+    """How much is to do, and how long it takes where that is known."""
+    outcome, times = finished(plan, out), Times()
+    for record in outcome.finished.values():
+        times.add(record.stage, record.cost.seconds)
+    left = [task.stage for task in plan.tasks() if task.key not in outcome.finished]
+    seeds = len(plan.ablation.seeds)
+    cells = f"{len(plan.cells)} cells: {len(plan.rows)} rows, {seeds} seeds"
+    if not left:
+        return f"{cells}; all are finished"
+    known = times.seconds(left) is not None
+    return f"{cells}; {times.left(left)}" + ("" if known else "; the time is known after one cell")
+
+
+def _pictures(found: Report, folder: Path) -> list[tuple[str, str]]:
+    """Draw every axis, where that can be done."""
+    if not can_plot():
+        say("no pictures: pip install 'retrieval-bench[plots]'")
+        return []
+    from reports.ablation_plots import draw
+
+    return draw(found, folder)

@@ -1,0 +1,38 @@
+"""Fields of a preset on the command line: options of their own, and ``--set FIELD=VALUE``."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from foundation.errors import BenchError
+
+
+def typed_changes(options: argparse.Namespace, fields: Mapping[str, str]) -> dict[str, Any]:
+    """What was typed instead of a preset's fields; ``fields`` by option.
+
+    Raises:
+        BenchError: see `assignments`.
+    """
+    asked = {field: getattr(options, name) for name, field in fields.items()}
+    typed = {field: value for field, value in asked.items() if value is not None}
+    return typed | assignments(options.set)
+
+
+def assignments(typed: Sequence[str]) -> dict[str, Any]:
+    """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string.
+
+    Raises:
+        BenchError: one has no name or no value.
+    """
+    found = {}
+    for one in typed:
+        name, sign, value = one.partition("=")
+        if not (name and sign):
+            raise BenchError(f"--set {one} is not FIELD=VALUE", "such as --set optimizer.warmup=0")
+        try:
+            found[name] = msgspec.toml.decode(f"value = {value}")["value"]
+        except msgspec.DecodeError:
+            found[name] = value
+    return found

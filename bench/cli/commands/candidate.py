@@ -1,0 +1,85 @@
+"""The results of a candidate: found among the stored ones, or made."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.cli.commands.common import Contender, is_official, open_named
+from bench.cli.commands.opening import pipeline_options
+from bench.evaluate.measures import parse_measure
+from bench.monitor.collections import Opened
+from bench.monitor.evaluating import renamed, stored_or_new
+from bench.results.find import Stored, find_results
+from bench.store import VectorStore
+from datasets_cfg.dataset import count_mismatches
+from foundation.errors import BenchError
+
+EXPECTED_ERRORS = (BenchError, OSError)
+DIGITS = 8  # of a fingerprint in a name
+
+
+@dataclass
+class Found:
+    """The candidate's results, and why others are missing."""
+
+    stored: dict[str, Stored] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def own_name(contender: Contender, options: argparse.Namespace) -> str:
+    """The name that the candidate's results have.
+
+    Its own, unless another recipe or other weights have results of that name: then the fingerprint
+    is part of it, so that the name of a baseline never stands for two models.
+    """
+    name, recipe = contender.model.card.name, contender.model.recipe
+    others = [
+        one
+        for one in find_results(options.results, name)
+        if one.result.fingerprint != recipe.for_dataset(one.collection).fingerprint
+    ]
+    return f"{name}-{recipe.fingerprint[:DIGITS]}" if others else name
+
+
+def evaluate_all(
+    contender: Contender,
+    name: str,
+    collections: Sequence[str],
+    folders: Mapping[str, str],
+    options: argparse.Namespace,
+    cache_dir: Path,
+) -> Found:
+    """A collection that fails is missing; the others are still evaluated.
+
+    Args:
+        name: of the results, see `own_name`.
+        folders: what was typed for collections of a user's own.
+    """
+    found, store = Found(), VectorStore(cache_dir / "vectors")
+    measures = None if options.measure is None else (parse_measure(options.measure).name,)
+    choices = pipeline_options(options, measures)
+    known = [
+        one
+        for alias in dict.fromkeys([name, contender.model.card.name])
+        for one in find_results(options.results, alias)
+    ]
+    for one in collections:
+        try:
+            dataset = open_named(folders.get(one, one), options, cache_dir)
+            official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+            mine = contender.on(one)
+            found.stored[one] = stored_or_new(
+                Opened(dataset, official),
+                renamed(mine.model, name),
+                mine.encoder,
+                known,
+                store,
+                choices,
+                options.results,
+            )
+        except EXPECTED_ERRORS as error:
+            found.failed[one] = f"not evaluated: {error}"
+            print(f"warning: {one}: {error}", file=sys.stderr)
+    return found

@@ -1,0 +1,103 @@
+"""What several commands do: open what was named, and print."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.results.location import Place
+from bench.results.object_store import RemotePath
+from datasets_cfg.dataset import Dataset, open_dataset
+from foundation.errors import BenchError
+from reports.tables import facts_table
+from retrievers.adapters.bases import Bases
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import Model, open_encoder, resolve_model
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model with its encoder; BM25 has none."""
+
+    model: Model
+    encoder: Encoder | None
+
+    def on(self, collection: str) -> "Contender":
+        """With the prompts of one collection, and the same loaded weights."""
+        encoder = self.encoder.for_dataset(collection) if self.encoder else None
+        return Contender(self.model.for_dataset(collection), encoder)
+
+
+def open_contender(name: str, options: argparse.Namespace, bases: Bases | None = None) -> Contender:
+    """The model of this name with its encoder, as the options of the command line say.
+
+    Adapters that are opened with the same ``bases`` share the weights of their base.
+    """
+    model = resolve_model(
+        name,
+        like=options.like,
+        adapter=options.adapter,
+        dtype=options.dtype,
+        backend=options.backend,
+        store_dtype=options.store_dtype or "float32",
+        max_query_tokens=options.max_query_tokens,
+        max_document_tokens=options.max_document_tokens,
+        trust_code=options.trust_code,
+    )
+    if model.recipe.kind == "bm25":
+        return Contender(model, None)
+    return Contender(model, open_encoder(model, getattr(options, "device", "auto"), bases=bases))
+
+
+def open_named(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset:
+    """The collection of this name, found or downloaded as the options say."""
+    return open_dataset(
+        name,
+        cache_dir=cache_dir,
+        data_dir=options.data_dir,
+        split=getattr(options, "split", None),
+        download=not options.offline,
+    )
+
+
+def is_official(dataset: Dataset, different: Sequence[str], allowed: bool) -> bool:
+    """Whether the counts are the published ones; if not, that must have been allowed."""
+    if different and not allowed:
+        raise BenchError(
+            f"this is not the published {dataset.name}: {'; '.join(different)}",
+            "`verify` says more; --allow-mismatch goes on all the same, and marks the result",
+        )
+    return not different
+
+
+def check_out(out: Place) -> None:
+    """What cannot hold results is refused before hours of encoding: a file, or a closed store."""
+    if isinstance(out, RemotePath):
+        out.check_writable()
+        return
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise BenchError(f"{nearest} is a file, and results go into a folder", "change --out")
+
+
+def check_file(path: Path) -> None:
+    """A place that cannot hold a file is refused before hours of work."""
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if path.is_dir() or not (nearest == path or nearest.is_dir()):
+        raise BenchError(f"{path} cannot be a file: {nearest} is there", "name another file")
+
+
+def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
+    """Names with a line about each, as a table or as JSON."""
+    if as_json:
+        print_json(rows)
+    else:
+        print(facts_table([(row["name"], row["about"]) for row in rows]))
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())

@@ -1,0 +1,164 @@
+"""``compare``: which of the models is better, by how much, and on which queries."""
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cli.commands.common import is_official, open_named, print_json
+from bench.compare.changed import Changes, most_changed
+from bench.compare.compare import Comparison
+from bench.compare.compare import compare as compare_entrants
+from bench.compare.panels import Choices, Entrant, Entry
+from bench.compare.statistics import Resampling
+from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.evaluate.runs import read_run
+from bench.evaluate.suites import with_inner
+from bench.exit_codes import ExitCode
+from bench.leaderboard.texts import at_hand, if_evaluated
+from bench.results.find import results_of, run_file_facts
+from bench.results.location import place_of
+from bench.results.record import RESULT_FILE, Protocol
+from datasets_cfg.catalogue import dataset_names, expand, suite_names, unknown
+from datasets_cfg.dataset import Dataset, judgement_mismatches
+from foundation.errors import BenchError
+from reports.compare_tables import changes_table, comparison_table, legend
+
+
+def compare(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``compare``: a table for each pair of models; then the queries that changed most."""
+    _check_names(options.names)
+    _check_run_files(options)
+    dataset = open_named(options.dataset, options, cache_dir) if options.dataset else None
+    entrants = _entrants(options, dataset)
+    choices = Choices(
+        measure=options.measure,
+        force=options.force,
+        collections=_collections(options.on, entrants) if dataset is None else {dataset.name},
+        suites=with_inner(options.on) if options.on else None,
+        resampling=Resampling(options.resamples, options.seed),
+    )
+    comparisons = compare_entrants(entrants, choices)
+    changes = _changes(comparisons, entrants, dataset, options, cache_dir)
+    if options.json:
+        found = {"resampling": choices.resampling, "comparisons": comparisons}
+        print_json({**found, "changed": list(changes)})
+        return ExitCode.OK
+    for comparison in comparisons:
+        print(comparison_table(comparison), end="\n\n")
+    print(legend(choices.resampling), flush=True)
+    for change in changes:
+        print(f"\n{changes_table(change)}", flush=True)
+    return ExitCode.OK
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
+    for name in names:
+        if names.count(name) > 1:
+            raise BenchError(f"{name} is named {names.count(name)} times", "name it once")
+
+
+def _check_run_files(options: argparse.Namespace) -> None:
+    given = [name for name in ("depth", "split") if getattr(options, name) is not None]
+    if given and not options.dataset:
+        raise BenchError(
+            f"--{given[0]} says how run files are scored, and needs --dataset",
+            "stored results have it already: MODEL@depth=N chooses among them",
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a user typed, a shorter name for it, and its entries."""
+
+    typed: str
+    short: str
+    entries: Mapping[str, Entry]
+
+
+def _entrants(options: argparse.Namespace, dataset: Dataset | None) -> list[Entrant]:
+    """The models in the order typed, under the shortest names that tell them apart."""
+    found = [_found(name, options, dataset) for name in options.names]
+    short = [one.short for one in found]
+    return [
+        Entrant(one.short if short.count(one.short) == 1 else one.typed, one.entries)
+        for one in found
+    ]
+
+
+def _found(name: str, options: argparse.Namespace, dataset: Dataset | None) -> _Found:
+    path = Path(name)
+    if dataset is not None and path.is_file() and path.name != RESULT_FILE:
+        short = "_".join(path.name.split(".trec")[0].split())
+        return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
+    stored = results_of(name, options.results)
+    models = {one.result.model for one in stored.values()}
+    short = models.pop() if len(models) == 1 and place_of(name).exists() else name
+    return _Found(name, short, {key: Entry.of(one) for key, one in stored.items()})
+
+
+def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
+    """A run file by the collection's own protocol, as ``score`` does it."""
+    wanted = None if options.measure is None else [options.measure]
+    names = measure_names(dataset, wanted)
+    official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
+    depth = options.depth or dataset.facts.depth
+    run = as_retrieved(read_run(path), dataset, depth)
+    scores, _ = score_run(dataset, run, names, depth)
+    if scores.unanswered:
+        print(
+            f"warning: {scores.unanswered:,} of {len(scores.query_ids):,} queries of "
+            f"{dataset.name} have no document in {path}; they score 0",
+            file=sys.stderr,
+        )
+    return Entry(
+        protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
+        main_measure=names[0],
+        in_domain=False,
+        recipe=run_file_facts(hashlib.sha256(path.read_bytes()).hexdigest()),
+        scores=lambda: (scores.query_ids, scores.values),
+        run=lambda: run,
+    )
+
+
+def _collections(names: Sequence[str], entrants: Sequence[Entrant]) -> Collection[str] | None:
+    """Collections that were named; a user's own is known by its results."""
+    if not names:
+        return None
+    stored = {name for entrant in entrants for name in entrant.entries}
+    known = {*dataset_names(), *suite_names(), *stored}
+    for name in names:
+        if name not in known:
+            raise unknown(name, known)
+    own = stored - set(dataset_names())
+    return {*own.intersection(names), *expand(name for name in names if name not in own)}
+
+
+def _changes(
+    comparisons: Sequence[Comparison],
+    entrants: Sequence[Entrant],
+    dataset: Dataset | None,
+    options: argparse.Namespace,
+    cache_dir: Path,
+) -> Iterator[Changes]:
+    by_name = {entrant.name: entrant.entries for entrant in entrants}
+    for one in comparisons if options.changed else ():
+        for row in one.collections:
+            if row.paired is not None:
+                entries = (by_name[one.a][row.collection], by_name[one.b][row.collection])
+                opened = _at_hand(entries[0].protocol, dataset, options, cache_dir)
+                names = (one.a, one.b)
+                yield most_changed(names, entries, row.measure, options.changed, opened)
+
+
+def _at_hand(
+    protocol: Protocol, given: Dataset | None, options: argparse.Namespace, cache_dir: Path
+) -> Dataset | str:
+    """The collection that was evaluated; or why it is not at hand."""
+    if given is not None:
+        return if_evaluated(given, protocol)
+    return at_hand(protocol, cache_dir, options.data_dir)

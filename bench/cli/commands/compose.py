@@ -1,0 +1,69 @@
+"""``compose``: trained adapters of one base as one that ``run --model`` takes."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import check_out, print_json
+from bench.exit_codes import ExitCode
+from foundation.errors import BenchError
+from retrievers.adapters.adapting_average import average_adapters
+from retrievers.adapters.adapting_parts import base_of
+from retrievers.adapters.adapting_stack import add_outputs, stack_adapters
+from retrievers.models.model import resolve_model
+from retrievers.models.parameters import count_parameters
+
+
+class Composed(msgspec.Struct, frozen=True):
+    """What was written.
+
+    Attributes:
+        how: ``average``, ``outputs`` or ``stack``.
+        base: the model that all adapters are for.
+        parameters: of the adapter that came out, without the base's.
+    """
+
+    folder: str
+    how: str
+    base: str
+    adapters: tuple[str, ...]
+    parameters: int
+
+
+def compose(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``compose``: check, write, say what to type next."""
+    _check(options)
+    base = base_of(options.folders)
+    if options.how == "stack":
+        stack_adapters(base, options.folders, options.out)
+    elif options.how == "outputs":
+        add_outputs(base, options.folders, options.out, options.weights)
+    else:
+        average_adapters(base, options.folders, options.out, options.weights)
+    counted = count_parameters(resolve_model(str(options.out)))
+    done = Composed(
+        folder=str(options.out),
+        how=options.how,
+        base=base.card.name,
+        adapters=tuple(str(one) for one in options.folders),
+        parameters=counted.adapter if counted else 0,
+    )
+    if options.json:
+        print_json(done)
+    else:
+        names = ", ".join(done.adapters)
+        print(
+            f"{done.folder}: {done.how} of {names}; {done.parameters:,} parameters on {done.base}"
+        )
+        print(f"evaluate it: python -m bench run stdlib-code --model {done.folder}")
+    return ExitCode.OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Nothing is written over, and no weights are passed by."""
+    check_out(options.out)
+    if options.out.exists() and any(options.out.iterdir()):
+        raise BenchError(f"{options.out} holds something else", "name another folder")
+    if options.how == "stack" and options.weights:
+        raise BenchError("a stack has no weights", "leave --weights out, or use outputs")

@@ -1,0 +1,89 @@
+"""``export``: stored results as mteb, the Hugging Face Hub or trec_eval read them."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.cli.commands.common import check_out, print_json
+from bench.evaluate.runs import write_run
+from bench.exit_codes import ExitCode
+from bench.results.find import Stored, results_of
+from bench.results.interchange import model_index, mteb_results
+from bench.results.location import Place, replacing
+from bench.results.record import RUN_FILE, place
+from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
+
+CARD_FILE = "README.md"
+Files = Iterator[tuple[str, bytes]]
+
+
+def export(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``export``: nothing that is there is written over."""
+    if options.name and len(options.names) > 1:
+        raise BenchError("--as names one model", f"export {len(options.names)} models one by one")
+    chosen = {name: _chosen(name, options) for name in options.names}
+    check_out(options.out)
+    written = []
+    for typed, stored in chosen.items():
+        name = options.name or _name(stored)
+        place(options.out, name, name)  # a name may lead out of the folder
+        for path, content in tqdm(_files(options.format, name, stored), desc=typed, unit=" files"):
+            written.append(str(_write(options.out, path, content)))
+    print(f"{len(written)} files in {options.out}", file=sys.stderr)
+    if options.json:
+        print_json({"files": written})
+    else:
+        print("\n".join(written))
+    return ExitCode.OK
+
+
+def _chosen(typed: str, options: argparse.Namespace) -> dict[str, Stored]:
+    """Results of one model that the format can hold, by collection."""
+    stored = results_of(typed, options.results)
+    if options.on:
+        wanted = {*options.on, *expand(name for name in options.on if name not in stored)}
+        stored = {name: one for name, one in stored.items() if name in wanted}
+    for name, one in list(stored.items()) if options.format == "mteb" else ():
+        if why := mteb_results.why_not(one.result):
+            print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
+            del stored[name]
+    if not stored:
+        raise BenchError(f"{typed} has no result to export as {options.format}", "see --on")
+    return stored
+
+
+def _name(stored: Mapping[str, Stored]) -> str:
+    return next(iter(stored.values())).result.model
+
+
+def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
+    """Paths below the folder, and contents."""
+    if format_ == "mteb":
+        yield from mteb_results.mteb_files(name, stored).items()
+    elif format_ == "model-index":
+        yield f"{name}/{CARD_FILE}", model_index.card_file(name, stored)
+    else:
+        for collection, one in stored.items():
+            yield f"{name}/{collection}.trec.gz", _run_file(name, one)
+
+
+def _run_file(tag: str, one: Stored) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / RUN_FILE
+        write_run(one.run(), path, tag)
+        return path.read_bytes()
+
+
+def _write(out: Place, path: str, content: bytes) -> Place:
+    file = out / path
+    if not file.exists():
+        with replacing(file) as opened:
+            opened.write(content)
+    elif file.read_bytes() != content:
+        raise BenchError(f"{file} is there already, with other content", "name another --out")
+    return file

@@ -1,0 +1,63 @@
+"""``import``: scores that others stated, as claims beside results."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.cli.commands.common import check_out, print_json
+from bench.exit_codes import ExitCode
+from bench.results.interchange import model_index, mteb_results
+from bench.results.interchange.claimed import Claimed, keep
+from foundation.errors import BenchError
+from reports.tables import facts_table
+
+CARDS = (".md", ".yaml", ".yml")
+RUNS = (".trec", ".gz", ".run", ".txt")
+
+
+def import_(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``import``: everything is read before anything is written."""
+    check_out(options.out)
+    found = [one for path in _files(options.files) for one in _read(path, options)]
+    claims = [one for one in found if isinstance(one, Claimed)]
+    left_out = [one for one in found if isinstance(one, str)]
+    for why in left_out:
+        print(f"left out: {why}", file=sys.stderr)
+    if not claims:
+        raise BenchError("no score in these files is of a collection that is known here")
+    keep(claims, options.out)
+    print(f"claims kept beside {options.out}: {len(claims)}", file=sys.stderr)
+    if options.json:
+        print_json({"claims": claims, "left_out": left_out})
+    else:
+        print(facts_table([(f"{one.model} on {one.collection}", _said(one)) for one in claims]))
+    return ExitCode.OK
+
+
+def _files(named: list[Path]) -> Iterator[Path]:
+    for path in named:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = [one for one in path.rglob("*.json") if one.name != mteb_results.META_FILE]
+        if not inside:
+            raise BenchError(f"{path} holds no results of mteb", "name a file, such as README.md")
+        yield from sorted(inside)
+
+
+def _read(path: Path, options: argparse.Namespace) -> Iterator[Claimed | str]:
+    if path.suffix in CARDS:
+        return model_index.claims_of(path, options.model or "", options.source)
+    if path.suffix in RUNS:
+        raise BenchError(
+            f"{path} looks like a run file, which is scored and not believed",
+            f"python -m bench score {path} --dataset NAME",
+        )
+    return mteb_results.claims_of(path, options.model or "", options.source)
+
+
+def _said(claim: Claimed) -> str:
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in list(claim.measures.items())[:4])
+    more = f" and {len(claim.measures) - 4} more" if len(claim.measures) > 4 else ""
+    return f"{shown}{more} ({claim.source})"

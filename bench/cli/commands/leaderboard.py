@@ -1,0 +1,92 @@
+"""``leaderboard``: stored results side by side, as a table or as a site."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.cli.commands.common import check_out, print_json
+from bench.compare.statistics import Resampling
+from bench.exit_codes import ExitCode
+from bench.leaderboard.assembly import Choice, assemble, chosen
+from bench.leaderboard.records import Board
+from bench.leaderboard.rows import columns, results_in
+from bench.leaderboard.texts import at_hand
+from bench.results.interchange.claimed import cards_with, find_claims
+from bench.results.location import Place, filling
+from bench.results.record import Protocol
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from reports.figures import can_plot
+from reports.leaderboard_exports import comma_separated, latex
+from reports.leaderboard_site import DATA, is_free, write_data, write_site
+from reports.leaderboard_tables import markdown
+from reports.plots import draw
+from retrievers.models.card import all_cards
+
+TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}
+
+
+def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``leaderboard``: stored results side by side, as a table or as a site."""
+    kind = "json" if options.json else options.format
+    if kind == "html":
+        _check_place(options.out)
+    board = _board(options, kind, cache_dir)
+    if kind == "html":
+        _write(board, options)
+    elif kind == "json":
+        print_json(board)
+    else:
+        print(TABLES[kind](board, options.measure), end="" if kind != "markdown" else "\n")
+    return ExitCode.OK
+
+
+def _check_place(out: Place) -> None:
+    check_out(out)
+    free = is_free(out) if isinstance(out, Path) else not out.exists() or (out / DATA).exists()
+    if not free:
+        raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
+
+
+def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
+    stored = results_in(options.results)
+    cards = cards_with(all_cards(), find_claims(options.results))
+    site = kind == "html"
+    pairs = tuple((a, b) for a, b in options.pair)
+    published = None if options.published is None else tuple(options.published)
+    choice = Choice(
+        suite=options.suite,
+        measure=options.measure,
+        every_measure=site,
+        neighbours=site,
+        pairs=pairs,
+        changed=options.changed,
+        published=published,
+    )
+    resampling = Resampling(options.resamples, options.seed)
+
+    def opened(protocol: Protocol) -> Dataset | str:
+        return at_hand(protocol, cache_dir, options.data_dir)
+
+    look = opened if site or (kind == "json" and pairs) else None
+    shown = chosen(stored, choice)
+    with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
+        return assemble(shown, cards, choice, resampling, bar.update, look)
+
+
+def _write(board: Board, options: argparse.Namespace) -> None:
+    with filling(options.out) as folder:
+        index = write_site(board, folder, options.measure)
+        if can_plot():
+            asked = [(a, b) for a, b in options.pair]
+            plots = draw(board, options.measure, folder, asked)
+            write_data(board, folder, options.measure, plots)
+        else:
+            print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    print(options.out / index.name)
+    print(
+        f"{len(board.rows)} models on {len(board.columns)} collections: open it in a browser",
+        file=sys.stderr,
+    )

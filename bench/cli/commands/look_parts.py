@@ -1,0 +1,194 @@
+"""The parts of a first look before anything is encoded: pools, what they cost, what fits."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cli.commands.common import Contender, is_official, open_contender, open_named
+from bench.cli.commands.opening import pipeline_options
+from bench.compare.panels import protocol_differences
+from bench.evaluate.estimate import mean_tokens, measure_speed, readable
+from bench.evaluate.judging import measure_names, protocol_of
+from bench.evaluate.measures import parse_measure
+from bench.evaluate.runs import Run
+from bench.gate.evidence import check_protocol
+from bench.gate.subset import DEEPEST, Pool, pool_of
+from bench.monitor.collections import Opened
+from bench.monitor.evaluating import evaluated
+from bench.results.find import Stored, find_results
+from bench.results.record import Protocol, save
+from bench.speed.texts import natural
+from bench.store import VectorStore
+from datasets_cfg.dataset import Dataset, count_mismatches
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+
+PROBE_S = 5.0  # of the budget, at most a tenth
+MODELS = 2  # whose rankings are pooled beside BM25's, at least
+MOST_POOLED = 6
+BM25 = "bm25"
+
+Other = tuple[str, str, Mapping[str, Stored]]  # role, name, results by collection
+
+
+@dataclass(frozen=True)
+class Part:
+    """One collection of a first look."""
+
+    dataset: Dataset
+    protocol: Protocol
+    names: tuple[str, ...]
+    others: Mapping[str, Stored]  # by role
+    pool: Pool
+    cutoff: int
+    document_s: float  # on average: what is stored takes none
+    query_s: float
+
+    @property
+    def smallest_s(self) -> float:
+        """Seconds without which a look means nothing."""
+        return self.query_s + self.pool.smallest * self.document_s
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds for what is not needed."""
+        return (len(self.pool.judged) - self.pool.smallest) * self.document_s
+
+
+@dataclass(frozen=True)
+class Looker:
+    """The candidate and what it takes to look at it."""
+
+    contender: Contender
+    encoder: Encoder
+    options: argparse.Namespace
+    cache_dir: Path
+    store: VectorStore
+
+
+def parts_of(
+    looker: Looker, names: Sequence[str], folders: Mapping[str, str], others: Sequence[Other]
+) -> Iterator[Part]:
+    """What is known of each collection before anything of it is encoded."""
+    options, speed = looker.options, 0.0
+    known = find_results(options.results)
+    for name in names:
+        dataset = open_named(folders.get(name, name), options, looker.cache_dir)
+        official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+        depth = options.depth or dataset.facts.depth
+        protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
+        measures, cutoff = _measures(dataset, options)
+        roles = {role: stored[name] for role, _, stored in others}
+        for _, other, stored in others:
+            check_protocol(name, other, protocol, stored[name].result.protocol)
+        runs = _pooled(dataset, protocol, roles, known, looker)
+        encoder = looker.encoder.for_dataset(name)
+        missing = looker.store.plan(encoder, dataset.corpus).missing_rows
+        if not missing:
+            print(f"{name}: everything is encoded already; leave --quick out", file=sys.stderr)
+        probe_s = min(PROBE_S, options.budget / 10)
+        speed = speed or measure_speed(encoder, dataset.corpus, probe_s).tokens_per_s
+        queries = natural(encoder, "queries", dataset.queries.texts)
+        yield Part(
+            dataset=dataset,
+            protocol=protocol,
+            names=measures,
+            others=roles,
+            pool=pool_of(dataset, runs, set(map(_name, roles.values())), cutoff),
+            cutoff=cutoff,
+            document_s=mean_tokens(encoder, dataset.corpus) / speed * missing / len(dataset.corpus),
+            query_s=queries.lengths.tokens / speed,
+        )
+
+
+def _measures(dataset: Dataset, options: argparse.Namespace) -> tuple[tuple[str, ...], int]:
+    """The main measure and the one that decides, and how deep they look."""
+    if dataset.answers is not None:
+        raise BenchError(
+            f"--quick needs judged documents, and {dataset.name} is judged by answers",
+            "leave --quick out",
+        )
+    names = measure_names(dataset, [options.measure] if options.measure else [])
+    cutoff = max(parse_measure(name).cutoff for name in names)
+    if cutoff > DEEPEST:
+        raise BenchError(
+            f"--quick needs measures with a cut-off of at most {DEEPEST}, not {', '.join(names)}",
+            "choose one with --measure, such as nDCG@10, or leave --quick out",
+        )
+    return names, cutoff
+
+
+def _pooled(
+    dataset: Dataset,
+    protocol: Protocol,
+    roles: Mapping[str, Stored],
+    known: Sequence[Stored],
+    looker: Looker,
+) -> dict[str, Run]:
+    """Rankings of the whole collection: of BM25, of those compared with, and of other models."""
+    own = looker.contender.on(dataset.name).model.recipe.fingerprint
+    usable = {one.result.fingerprint: one for one in roles.values()}
+    newest = sorted(known, key=lambda one: one.result.conditions.time, reverse=True)
+    for one in (one for one in newest if one.collection == dataset.name):
+        exact = one.result.recipe is not None and one.result.index in ("flat", "")
+        if exact and not protocol_differences(one.result.protocol, protocol):
+            usable.setdefault(one.result.fingerprint, one)
+    lexical = [one for one in usable.values() if _is_bm25(one)]
+    models = [one for key, one in usable.items() if not _is_bm25(one) and key != own]
+    if len(models) < MODELS:
+        has = ", ".join(one.result.model for one in models) or "none"
+        raise BenchError(
+            f"--quick pools hard candidates from BM25 and {MODELS} models with stored results on "
+            f"{dataset.name} besides the candidate; there is {has}",
+            f"python -m bench run {dataset.name} --model ANOTHER, or leave --quick out",
+        )
+    lexical = lexical[:1] or [_run_bm25(dataset, protocol, looker)]
+    chosen = [*lexical, *roles.values(), *models[:MOST_POOLED]]
+    return {name: one.run() for name, one in {_name(one): one for one in chosen}.items()}
+
+
+def _name(one: Stored) -> str:
+    return f"{one.result.model} {one.result.key}"
+
+
+def _is_bm25(one: Stored) -> bool:
+    return one.result.recipe is not None and one.result.recipe.kind == BM25
+
+
+def _run_bm25(dataset: Dataset, protocol: Protocol, looker: Looker) -> Stored:
+    """Evaluated as ``run`` does, and kept."""
+    plain = argparse.Namespace(**{**vars(looker.options), **_NO_RECIPE})
+    lexical = open_contender(BM25, plain).on(dataset.name)
+    print(f"{dataset.name}: bm25 has no stored result, and runs once", file=sys.stderr)
+    choices = pipeline_options(plain, None, protocol.depth)
+    opened = Opened(dataset, protocol.official)
+    done = evaluated(opened, lexical.model, lexical.encoder, looker.store, choices)
+    return Stored(save(done.result, done.scores, done.run, plain.results), done.result)
+
+
+_NO_RECIPE = dict.fromkeys(
+    ("like", "adapter", "dtype", "backend", "max_query_tokens", "max_document_tokens")
+)
+
+
+def limits(parts: Sequence[Part], budget_s: float) -> list[int]:
+    """Documents of each part: what is needed, and a share of the time that is left.
+
+    Raises:
+        BenchError: what is needed takes longer than the budget.
+    """
+    needed = sum(part.smallest_s for part in parts)
+    if needed > budget_s:
+        raise BenchError(
+            f"judged documents and hard candidates take about {readable(needed)} to encode here, "
+            f"and the budget is {readable(budget_s)}",
+            f"--budget {int(needed * 1.2) + 1}s, or fewer collections with --on",
+        )
+    rest = sum(part.rest_s for part in parts)
+    share = min(1.0, (budget_s - needed) / rest) if rest else 1.0
+    return [
+        part.pool.smallest + int(share * (len(part.pool.judged) - part.pool.smallest))
+        for part in parts
+    ]

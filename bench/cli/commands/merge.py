@@ -1,0 +1,76 @@
+"""``merge``: folders of results from several machines as one."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from bench.cli.commands.common import check_out, print_json
+from bench.exit_codes import ExitCode
+from bench.results.find import find_results
+from bench.results.interchange.claimed import find_claims
+from bench.results.location import Place
+from bench.results.merge import Conflict, Variant, conflicts, union, write
+from foundation.errors import BenchError
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What was done.
+
+    Attributes:
+        found: results in all the folders, without those that were in the new one.
+        copied: of them, that the new folder did not have.
+    """
+
+    found: int
+    copied: int
+    claims: int
+    conflicts: tuple[Conflict, ...]
+
+
+def merge(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``merge``: everything is read before anything is written."""
+    check_out(options.out)
+    sources = [_variants(place) for place in options.places]
+    stated = [find_claims(place) for place in options.places]
+    for place, *found in zip(options.places, sources, stated, strict=True):
+        if not any(found):
+            raise BenchError(f"{place} holds no results", "name a folder that run wrote to")
+    claims = [claim for found in stated for claim in found]
+    there = _variants(options.out)
+    merged = union(one for found in (there, *sources) for one in found)
+    total = sum(len(variants) for variants in merged.values())
+    with tqdm(desc="merge", total=total, unit=" results") as bar:
+        copied = write(merged, there, claims, options.out, bar.update)
+    count = sum(len(some) for some in sources)
+    done = Merged(count, copied, len(claims), tuple(conflicts(merged)))
+    _say(done, options.out)
+    if options.json:
+        print_json(done)
+    return ExitCode.DRIFT if done.conflicts else ExitCode.OK
+
+
+def _variants(place: Place) -> list[Variant]:
+    with tqdm(find_results(place), desc=f"read {place}", unit=" results") as bar:
+        return [Variant.of(one) for one in bar]
+
+
+def _say(done: Merged, out: Place) -> None:
+    print(
+        f"{done.found:,} results and {done.claims:,} claims: {done.copied:,} results are new in "
+        f"{out}, {len(done.conflicts):,} conflicts",
+        file=sys.stderr,
+    )
+    for one in done.conflicts:
+        print(f"conflict: {one.model} on {one.collection}, {one.key}", file=sys.stderr)
+        _say_where(one.folders, one)
+
+
+def _say_where(folders: Sequence[str], one: Conflict) -> None:
+    for row, folder in enumerate(folders):
+        means = [f"{name} {values[row]:.6f}" for name, values in one.measures.items()]
+        said = ", ".join(means) or "the same means, other queries"
+        print(f"  {folder}: {said}", file=sys.stderr)

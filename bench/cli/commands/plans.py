@@ -1,0 +1,51 @@
+"""Commands that work through a plan from a TOML file: how they were typed, and their report."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import print_json
+from bench.compare.statistics import Resampling
+from foundation.atomic import replacing
+
+
+def typed(command: str, options: argparse.Namespace) -> str:
+    """What makes the same report again."""
+    words = ["python", "-m", "bench", command, options.file]
+    if options.variant:
+        words += ["--variant", options.variant]
+    if seeds := getattr(options, "seeds", None):
+        words += ["--seeds", *map(str, seeds)]
+    if options.allow_mismatch:
+        words.append("--allow-mismatch")
+    usual = Resampling()
+    if options.resamples != usual.resamples:
+        words += ["--resamples", str(options.resamples)]
+    if options.seed != usual.seed:
+        words += ["--seed", str(options.seed)]
+    return shlex.join(words)
+
+
+def report(folder: Path, record: msgspec.Struct, text: str, table: str, as_json: bool) -> None:
+    """Keep a report as Markdown, CSV and JSON, each whole or not at all, and print it."""
+    encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    for name, content in (
+        ("report.md", text.encode()),
+        ("report.csv", table.encode()),
+        ("report.json", encoded),
+    ):
+        with replacing(folder / name) as file:
+            file.write(content)
+    if as_json:
+        print_json(record)
+    else:
+        print(text, end="")
+    say(f"kept in {folder}")
+
+
+def say(text: str) -> None:
+    """To people, beside the output."""
+    print(text, file=sys.stderr, flush=True)

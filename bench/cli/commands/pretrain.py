@@ -1,0 +1,98 @@
+"""``pretrain``: from a preset and collections to a folder that ``run --model`` takes."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from bench.cli.commands.assignments import typed_changes
+from bench.cli.commands.common import check_out, open_named, print_json
+from bench.cli.commands.losses import losses_of, resumed
+from bench.exit_codes import ExitCode
+from bench.training.pretrain_on_collections import pretrain_on
+from datasets_cfg.catalogue import expand
+from retrievers.training.engine.processes import is_first
+from retrievers.training.engine.record import Trained
+from retrievers.training.engine.trainer import Progress
+from retrievers.training.pretrain.preset import Pretraining, changed, load_preset
+from retrievers.training.pretrain.pretrain import CURVE_FILE
+
+# Option: the preset's field that it replaces.
+CHANGES = {
+    "start": "start.model",
+    "steps": "steps",
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "accumulate": "accumulate",
+    "max_tokens": "max_tokens",
+    "lr": "optimizer.lr",
+    "precision": "precision",
+    "gradient_checkpointing": "gradient_checkpointing",
+    "seed": "seed",
+}
+
+
+def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``pretrain``: train, draw the losses, say what to type next."""
+    preset = preset_of(options)
+    check_out(options.out)
+    names = expand(options.on, options.data_dir)
+    datasets = [open_named(name, options, cache_dir) for name in names]
+    with Bar(options.out.name) as bar:
+        trained = pretrain_on(
+            preset,
+            datasets,
+            options.out,
+            device=options.device,
+            save_every=options.save_every,
+            progress=bar.show,
+        )
+    if is_first():
+        _report(trained, options)
+    return ExitCode.OK
+
+
+def preset_of(options: argparse.Namespace) -> Pretraining:
+    """The preset that was named, with what was typed instead of its fields."""
+    return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
+
+
+class Bar:
+    """Steps on stderr, with the last loss and the speed."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.bar: Any = None
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def show(self, progress: Progress) -> None:
+        """After each step; the first one says where the training goes on from."""
+        if self.bar is None:
+            first = progress.step - 1
+            self.bar = tqdm(desc=self.title, total=progress.steps, initial=first, unit=" steps")
+        if progress.point is not None:
+            point = progress.point
+            speed = point.tokens / point.seconds
+            said = f"loss {point.losses['loss']:.3f}, {speed:,.0f} tokens/s"
+            self.bar.set_postfix_str(said, refresh=False)
+        self.bar.update(progress.step - self.bar.n)
+
+
+def _report(trained: Trained, options: argparse.Namespace) -> None:
+    losses = losses_of(options.out / CURVE_FILE)
+    if options.json:
+        print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
+        return
+    print(
+        f"{trained.folder}: {trained.objective}, {trained.steps:,} steps"
+        f"{resumed(trained.resumed_at)}, {trained.texts_read:,} texts read; {losses}"
+    )
+    print(f"evaluate it: python -m bench run stdlib-code --model {trained.folder}")

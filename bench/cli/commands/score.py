@@ -1,0 +1,69 @@
+"""``score``: a TREC run file, by the collection's own protocol."""
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import is_official, open_named, print_json
+from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.evaluate.pipeline import conditions_here
+from bench.evaluate.runs import read_run
+from bench.exit_codes import ExitCode
+from bench.results.record import Result, Timings, save
+from datasets_cfg.dataset import judgement_mismatches
+from reports.tables import collection_table
+
+
+def score(options: argparse.Namespace, cache_dir: Path) -> int:
+    """``score``: a TREC run file, by the collection's own protocol."""
+    dataset = open_named(options.dataset, options, cache_dir)
+    names = measure_names(dataset, options.measure)
+    official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
+    depth = options.depth or dataset.facts.depth
+    found = as_retrieved(read_run(options.run_file), dataset, depth)
+    scores, standing = score_run(dataset, found, names, depth)
+    content = options.run_file.read_bytes()
+    result = Result(
+        model=options.name or "_".join(options.run_file.name.split(".trec")[0].split()),
+        main_measure=names[0],
+        measures={name: scores.mean(name) for name in names},
+        queries=len(scores.query_ids),
+        documents=None,
+        unanswered=scores.unanswered,
+        ignored=scores.ignored,
+        index="",
+        index_recall={},
+        in_domain=False,
+        protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
+        recipe=None,
+        fingerprint=hashlib.sha256(content).hexdigest(),
+        preflight={},
+        timings=Timings(),
+        conditions=conditions_here("cpu"),
+        **msgspec.structs.asdict(standing),
+    )
+    folder = save(result, scores, found, options.out)
+    print(f"kept in {folder}", file=sys.stderr)
+    _say_coverage(result)
+    if options.json:
+        print_json({"results": [result], "means": []})
+    else:
+        print(collection_table([result], {}))
+    return ExitCode.OK
+
+
+def _say_coverage(result: Result) -> None:
+    if result.unanswered:
+        print(
+            f"warning: {result.unanswered:,} of {result.queries:,} queries have no document in "
+            "the run; they score 0",
+            file=sys.stderr,
+        )
+    if result.ignored:
+        print(
+            f"note: {result.ignored:,} queries of the run have no judgement; they count nowhere",
+            file=sys.stderr,
+        )

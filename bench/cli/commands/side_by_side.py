@@ -1,0 +1,98 @@
+"""``check --speed``: the baseline opened as a model, and timed beside the candidate."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import Contender, open_named
+from bench.compare.statistics import Resampling
+from bench.gate.speed_check import Allowed, SpeedCheck, compare_speed
+from bench.results.find import Stored
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.recipe import Recipe
+from retrievers.models.st_folder import is_st_folder
+
+
+def open_baseline(
+    contender: Contender, other: tuple[str, str, Mapping[str, Stored]], options: argparse.Namespace
+) -> Encoder:
+    """The encoder behind the baseline's stored results, its weights loaded.
+
+    Raises:
+        BenchError: one of the two has no encoder, or the baseline cannot be run here, or is
+            another model by now.
+        BenchError: its weights cannot be loaded.
+    """
+    _, name, stored = other
+    if contender.encoder is None:
+        raise _nothing_to_time(contender.model.card.name, "a model without vectors")
+    if not stored:
+        raise _nothing_to_time(name, "no model")
+    collection, first = next(iter(stored.items()))
+    recipe = first.result.recipe
+    if recipe is None or recipe.kind == "bm25":
+        raise _nothing_to_time(name, "a model without vectors" if recipe else "a run file")
+    model = _resolve(first.result.model, recipe, options)
+    if model.recipe.for_dataset(collection).fingerprint != first.result.fingerprint:
+        raise BenchError(
+            f"{options.baseline_model or first.result.model} is not the model of the stored "
+            f"results in {first.folder}: weights or recipe differ",
+            "name the baseline's own checkpoint with --baseline-model, or leave --speed out",
+        )
+    encoder = open_encoder(model, options.device)
+    encoder.encode_queries(["loads the weights"])
+    return encoder
+
+
+def _nothing_to_time(name: str, what: str) -> BenchError:
+    return BenchError(f"--speed times encoders, and {name} is {what}", "leave --speed out")
+
+
+def _resolve(name: str, recipe: Recipe, options: argparse.Namespace) -> Model:
+    """With the settings of its results, which the candidate's need not be."""
+    named = options.baseline_model
+    plain = named and Path(named).is_dir() and not is_st_folder(Path(named))
+    try:
+        return resolve_model(
+            named or name,
+            like=options.like if plain else None,
+            dtype=recipe.dtype,
+            store_dtype=recipe.store_dtype,
+            backend=recipe.backend,
+            max_query_tokens=recipe.max_query_tokens,
+            max_document_tokens=recipe.max_document_tokens,
+            trust_code=options.trust_code,
+        )
+    except BenchError as error:
+        raise BenchError(
+            f"--speed runs the baseline, and {named or name} cannot be run here: {error}",
+            "name its card or folder with --baseline-model, or leave --speed out",
+        ) from error
+
+
+def time_both(
+    contender: Contender,
+    baseline: Encoder,
+    collection: str,
+    options: argparse.Namespace,
+    cache_dir: Path,
+) -> SpeedCheck:
+    """Candidate and baseline by turns, over texts of a collection."""
+    dataset = open_named(collection, options, cache_dir)
+    candidate = contender.on(dataset.name).encoder
+    if candidate is None:
+        raise _nothing_to_time(contender.model.card.name, "a model without vectors")
+    allowed = Allowed(
+        options.slower,
+        options.speed_time,
+        options.device,
+        Resampling(options.resamples, options.seed),
+    )
+    print(f"speed: both models by turns, about {options.speed_time:.0f} s", file=sys.stderr)
+    found = compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, allowed)
+    return msgspec.structs.replace(found, baseline=options.baseline)

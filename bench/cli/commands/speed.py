@@ -1,0 +1,148 @@
+"""``speed``: what a model costs on this machine, alone and against other tools."""
+
+import argparse
+import importlib.util
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import open_contender, open_named
+from bench.exit_codes import ExitCode
+from bench.speed.measure import Plan, Subject, measure
+from bench.speed.peers.job import Job
+from bench.speed.race import PROGRAMS
+from bench.speed.records import SpeedReport
+from bench.speed.tools import check_installed, job_for
+from bench.speed.weights import as_sentence_transformers
+from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
+from reports.speed_tables import speed_tables
+from retrievers.models.model import Model
+
+SOURCE = "stdlib-code"  # embedded: its texts are on every machine
+PASSED_ON = (
+    "like",
+    "adapter",
+    "dtype",
+    "store_dtype",
+    "backend",
+    "max_query_tokens",
+    "max_document_tokens",
+)
+
+
+def speed(options: argparse.Namespace, cache_dir: Path) -> int:
+    """Measure one model; with names and ``--against``, race it from end to end.
+
+    The exit code is that of bad input where scores differ: such a race has no winner.
+    """
+    plan = _plan(options)
+    earlier = [read_report(path) for path in options.history]
+    if options.plots:
+        _check_matplotlib()
+    names = expand(options.names, options.data_dir)
+    races = [open_named(name, options, cache_dir) for name in names]
+    with ExitStack() as stack:
+        subject = _subject(options, cache_dir, plan, stack)
+        report = measure(subject, plan, races, _say)
+    if not options.json:
+        print(speed_tables(report), end="\n\n")
+    if options.plots:
+        from reports.speed_plots import draw
+
+        for path in draw(report, earlier, options.plots):
+            _say(f"drawn: {path}")
+    print(msgspec.json.encode(report).decode())
+    return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
+
+
+def _check_matplotlib() -> None:
+    """Said before minutes of measuring, not after."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if len(options.model) != 1:
+        raise BenchError(
+            f"{len(options.model)} models were named: speed measures one",
+            "measure one after the other, then compare the saved reports",
+        )
+    against = tuple(dict.fromkeys(options.against))
+    end_to_end = [tool for tool in against if tool in PROGRAMS]
+    if end_to_end and not options.names:
+        raise BenchError(
+            f"no collection was named for {' and '.join(end_to_end)} to evaluate",
+            "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
+        )
+    check_installed(against)
+    return Plan(
+        tuple(dict.fromkeys(options.parts)),
+        options.repeats,
+        options.seconds,
+        options.rows,
+        options.rounds,
+        options.limit,
+        against,
+    )
+
+
+def _subject(options: argparse.Namespace, cache_dir: Path, plan: Plan, stack: ExitStack) -> Subject:
+    (name,) = options.model
+    contender = open_contender(name, options)
+    if contender.encoder is None:
+        raise BenchError(f"{contender.model.card.name} makes no vectors: there is nothing to time")
+    source = open_named(SOURCE, argparse.Namespace(**{**vars(options), "split": None}), cache_dir)
+    device, threads = _device_and_threads(contender.model, options.device)
+    place = cache_dir / "speed"
+    place.mkdir(parents=True, exist_ok=True)
+    job = Job(weights="", device=device, threads=threads)
+    if plan.against:
+        weights = stack.enter_context(as_sentence_transformers(contender.model, place))
+        recipe = contender.model.recipe.for_dataset(SOURCE)
+        job = job_for(recipe, weights, device, threads)
+    encoder = contender.encoder.for_dataset(SOURCE)
+    return Subject(contender.model, encoder, device, source, place, _arguments(options), job)
+
+
+def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
+    """Where the encoder runs, and the threads of its operators."""
+    if model.recipe.kind != "transformer":
+        return "cpu", len(os.sched_getaffinity(0))
+    import torch
+
+    from retrievers.encoders.tower import pick_device
+
+    return str(pick_device(device)), torch.get_num_threads()
+
+
+def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    """The options of ``run`` for the same model."""
+    words = ["--model", *options.model]
+    for name in PASSED_ON:
+        value = getattr(options, name, None)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return (*words, *(["--trust-code"] if options.trust_code else []))
+
+
+def read_report(path: Path) -> SpeedReport:
+    """A saved report: a file whose last line is the JSON document.
+
+    Raises:
+        BenchError: it cannot be read, or is not one.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        return msgspec.json.decode(lines[-1], type=SpeedReport)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+    except (IndexError, ValueError) as error:
+        raise BenchError(f"{path} is not a report of speed: {error}") from error
+
+
+def _say(text: str) -> None:
+    print(f"speed: {text}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Models beside each other: paired statistics, means of suites, transfer."""

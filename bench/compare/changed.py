@@ -1,0 +1,214 @@
+"""The queries on which two models differ most: what is relevant, and both rankings."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from bench.compare.panels import Entry
+from bench.compare.statistics import SAME_SCORE
+from bench.evaluate.runs import Run
+from datasets_cfg.dataset import Dataset
+from foundation.records import Record
+
+TOP = 5  # documents of each ranking
+JUDGED = 10  # relevant documents of a query
+
+
+class RankedDocument(Record):
+    """A document of a ranking; the grade is None where it has none or is not known."""
+
+    doc_id: str
+    grade: int | None
+
+
+class JudgedDocument(Record, kw_only=True):
+    """A relevant document, and where the models have it.
+
+    Attributes:
+        rank_a, rank_b: from 1; None where it was not retrieved.
+        text: title and text; "" where the corpus does not have it.
+    """
+
+    doc_id: str
+    grade: int
+    rank_a: int | None
+    rank_b: int | None
+    text: str
+
+
+class ChangedQuery(Record, kw_only=True):
+    """A query on which two models differ.
+
+    Attributes:
+        text: None where the collection is not at hand.
+        answers: accepted answers, where they decide and not judgements.
+        judged: relevant documents, the highest grade first, then the best rank.
+        more_judged: how many relevant documents there are besides.
+        top_a, top_b: the first documents of both rankings.
+    """
+
+    query_id: str
+    text: str | None
+    score_a: float
+    score_b: float
+    answers: tuple[str, ...]
+    judged: tuple[JudgedDocument, ...]
+    more_judged: int
+    top_a: tuple[RankedDocument, ...]
+    top_b: tuple[RankedDocument, ...]
+
+
+class Changes(Record, kw_only=True):
+    """The queries of one collection that changed most between two models.
+
+    Attributes:
+        changed: queries on which the models differ at all.
+        without: why texts and grades are missing; "" where they are there.
+        queries: those on which a is better, the largest difference first, then by id; then the
+            same for b.
+    """
+
+    a: str
+    b: str
+    collection: str
+    measure: str
+    changed: int
+    without: str
+    queries: tuple[ChangedQuery, ...]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One model: its values and its rankings by query id."""
+
+    values: Mapping[str, float]
+    run: Run
+    places: Mapping[str, int]
+
+    @classmethod
+    def of(cls, entry: Entry, measure: str) -> "_Side":
+        ids, values = entry.scores()
+        run = entry.run()
+        places = {query_id: place for place, query_id in enumerate(run.query_ids)}
+        return cls(dict(zip(ids, values[measure].tolist(), strict=True)), run, places)
+
+    def ranking(self, query_id: str) -> list[str]:
+        """Document ids, best first; none where the run lacks the query."""
+        if query_id not in self.places:
+            return []
+        start, end = self.run.offsets[self.places[query_id] :][:2].tolist()
+        ids: list[str] = self.run.doc_ids[start:end].to_pylist()
+        return ids
+
+
+def most_changed(
+    names: tuple[str, str],
+    entries: tuple[Entry, Entry],
+    measure: str,
+    count: int,
+    opened: Dataset | str,
+) -> Changes:
+    """The ``count`` queries on which each of the two models is better by most.
+
+    Args:
+        opened: the collection; or why it is not at hand, so that only ids are known.
+    """
+    a, b = (_Side.of(entry, measure) for entry in entries)
+    gains = {query: a.values[query] - b.values[query] for query in a.values if query in b.values}
+    wins = [query for query, gain in gains.items() if gain > SAME_SCORE]
+    losses = [query for query, gain in gains.items() if gain < -SAME_SCORE]
+    chosen = [
+        query
+        for side in (wins, losses)
+        for query in sorted(side, key=lambda one: (-abs(gains[one]), one))[:count]
+    ]
+    dataset = None if isinstance(opened, str) else opened
+    return Changes(
+        a=names[0],
+        b=names[1],
+        collection=entries[0].protocol.collection,
+        measure=measure,
+        changed=len(wins) + len(losses),
+        without=opened if isinstance(opened, str) else "",
+        queries=tuple(_queries(chosen, a, b, dataset)),
+    )
+
+
+def _queries(
+    chosen: Sequence[str], a: _Side, b: _Side, dataset: Dataset | None
+) -> list[ChangedQuery]:
+    grades = _grades(chosen, dataset)
+    ranks = {query: (_ranks(a, query), _ranks(b, query)) for query in chosen}
+    relevant = {query: _relevant(grades[query], *ranks[query]) for query in chosen}
+    shown = [doc_id for docs in relevant.values() for doc_id in docs[:JUDGED]]
+    documents = _documents(shown, dataset)
+    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True)) if dataset else {}
+    answers = (dataset.answers if dataset else None) or {}
+    return [
+        ChangedQuery(
+            query_id=query,
+            text=texts.get(query),
+            score_a=a.values[query],
+            score_b=b.values[query],
+            answers=answers.get(query, ()),
+            judged=tuple(
+                JudgedDocument(
+                    doc_id=doc_id,
+                    grade=grades[query][doc_id],
+                    rank_a=ranks[query][0].get(doc_id),
+                    rank_b=ranks[query][1].get(doc_id),
+                    text=documents.get(doc_id, ""),
+                )
+                for doc_id in relevant[query][:JUDGED]
+            ),
+            more_judged=max(0, len(relevant[query]) - JUDGED),
+            top_a=_top(a.ranking(query), grades[query]),
+            top_b=_top(b.ranking(query), grades[query]),
+        )
+        for query in chosen
+    ]
+
+
+def _ranks(side: _Side, query: str) -> dict[str, int]:
+    return {doc_id: rank for rank, doc_id in enumerate(side.ranking(query), start=1)}
+
+
+def _grades(chosen: Sequence[str], dataset: Dataset | None) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {query: {} for query in chosen}
+    for query, doc_id, grade in dataset.qrels if dataset else ():
+        if query in grades:
+            grades[query][doc_id] = grade
+    return grades
+
+
+def _relevant(
+    grades: Mapping[str, int], ranks_a: Mapping[str, int], ranks_b: Mapping[str, int]
+) -> list[str]:
+    """Relevant documents: the highest grade first, then the best rank in either ranking."""
+
+    def place(doc_id: str) -> tuple[float, ...]:
+        best = min(ranks_a.get(doc_id, math.inf), ranks_b.get(doc_id, math.inf))
+        return (-grades[doc_id], best)
+
+    return sorted(sorted(doc_id for doc_id in grades if grades[doc_id] > 0), key=place)
+
+
+def _documents(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str]:
+    """Title and text of the documents that the corpus has."""
+    if dataset is None or not doc_ids:
+        return {}
+    rows = dataset.corpus.rows_of(doc_ids)
+    known = np.flatnonzero(rows >= 0)
+    titles = dataset.corpus.titles.take(pa.array(rows[known])).to_pylist()
+    texts = dataset.corpus.texts_at(rows[known])
+    return {
+        doc_ids[place]: f"{title} {text}".strip()
+        for place, title, text in zip(known.tolist(), titles, texts, strict=True)
+    }
+
+
+def _top(ranking: Sequence[str], grades: Mapping[str, int]) -> tuple[RankedDocument, ...]:
+    return tuple(RankedDocument(doc_id, grades.get(doc_id)) for doc_id in ranking[:TOP])

@@ -1,0 +1,269 @@
+"""Models beside each other: on each collection, and in the means of suites.
+
+Results are compared only under the same protocol. Recipes may differ, and are shown.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from bench.compare.panels import (
+    Choices,
+    Difference,
+    Entrant,
+    Panel,
+    panel_of,
+    protocol_differences,
+)
+from bench.compare.statistics import ALPHA, Differences, Paired, holm, paired
+from bench.evaluate.suites import suite_weights
+from bench.results.find import RUN_FILE_FACT, differing
+from datasets_cfg.catalogue import suite_for, suite_names
+from foundation.errors import BenchError
+from foundation.records import Record
+
+Verdict = Literal["a", "b", "neither"]
+Pair = tuple[Entrant, Entrant]
+SHOWN = 6  # differences of protocols that an error lists
+
+
+class OnCollection(Record, kw_only=True):
+    """Two models on one collection.
+
+    Attributes:
+        mean_a, mean_b: None where there is no result.
+        paired: None where one is missing: a gap.
+        p_holm: p, corrected for the number of collections of this pair of models.
+        verdict: which is better, by ``p_holm`` at 5 %.
+        missing: what is missing, and of which model.
+        protocol: what differs in the protocols, which only --force allows.
+        left_out: queries that not all models have, by force.
+    """
+
+    collection: str
+    measure: str
+    queries: int
+    mean_a: float | None
+    mean_b: float | None
+    in_domain_a: bool
+    in_domain_b: bool
+    official: bool
+    paired: Paired | None
+    p_holm: float | None
+    verdict: Verdict
+    missing: tuple[str, ...]
+    protocol: tuple[Difference, ...]
+    left_out: int
+
+
+class OnSuite(Record, kw_only=True):
+    """Two models in the mean of a suite.
+
+    Attributes:
+        members: how many members the mean is over; a suite among them counts once.
+        missing: members without a result of both; the mean is None then.
+        verdict: which is better, by p at 5 %.
+        forced: whether protocols differ on a member.
+    """
+
+    suite: str
+    measure: str
+    members: int
+    mean_a: float | None
+    mean_b: float | None
+    paired: Paired | None
+    verdict: Verdict
+    missing: tuple[str, ...]
+    forced: bool
+
+
+class Comparison(Record):
+    """Two models on all collections that either has.
+
+    Differences are first minus second: above 0 the first is better.
+
+    Attributes:
+        recipes: fields of the recipes that differ, with their values over the collections.
+    """
+
+    a: str
+    b: str
+    collections: tuple[OnCollection, ...]
+    suites: tuple[OnSuite, ...]
+    recipes: tuple[Difference, ...]
+
+
+def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
+    """Every model with every later one.
+
+    Raises:
+        BenchError: different protocols without ``force``, no collection that two models share, a
+            measure that nobody has, too few resamples, or damaged results.
+    """
+    if not choices.force:
+        _check_protocols(entrants, choices)
+    names = {name for one in entrants for name in one.entries if choices.wanted(name)}
+    panels = [panel_of(name, entrants, choices) for name in sorted(names)]
+    if not any(len(panel.columns) > 1 for panel in panels):
+        raise _nothing_shared(entrants, panels, choices)
+    choices.resampling.check_enough(sum(len(panel.columns) > 1 for panel in panels))
+    return [_compare_two(pair, panels, choices) for pair in combinations(entrants, 2)]
+
+
+def _nothing_shared(
+    entrants: Sequence[Entrant], panels: Sequence[Panel], choices: Choices
+) -> BenchError:
+    lacking = [
+        f"{name} on {panel.collection} has {panel.gaps[name]}"
+        for panel in panels
+        for name in panel.gaps
+        if any(name == one.name and panel.collection in one.entries for one in entrants)
+    ]
+    if lacking:
+        return BenchError(
+            f"no two models have {choices.measure} on one collection: {'; '.join(lacking)}",
+            "choose another --measure, or run or score them again with this one",
+        )
+    has = [
+        f"{one.name}: {', '.join(name for name in one.entries if choices.wanted(name)) or 'none'}"
+        for one in entrants
+    ]
+    return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
+
+
+def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
+    found = [
+        f"{a.name} and {b.name} on {name}: "
+        + ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in differences)
+        for a, b in combinations(entrants, 2)
+        for name in sorted(set(a.entries) & set(b.entries))
+        if choices.wanted(name)
+        and (
+            differences := protocol_differences(a.entries[name].protocol, b.entries[name].protocol)
+        )
+    ]
+    if found:
+        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+        lines = "".join(f"\n  {line}" for line in [*found[:SHOWN], *more])
+        raise BenchError(
+            f"scores under different protocols cannot be compared:{lines}",
+            "evaluate one of them again; or --force, which compares all the same and marks it",
+        )
+
+
+def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Comparison:
+    a, b = pair
+    relevant = [one for one in panels if one.collection in {*a.entries, *b.entries}]
+    parts = {one.collection: one.differences(a.name, b.name) for one in relevant}
+    found = {name: paired([part]) for name, part in parts.items() if part is not None}
+    adjusted = dict(zip(found, holm([one.p for one in found.values()]), strict=True))
+    rows = [
+        _on_collection(pair, one, found.get(one.collection), adjusted.get(one.collection))
+        for one in relevant
+    ]
+    comparable = {name: part for name, part in parts.items() if part is not None}
+    suites = [
+        row
+        for suite in _suites(pair, choices)
+        if (row := _on_suite(suite, {row.collection: row for row in rows}, comparable))
+    ]
+    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, comparable))
+
+
+def _on_collection(
+    pair: Pair, panel: Panel, found: Paired | None, adjusted: float | None
+) -> OnCollection:
+    a, b = pair
+    entries = [one.entries.get(panel.collection) for one in pair]
+    protocols = [entry.protocol for entry in entries if entry]
+    return OnCollection(
+        collection=panel.collection,
+        measure=panel.measure,
+        queries=len(panel.scores),
+        mean_a=panel.mean(a.name),
+        mean_b=panel.mean(b.name),
+        in_domain_a=bool(entries[0] and entries[0].in_domain),
+        in_domain_b=bool(entries[1] and entries[1].in_domain),
+        official=all(protocol.official for protocol in protocols),
+        paired=found,
+        p_holm=adjusted,
+        verdict=_verdict(found, adjusted),
+        missing=tuple(
+            f"{one.name}: {panel.gaps[one.name]}" for one in pair if one.name in panel.gaps
+        ),
+        protocol=protocol_differences(*protocols) if len(protocols) == len(pair) else (),
+        left_out=panel.left_out,
+    )
+
+
+def _verdict(found: Paired | None, p: float | None) -> Verdict:
+    if found is None or p is None or p > ALPHA:
+        return "neither"
+    return "a" if found.difference > 0 else "b"
+
+
+def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
+    """Suites to show: as chosen, or those that one of the two has a result on each member of."""
+    if choices.suites is not None:
+        yield from (name for name in choices.suites if suite_for(name).mean)
+        return
+    for name in (name for name in suite_names() if suite_for(name).mean):
+        leaves = set(suite_weights(name))
+        if any(leaves <= {n for n in one.entries if choices.wanted(n)} for one in pair):
+            yield name
+
+
+def _on_suite(
+    suite: str, rows: Mapping[str, OnCollection], parts: Mapping[str, Differences]
+) -> OnSuite | None:
+    """None where the members' measures differ, which have no mean."""
+    weights = suite_weights(suite)
+    members = [rows[name] for name in weights if name in parts and rows[name].official]
+    names = {row.collection for row in members}
+    measures = {row.measure for row in members}
+    if len(measures) > 1:
+        return None
+    missing = tuple(m for m in suite_for(suite).members if not _leaves(m) <= names)
+    chosen = [weights[row.collection] for row in members]
+    found = None
+    if not missing:
+        found = paired([parts[row.collection] for row in members], chosen)
+    return OnSuite(
+        suite=suite,
+        measure=measures.pop() if measures else "",
+        members=len(suite_for(suite).members),
+        mean_a=_mean(chosen, [row.mean_a for row in members]) if found else None,
+        mean_b=_mean(chosen, [row.mean_b for row in members]) if found else None,
+        paired=found,
+        verdict=_verdict(found, found.p if found else None),
+        missing=missing,
+        forced=any(row.protocol for row in members),
+    )
+
+
+def _mean(weights: Sequence[float], means: Sequence[float | None]) -> float:
+    return float(np.dot(weights, [mean for mean in means if mean is not None]))
+
+
+def _leaves(member: str) -> set[str]:
+    return set(suite_weights(member)) if member in suite_names() else {member}
+
+
+def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]:
+    """Fields that differ on any of the collections; prompts may have several values each.
+
+    The recipe behind a run file is not known, so nothing can be said to differ from it.
+    """
+    told = [[one.entries[name].recipe for name in collections] for one in pair]
+    fields = dict.fromkeys(
+        field for recipes in zip(*told, strict=True) for field in differing(recipes)
+    )
+    if RUN_FILE_FACT in fields:
+        fields = dict.fromkeys([RUN_FILE_FACT])
+    return tuple(Difference(name, *(_values(side, name) for side in told)) for name in fields)
+
+
+def _values(recipes: Sequence[Mapping[str, str]], name: str) -> str:
+    return " or ".join(dict.fromkeys(recipe.get(name, "") for recipe in recipes))

@@ -1,0 +1,203 @@
+"""Models that are compared, and their scores on the same queries of one collection."""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.compare.statistics import Differences, Resampled, Resampling, resample
+from bench.evaluate.measures import parse_measure
+from bench.evaluate.runs import Run
+from bench.results.find import Stored, differing, protocol_facts, recipe_facts
+from bench.results.record import Protocol
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
+from foundation.records import Record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model on one collection, from a stored result or a run file.
+
+    Attributes:
+        recipe: what the model was, as names and values for people.
+        scores: reads query ids and, by measure, float64 values of the queries.
+        run: reads the ranking of each query.
+    """
+
+    protocol: Protocol
+    main_measure: str
+    in_domain: bool
+    recipe: Mapping[str, str]
+    scores: Callable[[], tuple[tuple[str, ...], Mapping[str, Float64Array]]]
+    run: Callable[[], Run]
+
+    @classmethod
+    def of(cls, stored: Stored) -> "Entry":
+        """The entry of a stored result."""
+        result = stored.result
+        recipe = recipe_facts(result)
+        where = (stored.scores, stored.run)
+        return cls(result.protocol, result.main_measure, result.in_domain, recipe, *where)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One of the models that are compared: its name in tables, and its entries by collection."""
+
+    name: str
+    entries: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How to compare.
+
+    Attributes:
+        measure: instead of the main measure of each collection.
+        force: compare results of different protocols, marked.
+        collections: only these; None for all.
+        suites: whose means are shown even as gaps; None for those that a model is complete on.
+    """
+
+    measure: str | None = None
+    force: bool = False
+    collections: Collection[str] | None = None
+    suites: Sequence[str] | None = None
+    resampling: Resampling = field(default_factory=Resampling)
+
+    def wanted(self, collection: str) -> bool:
+        """Whether this collection is compared."""
+        return self.collections is None or collection in self.collections
+
+
+class Difference(Record):
+    """A field of the protocol or the recipe in which two models differ."""
+
+    field: str
+    a: str
+    b: str
+
+
+def protocol_differences(a: Protocol, b: Protocol) -> tuple[Difference, ...]:
+    """Fields that forbid to compare. An unknown corpus, of a run file, is no difference."""
+    told = [protocol_facts(a), protocol_facts(b)]
+    names = differing(told)
+    if not (a.corpus_sha256 and b.corpus_sha256):
+        names = [name for name in names if name != "corpus_sha256"]
+    return tuple(Difference(name, told[0][name], told[1][name]) for name in names)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All models that have a measure on one collection, on the same queries.
+
+    Attributes:
+        columns: column of each model.
+        gaps: why a model is not among them.
+        scores: float64 ``(queries, models)``.
+        resampled: None where there is nothing to compare.
+        left_out: queries that not all of them have.
+    """
+
+    collection: str
+    measure: str
+    columns: Mapping[str, int]
+    gaps: Mapping[str, str]
+    scores: Float64Array
+    resampled: Resampled | None
+    left_out: int
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a model over the queries; None for a gap."""
+        return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
+
+    def differences(self, a: str, b: str) -> Differences | None:
+        """First model minus second; None where one is a gap."""
+        if self.resampled is None or not {a, b} <= set(self.columns):
+            return None
+        i, j = self.columns[a], self.columns[b]
+        drawn, flipped = self.resampled.bootstrap, self.resampled.flipped
+        return Differences(
+            self.scores[:, i] - self.scores[:, j],
+            drawn[:, i] - drawn[:, j],
+            flipped[:, i] - flipped[:, j],
+        )
+
+
+def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> Panel:
+    """Read the values of all models on one collection, and resample its queries.
+
+    Raises:
+        BenchError: the models' main measures differ and none is chosen, a value is not a number, or
+            the models have different queries.
+    """
+    measure = _measure(collection, entrants, choices)
+    values, gaps = _values(collection, measure, entrants)
+    queries = _common_queries(collection, values, choices.force)
+    scores = np.array([[value[query] for value in values.values()] for query in queries])
+    if not np.isfinite(scores).all():
+        raise BenchError(f"a value of {measure} on {collection} is not a number")
+    return Panel(
+        collection=collection,
+        measure=measure,
+        columns={name: column for column, name in enumerate(values)},
+        gaps=gaps,
+        scores=scores,
+        resampled=resample(scores, choices.resampling, stream_of(collection))
+        if len(values) > 1
+        else None,
+        left_out=len(set().union(*values.values())) - len(queries),
+    )
+
+
+def _values(
+    collection: str, measure: str, entrants: Sequence[Entrant]
+) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """Values of the queries by model; and why a model has none."""
+    values, gaps = {}, {}
+    for entrant in entrants:
+        if collection not in entrant.entries:
+            gaps[entrant.name] = "no result"
+            continue
+        ids, by_measure = entrant.entries[collection].scores()
+        if measure in by_measure:
+            values[entrant.name] = dict(zip(ids, by_measure[measure].tolist(), strict=True))
+        else:
+            gaps[entrant.name] = f"no {measure}, but {', '.join(by_measure)}"
+    return values, gaps
+
+
+def _measure(collection: str, entrants: Sequence[Entrant], choices: Choices) -> str:
+    if choices.measure is not None:
+        return parse_measure(choices.measure).name
+    entries = [one.entries[collection] for one in entrants if collection in one.entries]
+    names = sorted({entry.main_measure for entry in entries})
+    if len(names) > 1:
+        raise BenchError(
+            f"the main measures of the results on {collection} differ: {', '.join(names)}",
+            "choose one with --measure",
+        )
+    return names[0]
+
+
+def _common_queries(
+    collection: str, values: Mapping[str, Mapping[str, float]], force: bool
+) -> list[str]:
+    """Queries that all models have, sorted, so that no order changes what is drawn."""
+    sets = [set(value) for value in values.values()]
+    common = sorted(set.intersection(*sets)) if sets else []
+    if any(len(one) != len(common) for one in sets) and not force:
+        raise BenchError(
+            f"the results on {collection} are of different queries, though their protocols agree",
+            "one of them is damaged: evaluate it again",
+        )
+    if sets and not common:
+        raise BenchError(f"the results on {collection} have no query in common")
+    return common
+
+
+def stream_of(collection: str) -> int:
+    """Each collection draws by itself: what else is compared does not change its figures."""
+    return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")

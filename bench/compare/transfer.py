@@ -1,0 +1,208 @@
+"""What a sequence of trainings keeps, loses and gains: transfer between collections.
+
+Checkpoint i was trained on collection i, starting from checkpoint i - 1 and the first one from the
+base. R[i, j] is the score of checkpoint i on collection j. As Lopez-Paz and Ranzato define it
+(Gradient Episodic Memory, NeurIPS 2017), with T trainings:
+
+* backward transfer: the mean over i < T of R[T, i] - R[i, i]; below 0 it is forgetting;
+* forward transfer: the mean over i > 1 of R[i - 1, i] - R[base, i]; theirs compares with a random
+  start, here it is with what the first training started from;
+* average: the mean over i of R[T, i].
+
+All three are means of differences of the same queries, so intervals resample these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.compare.panels import (
+    Choices,
+    Entrant,
+    Panel,
+    panel_of,
+    protocol_differences,
+    stream_of,
+)
+from bench.compare.statistics import Differences, Paired, Resampling, holm, paired, resample
+from bench.monitor.quality_curve import Level
+from foundation.errors import BenchError
+from foundation.records import Record
+
+
+class Transfer(Record):
+    """The difference of two checkpoints on one collection.
+
+    Attributes:
+        paired: ``after`` minus ``before``.
+        p_holm: corrected for the collections of this kind of transfer.
+    """
+
+    collection: str
+    after: str
+    before: str
+    paired: Paired
+    p_holm: float
+
+
+class Transfers(Record):
+    """One kind of transfer: its mean and what it is the mean of."""
+
+    mean: Paired
+    rows: tuple[Transfer, ...]
+
+
+class Row(Record):
+    """A checkpoint: its level on each collection."""
+
+    checkpoint: str
+    levels: dict[str, Level]
+
+
+class Forgetting(Record, kw_only=True):
+    """The matrix and what follows from it.
+
+    Attributes:
+        rows: in the order trained, the base first where there is one.
+        base: its name; "" for none.
+        trained: collection of each checkpoint, in their order.
+        also: further collections.
+        average: of the last checkpoint over ``trained``.
+        backward: None with one training.
+        forward: None with one training or without a base.
+        kept: on further collections, last checkpoint minus the base; None without either.
+    """
+
+    measure: str
+    rows: tuple[Row, ...]
+    base: str
+    trained: tuple[str, ...]
+    also: tuple[str, ...]
+    queries: dict[str, int]
+    average: Level
+    backward: Transfers | None
+    forward: Transfers | None
+    kept: Transfers | None
+    resampling: Resampling
+
+
+@dataclass(frozen=True)
+class Sequenced:
+    """What is compared: checkpoints in the order trained, and their collections.
+
+    Attributes:
+        trained: collection of each checkpoint.
+        base: what the first training started from.
+    """
+
+    checkpoints: Sequence[Entrant]
+    trained: Sequence[str]
+    also: Sequence[str] = ()
+    base: Entrant | None = None
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """All models, the base first."""
+        return [*([self.base] if self.base else []), *self.checkpoints]
+
+
+def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> Forgetting:
+    """The matrix of checkpoints by collections, with transfer and its intervals.
+
+    Raises:
+        BenchError: a result is missing, damaged, or under another protocol; or too few resamples.
+    """
+    resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
+    entrants, names = sequence.entrants, [*sequence.trained, *sequence.also]
+    for name in names:
+        _check(name, entrants)
+    choices = Choices(measure, resampling=resampling)
+    panels = {name: _whole(panel_of(name, entrants, choices)) for name in names}
+    last, order = sequence.checkpoints[-1].name, [one.name for one in sequence.checkpoints]
+    base = sequence.base.name if sequence.base else ""
+    trained = list(sequence.trained)
+    backward = [(name, last, own) for name, own in zip(trained, order, strict=True)][:-1]
+    forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
+    return Forgetting(
+        measure=panels[trained[0]].measure,
+        rows=tuple(_row(one.name, panels, resampling) for one in entrants),
+        base=base,
+        trained=tuple(trained),
+        also=tuple(sequence.also),
+        queries={name: len(panel.scores) for name, panel in panels.items()},
+        average=mean_level([alone(panels[name], last, resampling) for name in trained]),
+        backward=_transfers(backward, panels),
+        forward=_transfers(forward, panels) if base else None,
+        kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
+        resampling=resampling,
+    )
+
+
+def _check(collection: str, entrants: Sequence[Entrant]) -> None:
+    protocols = {}
+    for one in entrants:
+        if collection not in one.entries:
+            raise BenchError(
+                f"{one.name} has no result on {collection}",
+                "leave --stored out, and what is missing is evaluated",
+            )
+        protocols[one.name] = one.entries[collection].protocol
+    first, *others = protocols.items()
+    for name, protocol in others:
+        if found := protocol_differences(first[1], protocol):
+            fields = ", ".join(one.field for one in found)
+            raise BenchError(
+                f"{first[0]} and {name} were evaluated under different protocols on {collection}: "
+                f"{fields}",
+                "evaluate them again: python -m bench run --help",
+            )
+
+
+def _whole(panel: Panel) -> Panel:
+    for name, why in panel.gaps.items():
+        raise BenchError(f"{name} on {panel.collection} has {why}", "evaluate it again")
+    return panel
+
+
+def alone(panel: Panel, name: str, resampling: Resampling) -> Differences:
+    """A checkpoint's scores on one collection, as their difference from nothing."""
+    column = panel.columns[name]
+    drawn = panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection))
+    means = (drawn.bootstrap[:, column], drawn.flipped[:, column])
+    return Differences(panel.scores[:, column], *means)
+
+
+def mean_level(parts: Sequence[Differences]) -> Level:
+    """Mean over collections of what `alone` gives on each."""
+    found = paired(parts, [1 / len(parts)] * len(parts))
+    return Level(found.difference, found.low, found.high)
+
+
+def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> Row:
+    levels = {key: mean_level([alone(panel, name, resampling)]) for key, panel in panels.items()}
+    return Row(name, levels)
+
+
+def _transfers(
+    asked: Sequence[tuple[str, str, str]], panels: Mapping[str, Panel]
+) -> Transfers | None:
+    """Differences on collections, and their mean; None where there are none.
+
+    Args:
+        asked: collection, checkpoint after, checkpoint before.
+    """
+    if not asked:
+        return None
+    parts = [_differences(panels[name], after, before) for name, after, before in asked]
+    found = [paired([part]) for part in parts]
+    adjusted = holm([one.p for one in found])
+    rows = [
+        Transfer(*one, result, p) for one, result, p in zip(asked, found, adjusted, strict=True)
+    ]
+    return Transfers(paired(parts, [1 / len(parts)] * len(parts)), tuple(rows))
+
+
+def _differences(panel: Panel, after: str, before: str) -> Differences:
+    found = panel.differences(after, before)
+    if found is None:
+        raise ValueError("a whole panel has differences")
+    return found

@@ -1,1 +1,0 @@
-"""From scores to a decision: paired statistics, comparisons, the release gate."""

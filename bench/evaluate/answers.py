@@ -1,0 +1,97 @@
+"""Answer-string relevance of DPR (Karpukhin et al. 2020): a passage that holds an answer counts.
+
+The rule is that of DPR's ``qa_validation.py`` with string matching and its ``SimpleTokenizer``:
+answer and passage are normalised to NFD, cut into tokens and lower-cased; the answer's tokens must
+occur next to each other in the passage's body. Titles are not looked at.
+"""
+
+import unicodedata
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import regex
+
+from bench.evaluate.runs import Run
+from datasets_cfg.records import Qrels
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_DOCUMENTS_AT_ONCE = 4096
+
+
+def tokens(text: str) -> list[str]:
+    """Lower-cased tokens: runs of letters, digits and marks, and single other characters."""
+    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
+
+
+def has_answer(answers: Sequence[str], passage: str) -> bool:
+    """Whether the tokens of any answer occur, in order and adjacent, in the passage.
+
+    Raises:
+        BenchError: an answer has no token; it would be found everywhere.
+    """
+    return _holds_any(_spaced(tokens(passage)), _needles(answers))
+
+
+def answer_qrels(
+    run: Run,
+    answers: Mapping[str, Sequence[str]],
+    texts_of: Callable[[list[str]], Sequence[str]],
+    depth: int,
+) -> Qrels:
+    """Judge the first ``depth`` documents of each question by its answers: 1 a hit, 0 none.
+
+    With these judgements ``Success@k`` is DPR's top-k accuracy. Only what was retrieved is
+    judged, so hand all questions to ``score(..., queries=...)`` as its denominator, and use no
+    measure that needs to know what was not retrieved (recall, nDCG, AP).
+
+    Args:
+        run: questions that are not in ``answers`` are left out.
+        answers: question id -> accepted answers.
+        texts_of: bodies of the documents with these ids, in order; each is asked for once.
+        depth: how many documents of each question to judge.
+
+    Raises:
+        BenchError: an answer has no token.
+    """
+    needles = {query_id: _needles(accepted) for query_id, accepted in answers.items()}
+    rows, places = _judged_rows(run, needles, depth)
+    query_ids = tuple(run.query_ids[place] for place in places)
+    documents = run.doc_ids.take(pa.array(rows)).dictionary_encode()
+    codes, doc_ids = documents.indices.to_numpy(), documents.dictionary
+    grades = np.zeros(len(rows), dtype=np.int32)
+    by_document = np.argsort(codes, kind="stable")
+    for start in range(0, len(doc_ids), _DOCUMENTS_AT_ONCE):
+        ids = doc_ids[start : start + _DOCUMENTS_AT_ONCE].to_pylist()
+        bodies = [_spaced(tokens(text)) for text in texts_of(ids)]
+        first, last = np.searchsorted(codes[by_document], [start, start + len(ids)])
+        for pair in by_document[first:last]:
+            grades[pair] = _holds_any(bodies[codes[pair] - start], needles[query_ids[pair]])
+    return Qrels(query_ids, tuple(documents.to_pylist()), grades)
+
+
+def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:
+    """Rows within the depth of wanted queries, and the number of each row's query."""
+    places = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
+    is_wanted = np.array([query_id in wanted for query_id in run.query_ids], dtype=bool)
+    ranks = np.arange(len(run)) - run.offsets[places]
+    rows = np.flatnonzero((ranks < depth) & is_wanted[places])
+    return rows, places[rows]
+
+
+def _needles(answers: Sequence[str]) -> tuple[str, ...]:
+    cut = {answer: tokens(answer) for answer in answers}
+    if empty := [answer for answer, found in cut.items() if not found]:
+        raise BenchError(f"answer {empty[0]!r} has no letter, digit or sign to look for")
+    return tuple(_spaced(found) for found in cut.values())
+
+
+def _spaced(found: Sequence[str]) -> str:
+    """Tokens between single spaces: no token holds a space, so substrings are token sequences."""
+    return f" {' '.join(found)} "
+
+
+def _holds_any(body: str, needles: Sequence[str]) -> bool:
+    return any(needle in body for needle in needles)

@@ -1,0 +1,207 @@
+"""What an evaluation will cost, before it starts: tokens, time, memory and disk.
+
+Tokens come from a sample through the real tokenizer, encoding speed from a probe of the real
+encoder on this machine, search time from a probe of the real search. A collection that is not on
+this machine is counted by its published size, its documents taken as long as the recipe allows:
+an upper bound, and marked as one.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.memory import plan_search, resident_bytes
+from bench.evaluate.pipeline import sample_documents
+from bench.store import VectorStore
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.facts import Facts
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+
+PROBE_S = 20.0
+SAMPLE_DOCUMENTS = 2_000
+FIRST_CHUNK = 64
+SEARCH_ROWS, SEARCH_QUERIES = 1 << 16, 128
+LONG_S = 3600.0
+ITEM_BYTES = {"float32": 4, "float16": 2}
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model on one collection will cost here.
+
+    Attributes:
+        documents: of the collection.
+        to_encode: distinct texts whose vectors are not stored yet.
+        tokens: to encode, cut as the recipe says, special tokens included.
+        upper_bound: True where the collection is not on this machine: published counts, and every
+            document as long as the recipe allows.
+        encode_s, search_s: wall-clock seconds.
+        memory_bytes: of this process at its peak, model and search included.
+        disk_bytes: that vectors will add.
+    """
+
+    model: str
+    collection: str
+    documents: int
+    to_encode: int
+    tokens: int
+    upper_bound: bool
+    encode_s: float
+    search_s: float
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What an encoder does on this machine, and what it takes in memory.
+
+    Attributes:
+        tokens_per_s: encoded, wall clock.
+        resident_bytes: of this process with the model loaded.
+    """
+
+    tokens_per_s: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What was asked for: documents per query, None for the collection's, and bytes of memory."""
+
+    depth: int | None
+    memory: int
+
+
+def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float = PROBE_S) -> Speed:
+    """Encode a seeded sample of a corpus for about ``budget_s`` seconds.
+
+    The weights are loaded first, and not counted. Chunks grow until one takes a second, so that a
+    fast device is seen at work and not at its start.
+    """
+    titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
+    order = np.random.default_rng(0).permutation(len(texts))  # the probe may see a part only
+    titles, texts = [titles[i] for i in order], [texts[i] for i in order]
+    lengths = _lengths(encoder, titles, texts)
+    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights, warms the processor up
+    tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
+    while spent < budget_s and start < len(texts):
+        some = slice(start, start + chunk)
+        before = time.perf_counter()
+        encoder.encode_documents(titles[some], texts[some])
+        took = time.perf_counter() - before
+        tokens, spent, start = tokens + int(lengths[some].sum()), spent + took, start + chunk
+        if took < 1.0:
+            chunk *= 2
+    return Speed(tokens / spent, resident_bytes())
+
+
+def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
+    """Tokens of a document as it is encoded, mean of a seeded sample; words without a tokenizer."""
+    return float(_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
+
+
+def estimate_at_hand(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, speed: Speed, limits: Limits
+) -> Estimate:
+    """The cost of a collection that is on this machine; stored vectors cost nothing.
+
+    Raises:
+        BenchError: it cannot be searched in the memory allowed.
+    """
+    missing = store.plan(encoder, dataset.corpus).missing_rows
+    tokens = round(missing * mean_tokens(encoder, dataset.corpus)) if missing else 0
+    size = _Size(dataset.name, len(dataset.corpus), len(dataset.queries), missing, tokens, False)
+    return _estimate(size, encoder, speed, limits.depth or dataset.facts.depth, limits.memory)
+
+
+def estimate_from_counts(facts: Facts, encoder: Encoder, speed: Speed, limits: Limits) -> Estimate:
+    """An upper bound for a collection that is not here, from its published counts.
+
+    Raises:
+        BenchError: it cannot be searched in the memory allowed.
+    """
+    documents, queries = facts.counts.documents or 0, facts.counts.queries or 0
+    tokens = documents * encoder.recipe.max_document_tokens
+    size = _Size(facts.name, documents, queries, documents, tokens, True)
+    return _estimate(size, encoder, speed, limits.depth or facts.depth, limits.memory)
+
+
+@dataclass(frozen=True)
+class _Size:
+    collection: str
+    documents: int
+    queries: int
+    to_encode: int
+    tokens: int
+    upper_bound: bool
+
+
+def _estimate(size: _Size, encoder: Encoder, speed: Speed, depth: int, memory: int) -> Estimate:
+    reach = min(depth, max(1, size.documents))
+    held = speed.resident_bytes
+    plan = plan_search(memory, size.documents, encoder.dim, size.queries, reach, held)
+    return Estimate(
+        model=encoder.recipe.model,
+        collection=size.collection,
+        documents=size.documents,
+        to_encode=size.to_encode,
+        tokens=size.tokens,
+        upper_bound=size.upper_bound,
+        encode_s=size.tokens / speed.tokens_per_s,
+        search_s=search_seconds(size.queries, size.documents, encoder.dim, depth),
+        memory_bytes=plan.memory_bytes,
+        disk_bytes=size.to_encode * (encoder.dim * ITEM_BYTES[encoder.recipe.store_dtype] + 16),
+    )
+
+
+def search_seconds(queries: int, documents: int, dim: int, depth: int) -> float:
+    """Wall-clock seconds of exact search here, from a probe with random vectors.
+
+    Search grows with queries x documents; depth matters little beyond the first tile.
+    """
+    if not queries or not documents:
+        return 0.0
+    rng = np.random.default_rng(0)
+    rows, asked = min(documents, SEARCH_ROWS), min(queries, SEARCH_QUERIES)
+    vectors = rng.standard_normal((rows, dim), dtype=np.float32)
+    wanted = rng.standard_normal((asked, dim), dtype=np.float32)
+    start = time.perf_counter()
+    exact_search(ArrayVectors(vectors), wanted, min(depth, rows), np.arange(rows))
+    return (time.perf_counter() - start) * (documents / rows) * (queries / asked)
+
+
+def readable(seconds: float) -> str:
+    """Hours and minutes: ``2:05:00``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def confirm(seconds: float, what: str, yes: bool) -> None:
+    """Say how long it will take; ask a terminal user about more than an hour.
+
+    Raises:
+        BenchError: the user said no.
+    """
+    print(f"encoding {what} will take about {readable(seconds)} on this machine", file=sys.stderr)
+    if seconds < LONG_S or yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    print("what is done is kept if you stop it. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise BenchError("stopped before encoding", "add --yes to start without being asked")
+
+
+def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    count = getattr(encoder, "count_document_tokens", None)
+    if count is None:  # an encoder without a tokenizer, such as hashing
+        return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
+    lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens)

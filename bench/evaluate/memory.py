@@ -1,0 +1,242 @@
+"""Memory: sizes as people type them, what is free, and what search may take of it.
+
+A budget is the peak resident set of the process: everything it holds, mapped file pages included.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bench.evaluate.exact import BLOCK_BYTES, TILE_ROWS, most_candidates
+from bench.evaluate.exact.tile_search import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import POINTS_PER_CENTROID, FaissIndex, IndexSpec, import_faiss
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+FREE_SHARE = 0.8  # of the free memory, without being asked: others need some too
+
+LARGEST_TILE_ROWS = 1 << 18  # beyond it fewer candidates no longer pay for the memory
+SMALLEST_TILE_ROWS = 1 << 11
+SMALLEST_BLOCK_BYTES = 1 << 24
+THREAD_BYTES = 10 << 20  # products, candidates and merged places of one thread
+LIBRARY_BYTES = 64 << 20  # what FAISS and the matrix product keep for themselves
+
+
+def parse_size(text: str) -> int:
+    """Bytes: ``2GB`` (10^9), ``1.5GiB`` (2^30), ``800MB``, or a plain number of bytes.
+
+    Raises:
+        BenchError: it is not a size, or less than a byte.
+    """
+    found = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
+    factor = UNITS.get(found[2].upper()) if found else None
+    has_number = found and found[1].strip(".")
+    size = int(Decimal(found[1]) * factor) if found and has_number and factor else 0
+    if size < 1:
+        raise BenchError(
+            f"cannot read the size {text!r}", "write 2GB, 1.5GiB, 800MB or a number of bytes"
+        )
+    return size
+
+
+def show_size(size: int) -> str:
+    """Bytes as people type them, rounded up: what is shown is enough when it is typed."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= UNITS[unit]), "B")
+    whole, tenth = divmod(-(-size * 10 // UNITS[unit]), 10)
+    return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
+
+
+def resident_bytes() -> int:
+    """Memory of this process now: VmRSS, mapped file pages included."""
+    return _kibibytes(Path("/proc/self/status").read_text(), "VmRSS")
+
+
+def default_budget(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """What this process holds, and ``FREE_SHARE`` of what the machine or container has free."""
+    free = [_kibibytes((proc / "meminfo").read_text(), "MemAvailable"), *_container_free(cgroup)]
+    return resident_bytes() + int(FREE_SHARE * max(0, min(free)))
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """How exact search keeps to a budget.
+
+    Attributes:
+        tile_rows, block_bytes: arguments of ``exact_search``.
+        memory_bytes: of the process at its peak, by estimate.
+    """
+
+    tile_rows: int
+    block_bytes: int
+    memory_bytes: int
+
+
+def search_bytes(
+    rows: int, dim: int, queries: int, k: int, tile_rows: int, block_bytes: int
+) -> int:
+    """Most memory that ``exact_search`` takes, beyond what the process holds before.
+
+    Two tiles in float32 (one is searched while the next is read, from float16 at the most), the
+    places of the ranking, the queries once more and in float64, the tie ranks, a block.
+    """
+    tiles = min(tile_rows, rows) * (2 * 4 * dim + 2 * dim + 40)
+    places = queries * k * (8 + 8 + 4)
+    threads = len(os.sched_getaffinity(0)) * THREAD_BYTES
+    return tiles + places + queries * dim * 12 + rows * 8 + block_bytes + threads + LIBRARY_BYTES
+
+
+def plan_search(
+    budget_bytes: int, rows: int, dim: int, queries: int, k: int, resident: int | None = None
+) -> SearchPlan:
+    """The largest tiles and blocks with which exact search stays within a budget.
+
+    Args:
+        budget_bytes: for the whole process.
+        rows: documents.
+        resident: bytes that the process holds already; by default what it holds now.
+
+    Raises:
+        BenchError: not even the smallest tiles fit.
+    """
+    held = resident_bytes() if resident is None else resident
+    for block in (_best_block(queries, k), _smallest_block(k)):
+        fixed = held + search_bytes(0, dim, queries, k, 0, block) + rows * 8
+        per_row = search_bytes(1, dim, 0, k, 1, 0) - search_bytes(0, dim, 0, k, 0, 0) - 8
+        fitting = (budget_bytes - fixed) // per_row
+        tile_rows = min(fitting, LARGEST_TILE_ROWS)
+        if tile_rows >= min(rows, SMALLEST_TILE_ROWS):
+            tile_rows = max(1, tile_rows)
+            needed = held + search_bytes(rows, dim, queries, k, tile_rows, block)
+            return SearchPlan(tile_rows, block, needed)
+    smallest = search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS, _smallest_block(k))
+    raise BenchError(
+        f"search needs at least {show_size(held + smallest)} for {queries:,} queries at depth "
+        f"{k:,} over {rows:,} documents, {show_size(held)} of it held already; "
+        f"the budget is {show_size(budget_bytes)}",
+        f"--max-memory {show_size(held + smallest)}, or a smaller --depth",
+    )
+
+
+def memory_of_index(spec: IndexSpec, rows: int, dim: int) -> int:
+    """Bytes of an approximate index once it is built: codes, ids, links, centroids, codebooks.
+
+    Raises:
+        BenchError: FAISS is missing, or does not know the index.
+    """
+    FaissIndex(spec, dim)  # says what is wrong with a spec
+    faiss = import_faiss()
+    index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
+    per_row, fixed = _index_bytes(index)
+    return rows * per_row + fixed
+
+
+def check_index_fits(
+    spec: IndexSpec, rows: int, dim: int, budget_bytes: int, resident: int | None = None
+) -> None:
+    """Refuse an approximate index that would not fit, before anything is built.
+
+    Counted: the training sample or the index, whichever is more, and a tile of vectors. Codes
+    that are not in inverted lists are one array, which is there twice while FAISS makes it grow.
+
+    Raises:
+        BenchError: it does not fit.
+        BenchError: FAISS is missing, or does not know the index.
+    """
+    held = resident_bytes() if resident is None else resident
+    lists = re.search(r"IVF(\d+)", spec.factory)
+    built = memory_of_index(spec, rows, dim) * (1 if lists else 2)
+    sample = min(rows, POINTS_PER_CENTROID * int(lists[1])) * dim * 4 if lists else 0
+    tile = min(rows, TILE_ROWS) * dim * 4
+    needed = held + max(sample, built) + tile
+    if needed > budget_bytes:
+        raise BenchError(
+            f"the index {spec} over {rows:,} vectors of {dim} dimensions needs about "
+            f"{show_size(needed)}, the budget is {show_size(budget_bytes)}",
+            f"--max-memory {show_size(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
+            "or --index flat, which reads the vectors in pieces",
+        )
+
+
+def _best_block(queries: int, k: int) -> int:
+    """Enough for all queries at once, and for products of full width; at most the default."""
+    candidates = CANDIDATE_BYTES * most_candidates(k)
+    wanted = 2 * queries * max(candidates, SCORE_BYTES * PRODUCT_ROWS)
+    return max(_smallest_block(k), min(BLOCK_BYTES, wanted))
+
+
+def _smallest_block(k: int) -> int:
+    return max(SMALLEST_BLOCK_BYTES, 2 * CANDIDATE_BYTES * most_candidates(k))
+
+
+def _index_bytes(index: Any) -> tuple[int, int]:
+    """Bytes for each row, and bytes that do not grow with rows."""
+    faiss = import_faiss()
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        per_row, fixed = _index_bytes(index.index)
+        # PCA keeps the square matrix too, of which it uses some rows.
+        steps = [index.chain.at(i) for i in range(index.chain.size())]
+        matrices = sum(step.d_in * (step.d_in + step.d_out) * 4 for step in steps)
+        return per_row, fixed + matrices
+    if isinstance(index, faiss.IndexRefine):
+        base, refined = _index_bytes(index.base_index), _index_bytes(index.refine_index)
+        return base[0] + refined[0], base[1] + refined[1]
+    if isinstance(index, faiss.IndexHNSW):
+        per_row, fixed = _index_bytes(index.storage)
+        return per_row + _link_bytes(index.hnsw), fixed
+    if isinstance(index, faiss.IndexIVF):
+        per_centroid, fixed = _index_bytes(index.quantizer)
+        return index.code_size + 8, index.nlist * per_centroid + fixed + _codebook_bytes(index)
+    if isinstance(index, faiss.IndexIDMap):
+        per_row, fixed = _index_bytes(index.index)
+        return per_row + 8, fixed
+    code = getattr(index, "code_size", 4 * index.d)
+    return int(code), _codebook_bytes(index)
+
+
+def _link_bytes(hnsw: Any) -> int:
+    """A row's neighbours on the levels that it reaches on average, its level and its offset."""
+    levels = range(hnsw.assign_probas.size())
+    links = sum(
+        hnsw.assign_probas.at(level) * hnsw.cum_nneighbor_per_level.at(level + 1)
+        for level in levels
+    )
+    return int(4 * links) + 4 + 8
+
+
+def _codebook_bytes(index: Any) -> int:
+    quantizer = getattr(index, "pq", None)
+    return 0 if quantizer is None else int(quantizer.ksub * index.d * 4)
+
+
+def _container_free(cgroup: Path) -> list[int]:
+    """What a container's limit leaves, version 2 or 1; nothing where there is no limit.
+
+    File pages that nobody uses count as free: the system drops them before it refuses memory.
+    """
+    names = (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    )
+    for limit, usage, statistics, pages in names:
+        try:
+            most, used = (cgroup / limit).read_text().strip(), int((cgroup / usage).read_text())
+            lines = (cgroup / statistics).read_text().splitlines()
+        except OSError:
+            continue
+        unused = dict(line.split() for line in lines).get(pages, "0")
+        return [] if most == "max" else [int(most) - used + int(unused)]
+    return []
+
+
+def _kibibytes(text: str, name: str) -> int:
+    return int(text.split(f"{name}:")[1].split()[0]) * 1024

@@ -1,0 +1,341 @@
+"""Texts become vectors, vectors become a ranking, a ranking becomes scores.
+
+Reads in that order: `evaluate` is the main job. No stage calls back, none changes its input.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from bench.evaluate import search
+from bench.evaluate.exact import exact_search
+from bench.evaluate.judging import measure_names, protocol_of, score_run
+from bench.evaluate.memory import check_index_fits, default_budget, plan_search
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores
+from bench.results.record import Conditions, Result, Timings, conditions
+from bench.store import Plan, StoredVectors, VectorStore
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError
+from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.views import View, Viewed
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
+from retrievers.models.card import Card
+from retrievers.models.model import Model
+from retrievers.models.parameters import COUNTING, Parameters, count_parameters
+
+PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
+RECALL_DEPTHS = (10, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to evaluate, where the collection's and the model's own facts leave a choice.
+
+    Attributes:
+        index: ``flat`` is exact search.
+        depth: documents per query; None for the collection's.
+        measures: besides the main one; None for the collection's.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
+        view: what is made of the vectors of an encoder that stores every pooling; None for any
+            other encoder.
+    """
+
+    index: IndexSpec
+    depth: int | None = None
+    measures: tuple[str, ...] | None = None
+    device: str = "auto"
+    max_memory: int | None = None
+    view: View | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A result with what it was computed from."""
+
+    result: Result
+    scores: Scores
+    run: Run
+
+
+def evaluate(
+    dataset: Dataset,
+    model: Model,
+    encoder: Encoder | None,
+    store: VectorStore,
+    options: Options,
+    official: bool = True,
+) -> Evaluation:
+    """Evaluate one model on one collection.
+
+    Args:
+        dataset: an open collection.
+        model: resolved for this collection (``model.for_dataset``).
+        encoder: of that model; None for BM25, which makes no vectors.
+        store: where vectors are kept.
+        official: whether the collection has its published counts.
+
+    Raises:
+        BenchError: bad input, before or during the work.
+    """
+    depth = options.depth or dataset.facts.depth
+    names = measure_names(dataset, options.measures)
+    clock = getattr(encoder, "clock", None) or Clock()
+    earlier, stages = clock.copy(), Clock()
+    parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them
+    searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
+    run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
+    with stages.phase("score_s"):
+        scores, standing = score_run(dataset, run, names, depth)
+    result = Result(
+        model=model.card.name,
+        main_measure=names[0],
+        measures={name: scores.mean(name) for name in names},
+        queries=len(scores.query_ids),
+        documents=len(dataset.corpus),
+        unanswered=scores.unanswered,
+        ignored=scores.ignored,
+        index=str(options.index) if encoder else "",
+        index_recall=searched.recall,
+        in_domain=in_domain(model.card, dataset.name),
+        protocol=protocol_of(dataset, depth, dataset.corpus.sha256, official),
+        recipe=model.recipe,
+        fingerprint=model.recipe.fingerprint,
+        preflight=searched.preflight,
+        timings=_timings(searched, stages, clock.since(earlier)),
+        conditions=conditions_here(options.device),
+        parameters=parameters,
+        **msgspec.structs.asdict(standing),
+    )
+    return Evaluation(result, scores, run)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """Hits in canonical order without self-matches, and how they came about."""
+
+    hits: Hits
+    recall: dict[str, float]
+    encoded: int = 0
+    preflight: dict[str, Any] = field(default_factory=dict)
+
+
+def _timings(searched: _Searched, stages: Clock, busy: Clock) -> Timings:
+    return Timings(
+        encoded_documents=searched.encoded,
+        encoded_tokens=busy.counts.get("tokens", 0),
+        busy_s=busy.seconds,
+        **stages.seconds,
+    )
+
+
+def _search(
+    dataset: Dataset,
+    model: Model,
+    encoder: Encoder | None,
+    store: VectorStore,
+    options: Options,
+    depth: int,
+    stages: Clock,
+    clock: Clock,
+) -> _Searched:
+    reach = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
+    wider = reach + 1 if dataset.facts.exclude_self else reach
+    if encoder is None:
+        with stages.phase("search_s"):
+            hits = _search_words(dataset, BM25(model.recipe), wider)
+        return _Searched(without_self(dataset, hits, reach), {})
+    plan = store.plan(encoder, dataset.corpus)
+    checks = check_encoder(dataset, encoder, store)
+    with stages.phase("encode_queries_s"):
+        queries = store.queries(encoder, dataset.queries.texts)
+    with stages.phase("encode_documents_s"):
+        stored = _encode(dataset, encoder, store, plan, clock)
+    vectors = Viewed(stored, options.view) if options.view else stored
+    if options.view:
+        queries = options.view.queries(queries)
+    with stages.phase("search_s"):
+        hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
+    recall = _index_recall(hits, truth, depth) if truth else {}
+    return _Searched(without_self(dataset, hits, reach), recall, plan.missing_rows, checks)
+
+
+def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
+    """What cannot be searched in the memory that is there is refused before it is encoded.
+
+    Raises:
+        BenchError: it does not fit; the message has the estimate.
+    """
+    budget = options.max_memory or default_budget()
+    depth = min(options.depth or dataset.facts.depth, len(dataset.corpus))
+    plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth)
+    if not options.index.is_exact:
+        check_index_fits(options.index, len(dataset.corpus), dim, budget)
+
+
+def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
+    """Preflight on a sample of the collection, once for an encoder and collection.
+
+    Raises:
+        BenchError: vectors that no score could be trusted with.
+    """
+    from retrievers.models.preflight import preflight
+
+    def check() -> dict[str, Any]:
+        titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
+        queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
+        record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
+        return record
+
+    found = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    if found["stop"]:
+        raise BenchError(
+            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(found['stop'])}",
+            "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
+        )
+    return found
+
+
+def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:
+    """How many parameters a model has: counted once for an encoder, then read from the store."""
+    if encoder is None or model.recipe.encoder:
+        return count_parameters(model)
+
+    def count() -> dict[str, Any]:
+        counted: dict[str, Any] = msgspec.to_builtins(count_parameters(model))
+        return counted
+
+    return msgspec.convert(store.remember(encoder, f"parameters {COUNTING}", count), Parameters)
+
+
+def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Titles and texts of up to ``count`` documents, drawn with the seed."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
+    return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
+
+
+def _encode(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan, clock: Clock
+) -> StoredVectors:
+    if not plan.missing_rows:
+        return store.documents(encoder, dataset.corpus, plan)
+    with tqdm(
+        desc=f"{dataset.name}: {encoder.recipe.model} encodes",
+        total=plan.missing_rows,
+        unit=" texts",
+    ) as bar:
+        start, before = time.perf_counter(), clock.counts.get("tokens", 0)
+
+        def advance(documents: int) -> None:
+            done = clock.counts.get("tokens", 0) - before
+            if done:
+                speed = done / (time.perf_counter() - start)
+                bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
+            bar.update(documents)
+
+        return store.documents(encoder, dataset.corpus, plan, advance)
+
+
+def _search_vectors(
+    dataset: Dataset,
+    vectors: StoredVectors | Viewed,
+    queries: Float32Array,
+    options: Options,
+    depth: int,
+    clock: Clock,
+) -> tuple[Hits, Hits | None]:
+    """Hits, and the exact ones beside them where the index is approximate."""
+    ranks, device = dataset.corpus.tie_rank, search_device(options.device)
+    budget = options.max_memory or default_budget()
+    held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, Viewed) else 0)
+    plan = plan_search(budget, len(dataset.corpus), held, len(queries), depth)
+    exact = _with_bar(
+        f"{dataset.name}: search",
+        len(dataset.corpus),
+        lambda advance: exact_search(
+            vectors,
+            queries,
+            depth,
+            ranks,
+            tile_rows=plan.tile_rows,
+            block_bytes=plan.block_bytes,
+            device=device,
+            advance=advance,
+            clock=clock,
+        ),
+    )
+    if options.index.is_exact:
+        return exact, None
+    index = FaissIndex(options.index, vectors.dim, faiss_device(options.device))
+    if index.needs_training:
+        index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
+    for _, tile in vectors.tiles(plan.tile_rows):
+        index.add(tile)
+    return search.approximate(index, queries, depth, ranks), exact
+
+
+def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
+    corpus = dataset.corpus
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    _with_bar(
+        f"{dataset.name}: bm25 indexes",
+        len(corpus),
+        lambda advance: bm25.index(batches, advance),
+    )
+    return search.approximate(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+
+
+def _with_bar(title: str, total: int, work: Callable[[Callable[[int], None]], Any]) -> Any:
+    with tqdm(desc=title, total=total, unit=" documents", unit_scale=True) as bar:
+        return work(bar.update)
+
+
+def without_self(dataset: Dataset, hits: Hits, depth: int) -> Hits:
+    """Rule of the collection: its own document is no answer to a query that is a document."""
+    if not dataset.facts.exclude_self:
+        return hits
+    return search.drop_self(hits, dataset.corpus.rows_of(dataset.queries.ids), depth)
+
+
+def in_domain(card: Card, collection: str) -> bool:
+    """Whether the model was trained on the collection, or on the family that it belongs to."""
+    return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
+
+
+def conditions_here(device: str) -> Conditions:
+    """Conditions with the threads that this process may use."""
+    return conditions(device, search_device(device), len(os.sched_getaffinity(0)))
+
+
+def search_device(device: str) -> str:
+    """Where exact search finds its candidates; the ranking is the same everywhere.
+
+    On the GPU of FAISS, if it has one. If not, PyTorch serves where a GPU is asked for by name: to
+    look for one would import torch, which a run on stored vectors does not need.
+    """
+    return faiss_device(device) if device in ("auto", "cpu") else device
+
+
+def faiss_device(device: str) -> str:
+    """Where FAISS has an index: on the GPU asked for, if this FAISS has one; else on the CPU."""
+    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        return "cpu"
+    return "cuda" if device == "auto" else device
+
+
+def _index_recall(found: Hits, truth: Hits, depth: int) -> dict[str, float]:
+    depths = sorted({k for k in RECALL_DEPTHS if k < depth} | {depth})
+    return {f"recall@{k}": float(search.recall(found, truth, k).mean()) for k in depths}

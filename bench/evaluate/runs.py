@@ -1,0 +1,312 @@
+"""Runs in the sense of information retrieval, and the TREC files that carry them."""
+
+import gzip
+import itertools
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from bench.evaluate.search import order
+from bench.results.location import Place, replacing
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+
+_COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
+_HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
+_BLOCK_BYTES = 1 << 26
+_SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
+_SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
+# What str.isspace accepts, in the syntax of RE2.
+_UNWRITABLE = r"^$|[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Documents of each query in canonical order: score, then document id by bytes, both falling.
+
+    Query i owns the rows ``offsets[i]`` to ``offsets[i + 1]``.
+
+    Attributes:
+        query_ids: q distinct ids.
+        offsets: int64 ``(q + 1,)``, from 0 to n.
+        doc_ids: ``large_string`` ``(n,)``, distinct within a query.
+        scores: float32 ``(n,)``, finite.
+    """
+
+    query_ids: tuple[str, ...]
+    offsets: Int64Array
+    doc_ids: pa.LargeStringArray
+    scores: Float32Array
+
+    def __post_init__(self) -> None:
+        if len(set(self.query_ids)) != len(self.query_ids):
+            raise BenchError("a query id occurs twice: a run has one ranking for each query")
+        if len(self.offsets) != len(self.query_ids) + 1:
+            raise ValueError(f"{len(self.offsets) - 1} rankings for {len(self.query_ids)} queries")
+
+    @classmethod
+    def from_hits(
+        cls, hits: Hits, query_ids: Sequence[str], corpus_ids: pa.Array | pa.ChunkedArray
+    ) -> "Run":
+        """The run of hits that are in canonical order; unfilled places (row -1) are left out.
+
+        Raises:
+            BenchError: a score is NaN or infinite.
+        """
+        filled = hits.rows >= 0
+        offsets = np.concatenate([[0], np.cumsum(filled.sum(axis=1))]).astype(np.int64)
+        scores = _as_float32(hits.scores[filled])
+        doc_ids = corpus_ids.take(pa.array(hits.rows[filled]))
+        return cls(tuple(query_ids), offsets, _one_array(doc_ids), scores)
+
+    @classmethod
+    def from_rows(
+        cls, query_ids: Sequence[str], doc_ids: Sequence[str], scores: npt.ArrayLike
+    ) -> "Run":
+        """The run of rows in any order: three columns of equal length.
+
+        Raises:
+            BenchError: a score is not finite as float32, or a document repeats within a query.
+        """
+        queries, documents = (pa.array(ids, pa.large_string()) for ids in (query_ids, doc_ids))
+        return _sorted_run(queries, documents, _as_float32(np.asarray(scores, dtype=np.float64)))
+
+    def __len__(self) -> int:
+        return len(self.doc_ids)
+
+    def rankings(self) -> Iterator[tuple[str, list[str], Float32Array]]:
+        """Query id, document ids and scores (best first) of one query after the other."""
+        for query_id, (start, end) in zip(
+            self.query_ids, itertools.pairwise(self.offsets.tolist()), strict=True
+        ):
+            yield query_id, self.doc_ids[start:end].to_pylist(), self.scores[start:end]
+
+
+class _NotFiniteError(BenchError):
+    """A score is NaN, infinite, or so large that it is infinite as float32."""
+
+
+class _RepeatedDocumentError(BenchError):
+    """A document occurs twice for one query."""
+
+    def __init__(self, query: str, document: str) -> None:
+        super().__init__(f"document {document!r} occurs twice for query {query!r}")
+        self.query = query
+        self.document = document
+
+
+def read_run(path: Place) -> Run:
+    """Read a TREC run file, plain or compressed (``.gz``).
+
+    Columns are separated by white space. The order comes from the scores, as float32: like
+    trec_eval, the rank column is ignored. Queries keep the order of their first lines.
+
+    Raises:
+        BenchError: no such file, an empty file, a line without 6 columns, a score that is not a
+            finite float32, or a document that repeats within a query; with the line's number.
+    """
+    try:
+        table = _read_columns(path)
+        scores = _as_float32(table["score"])
+    except (pa.ArrowInvalid, _NotFiniteError) as error:
+        raise _first_problem(path, error) from error
+    try:
+        return _sorted_run(table["query"], table["document"], scores)
+    except _RepeatedDocumentError as repeat:
+        line = _second_line(path, repeat)
+        raise BenchError(f"run {path}, line {line}: {repeat}") from repeat
+
+
+def write_run(run: Run, path: Place, tag: str) -> None:
+    """Write a TREC run file, atomically; compressed where the name ends in ``.gz``.
+
+    Scores have 9 significant digits, so that reading them back gives the same float32. Queries
+    without documents have no line.
+
+    Raises:
+        BenchError: an id or the tag is empty or holds white space, or the file cannot be written.
+    """
+    check_writable(pa.array([tag], pa.large_string()), "tag")
+    check_writable(pa.array(run.query_ids, pa.large_string()), "query id")
+    check_writable(run.doc_ids, "document id")
+    try:
+        with replacing(path) as file, _compressing(file, path) as out:
+            for query_id, documents, scores in run.rankings():
+                rows = enumerate(zip(documents, scores.tolist(), strict=True), start=1)
+                lines = [f"{query_id} Q0 {doc} {rank} {s:.9g} {tag}\n" for rank, (doc, s) in rows]
+                out.write("".join(lines).encode())
+    except OSError as error:
+        raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
+
+
+def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
+    """Refuse what six columns of text cannot carry.
+
+    Raises:
+        BenchError: one of the ids is empty or holds white space; ``what`` names their kind.
+    """
+    bad = ids.filter(pc.match_substring_regex(ids, _UNWRITABLE))
+    if len(bad):
+        raise BenchError(
+            f"{what} {bad[0].as_py()!r} cannot be written to a TREC run file",
+            "ids and tags there have at least one character and no white space",
+        )
+
+
+@contextmanager
+def _compressing(file: BinaryIO, path: Place) -> Iterator[BinaryIO]:
+    if path.suffix != ".gz":
+        yield file
+        return
+    # No name and no time inside: equal runs give equal files.
+    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as compressed:
+        yield cast(BinaryIO, compressed)
+
+
+@contextmanager
+def _opened(path: Place) -> Iterator[BinaryIO]:
+    """The file's bytes, uncompressed."""
+    try:
+        with path.open("rb") as file:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+    except (OSError, EOFError, zlib.error) as error:
+        raise BenchError(f"cannot read run {path}: {error}") from error
+
+
+def _read_columns(path: Place) -> pa.Table:
+    """Columns query, document (``large_string``) and score (float64) of all lines."""
+    with _opened(path) as file:
+        tables = [_parse(block) for block in _blocks(file)]
+    if not tables:
+        raise BenchError(f"run {path} is empty", _HINT)
+    return pa.concat_tables(tables)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Blocks of whole lines, columns separated by one space."""
+    rest = b""
+    while block := file.read(_BLOCK_BYTES):
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        yield from _tidied(lines + newline)
+    yield from _tidied(rest)
+
+
+def _tidied(lines: bytes) -> Iterator[bytes]:
+    """The block without tabs, carriage returns and spare spaces; nothing if it is blank."""
+    lines = lines.translate(_SPACES)
+    if b"  " in lines or b" \n" in lines or b"\n " in lines or lines[:1] == b" ":
+        lines = _SPARE_SPACES.sub(b"", lines)
+    if lines.strip():
+        yield lines
+
+
+def _parse(lines: bytes) -> pa.Table:
+    types = {"query": pa.large_string(), "document": pa.large_string(), "score": pa.float64()}
+    return pa_csv.read_csv(
+        pa.BufferReader(lines),
+        read_options=pa_csv.ReadOptions(column_names=_COLUMNS),
+        parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=types, include_columns=list(types), null_values=[]
+        ),
+    )
+
+
+def _as_float32(scores: npt.ArrayLike) -> Float32Array:
+    with np.errstate(over="ignore"):
+        narrow = np.asarray(scores).astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise _NotFiniteError("a score is NaN, infinite or beyond the range of float32")
+    return narrow
+
+
+def _sorted_run(
+    queries: pa.Array | pa.ChunkedArray, documents: pa.Array | pa.ChunkedArray, scores: Float32Array
+) -> Run:
+    query_codes, query_ids = _encoded(queries)
+    doc_codes, doc_ids = _encoded(documents)
+    _check_distinct(query_codes, query_ids, doc_codes, doc_ids)
+    tie_rank = _byte_rank(doc_ids)[doc_codes]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(query_codes, minlength=len(query_ids)))])
+    rows = np.argsort(query_codes, kind="stable")
+    for start, end in itertools.pairwise(offsets):
+        own = rows[start:end]
+        rows[start:end] = own[order(scores[own], tie_rank[own])]
+    doc_column = doc_ids.take(pa.array(doc_codes[rows]))
+    return Run(tuple(query_ids.to_pylist()), offsets.astype(np.int64), doc_column, scores[rows])
+
+
+def _encoded(strings: pa.Array | pa.ChunkedArray) -> tuple[Int64Array, pa.LargeStringArray]:
+    """Codes int64 and the distinct strings that they number, in order of first appearance."""
+    encoded = _one_array(strings.dictionary_encode())
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+
+
+def _byte_rank(ids: pa.LargeStringArray) -> Int64Array:
+    """Rank of each of the distinct ids in the order of their UTF-8 bytes."""
+    rank = np.empty(len(ids), dtype=np.int64)
+    rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(ids))
+    return rank
+
+
+def _check_distinct(
+    query_codes: Int64Array, query_ids: pa.Array, doc_codes: Int64Array, doc_ids: pa.Array
+) -> None:
+    pairs = np.sort(query_codes * max(len(doc_ids), 1) + doc_codes)
+    repeats = pairs[1:][pairs[1:] == pairs[:-1]]
+    if len(repeats):
+        query, document = divmod(int(repeats[0]), len(doc_ids))
+        raise _RepeatedDocumentError(query_ids[query].as_py(), doc_ids[document].as_py())
+
+
+def _one_array(strings: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
+
+
+def _numbered_lines(path: Place) -> Iterator[tuple[int, list[bytes]]]:
+    """Number, from 1, and columns of each line that is not blank."""
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if columns := line.split():
+                yield number, columns
+
+
+def _second_line(path: Place, repeat: _RepeatedDocumentError) -> int:
+    pair = [repeat.query.encode(), repeat.document.encode()]
+    numbers = (number for number, columns in _numbered_lines(path) if columns[0:3:2] == pair)
+    return next(itertools.islice(numbers, 1, None))
+
+
+def _first_problem(path: Place, error: Exception) -> BenchError:
+    """The first bad line of a file that could not be read. Slow, but names the line."""
+    for number, columns in _numbered_lines(path):
+        if problem := _problem(columns):
+            return BenchError(f"run {path}, line {number}: {problem}", _HINT)
+    return BenchError(f"cannot read run {path}: {error}", _HINT)
+
+
+def _problem(columns: list[bytes]) -> str:
+    """What is wrong with the columns of one line; empty if nothing is."""
+    if len(columns) != len(_COLUMNS):
+        return f"{len(columns)} columns instead of {len(_COLUMNS)}"
+    try:
+        score = [column.decode() for column in columns][_COLUMNS.index("score")]
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    try:
+        _as_float32(float(score))
+    except ValueError:
+        return f"score {score!r} is not a number"
+    except _NotFiniteError:
+        return f"score {score!r} is not a finite float32"
+    return ""

@@ -1,0 +1,135 @@
+"""The one order of a ranking, and what is done to hits whatever found them.
+
+A place of a ranking is compared by one integer key, so that the order is written once and can be
+sorted and partitioned without Python objects.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from foundation.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+
+Queries = TypeVar("Queries", contravariant=True)
+Knn = Callable[[Float32Array, Float32Array, int], tuple[Float32Array, Int64Array]]
+
+MAX_RANK = 2**32 - 2
+
+
+def order(scores: npt.ArrayLike, tie_rank: npt.ArrayLike) -> Int64Array:
+    """Positions in canonical order along the last axis: score, then ``tie_rank``, both falling.
+
+    This is trec_eval's order when ``tie_rank`` is the rank of the document id by bytes. Scores
+    are compared as float32.
+
+    Args:
+        scores: ``(..., k)``.
+        tie_rank: integers ``(..., k)``, -1 for an unfilled place: those come last.
+
+    Raises:
+        BenchError: a filled place has a score of NaN.
+    """
+    keys = order_keys(np.asarray(scores, dtype=np.float32), np.asarray(tie_rank, dtype=np.int64))
+    return np.argsort(~keys, axis=-1, kind="stable")
+
+
+def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
+    """Hits of any index or engine in canonical order, cut or padded to depth k.
+
+    Args:
+        hits: of any width; rows of -1 are unfilled whatever their score.
+        tie_rank: int64 ``(n,)``, for each row of the corpus.
+
+    Raises:
+        BenchError: a score is NaN.
+    """
+    ranks = _ranks(tie_rank, hits.rows)
+    best = order(hits.scores, ranks)[:, :k]
+    rows = np.take_along_axis(hits.rows, best, axis=1)
+    scores = np.take_along_axis(hits.scores, best, axis=1)
+    missing = ((0, 0), (0, k - rows.shape[1]))
+    rows = np.pad(rows, missing, constant_values=-1)
+    scores = np.pad(scores, missing, constant_values=-np.inf)
+    return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
+
+
+class Searchable(Protocol[Queries]):
+    """What brings its own scores: an approximate index over vectors, BM25 over texts."""
+
+    def search(self, queries: Queries, k: int) -> Hits:
+        """The k best of each query, or more; unfilled places with row -1."""
+        ...
+
+
+def approximate(index: Searchable[Queries], queries: Queries, k: int, tie_rank: Int64Array) -> Hits:
+    """The k documents that an index finds, with its own scores, in canonical order.
+
+    Raises:
+        BenchError: a score is NaN.
+    """
+    return canonical(index.search(queries, k), tie_rank, k)
+
+
+def drop_self(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
+    """Hits of depth k without each query's own document.
+
+    Args:
+        hits: in canonical order, of depth k + 1 or more, so that the depth stays k.
+        self_rows: int64 ``(q,)``, row of the document whose id is the query's, -1 for none.
+    """
+    if hits.rows.shape[1] <= k:
+        raise ValueError(f"depth {hits.rows.shape[1]} leaves fewer than {k} after self-matches")
+    own = (hits.rows == self_rows[:, None]) & (hits.rows >= 0)
+    kept = np.argsort(own, axis=1, kind="stable")[:, :k]
+    return Hits(
+        np.take_along_axis(hits.scores, kept, axis=1), np.take_along_axis(hits.rows, kept, axis=1)
+    )
+
+
+def recall(found: Hits, truth: Hits, k: int) -> Float64Array:
+    """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 where none exist."""
+    true_rows, found_rows = truth.rows[:, :k], found.rows[:, :k]
+    width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
+    query = np.arange(len(true_rows))[:, None] * width
+    present = np.isin(true_rows + query, (found_rows + query)[found_rows >= 0])
+    filled = true_rows >= 0
+    total = filled.sum(axis=1)
+    shares: Float64Array = np.ones(len(total))
+    np.divide((present & filled).sum(axis=1), total, out=shares, where=total > 0)
+    return shares
+
+
+def order_keys(scores: Float32Array, tie_rank: Int64Array) -> UInt64Array:
+    """One integer that compares like (score, tie rank); 0 for an unfilled place (rank -1).
+
+    The upper half is the score's bits made monotone (negative: all flipped, else: the sign), the
+    lower half the rank.
+    """
+    filled = tie_rank >= 0
+    if np.isnan(scores[filled]).any():
+        raise BenchError("a score is NaN: such a ranking has no order")
+    if tie_rank.max(initial=0) > MAX_RANK:
+        raise ValueError(f"tie ranks are at most {MAX_RANK}")
+    bits = (scores + np.float32(0)).view(np.uint32)  # -0.0 + 0.0 is 0.0: one zero, one key
+    monotone = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+    keys = (monotone.astype(np.uint64) << np.uint64(32)) | tie_rank.astype(np.uint64)
+    return np.where(filled, keys, np.uint64(0))
+
+
+def scores_of_keys(keys: UInt64Array) -> Float32Array:
+    """The scores inside keys, float32; -inf for unfilled places."""
+    monotone = (keys >> np.uint64(32)).astype(np.uint32)
+    bits = np.where(monotone >> 31, monotone ^ np.uint32(1 << 31), ~monotone)
+    return np.where(keys > 0, bits.view(np.float32), np.float32(-np.inf))
+
+
+def _ranks(tie_rank: Int64Array, rows: Int64Array) -> Int64Array:
+    """Tie rank of each row, -1 where unfilled: row -1 must not read the last document's."""
+    ranks = np.full(rows.shape, -1, np.int64)
+    filled = rows >= 0
+    ranks[filled] = tie_rank[rows[filled]]
+    return ranks

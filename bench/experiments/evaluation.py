@@ -1,0 +1,186 @@
+"""The stage ``evaluate``: a checkpoint on collections that it was not trained on."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace as replace_field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from bench.evaluate.judging import measure_names, protocol_of
+from bench.evaluate.pipeline import Options, evaluate
+from bench.experiments.findings import Scored
+from bench.experiments.grid import Table
+from bench.experiments.places import Places
+from bench.experiments.plan import Task
+from bench.experiments.plan_files import suggest
+from bench.experiments.stages import MODEL, Cost
+from bench.results.find import find_results
+from bench.results.record import save
+from bench.store import VectorStore
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.encoders.views import View, every_pooling
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.recipe import Dtype, Prompts, StoreDtype
+
+RESULTS, VECTORS = "results", "vectors"
+Count = Annotated[int, msgspec.Meta(ge=1)]
+MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
+
+
+class Evaluation(Record, kw_only=True):
+    """How a checkpoint is scored.
+
+    Attributes:
+        on: collections or suites.
+        measures: besides the main one of each collection; None for the collection's own.
+        depth: documents per query; None for the collection's.
+        index: ``flat`` is exact.
+        dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
+        query_prompt, document_prompt: instead of the model's.
+        view: what is made of the vectors after the forward pass, instead of what the model does;
+            evaluations that differ in nothing else share one encoding.
+    """
+
+    on: tuple[str, ...]
+    measures: tuple[str, ...] | None = None
+    depth: Count | None = None
+    index: str = "flat"
+    dtype: Dtype | None = None
+    store_dtype: StoreDtype = "float32"
+    backend: Literal["torch", "onnx", "int8"] | None = None
+    max_query_tokens: Count | None = None
+    max_document_tokens: Count | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    view: View | None = None
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """See `bench.experiments.stages.Stage`."""
+
+    places: Places
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All fields of `Evaluation`."""
+        settings = _read(table)
+        _check_index(IndexSpec.parse(settings.index))
+        if not settings.on:
+            raise BenchError("[evaluate] needs on, a list of collections")
+        for dataset in self.places.open(settings.on):
+            measure_names(dataset, settings.measures)
+            self.places.official(dataset)
+        found: Table = msgspec.to_builtins(settings)
+        return found
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """An evaluation draws nothing."""
+        return settings
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Of each collection the protocol, with its hashes, and the measures."""
+        chosen = _read(settings)
+        found = {}
+        for one in self.places.open(chosen.on):
+            depth, official = chosen.depth or one.facts.depth, self.places.official(one)
+            protocol = protocol_of(one, depth, one.corpus.sha256, official)
+            measures = measure_names(one, chosen.measures)
+            found[one.name] = msgspec.json.encode([protocol, measures]).decode()
+        return found
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""
+        start = time.perf_counter()
+        chosen = _read(settings)
+        found = _resolved(model, chosen)
+        own = Path(model).name == MODEL
+        store = VectorStore(out / VECTORS if own else self.places.cache_dir / VECTORS)
+        tokens, parameters = 0, 0
+        for dataset in self.places.open(chosen.on):
+            spent, parameters = self._score(dataset, found, chosen, store, out)
+            tokens += spent
+        shutil.rmtree(out / VECTORS, ignore_errors=True)
+        return Cost(time.perf_counter() - start, tokens, parameters)
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """None: its collections were opened and its settings read."""
+        return None
+
+    def _score(
+        self, dataset: Dataset, model: Model, chosen: Evaluation, store: VectorStore, out: Path
+    ) -> tuple[int, int]:
+        """Tokens that were encoded, and parameters of the encoder."""
+        options = Options(
+            index=IndexSpec.parse(chosen.index),
+            depth=chosen.depth,
+            measures=chosen.measures,
+            device=self.places.device,
+            view=chosen.view,
+        )
+        one = model.for_dataset(dataset.name)
+        encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.places.device)
+        if chosen.view:
+            one = replace_field(one, recipe=chosen.view.recipe(one.recipe))
+        official = self.places.official(dataset)
+        done = evaluate(dataset, one, encoder, store, options, official)
+        save(done.result, done.scores, done.run, out / RESULTS)
+        counted = done.result.parameters
+        return done.result.timings.encoded_tokens, counted.total if counted else 0
+
+
+def _resolved(model: str, chosen: Evaluation) -> Model:
+    """The model as it is encoded with: with every pooling where there is a view."""
+    found = resolve_model(
+        model,
+        dtype=chosen.dtype,
+        store_dtype=chosen.store_dtype,
+        backend=chosen.backend,
+        max_query_tokens=chosen.max_query_tokens,
+        max_document_tokens=chosen.max_document_tokens,
+    )
+    recipe = found.recipe
+    if chosen.query_prompt is not None or chosen.document_prompt is not None:
+        query, document = chosen.query_prompt, chosen.document_prompt
+        prompts = Prompts(
+            recipe.prompts.query if query is None else query,
+            recipe.prompts.document if document is None else document,
+        )
+        recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
+    if chosen.view:
+        recipe = every_pooling(recipe)
+        chosen.view.width(recipe.dim)
+    return replace_field(found, recipe=recipe)
+
+
+def _check_index(spec: IndexSpec) -> None:
+    """FAISS reads the factory string when an index is made: do that before hours of training."""
+    if not spec.is_exact:
+        FaissIndex(spec, MULTIPLE)
+
+
+def _read(table: Mapping[str, Any]) -> Evaluation:
+    try:
+        return msgspec.convert(dict(table), Evaluation)
+    except msgspec.ValidationError as error:
+        _, _, rest = str(error).partition("unknown field `")
+        field = rest.partition("`")[0]
+        fields = list(Evaluation.__struct_fields__)
+        hint = suggest(field, fields) if field else ""
+        raise BenchError(f"[evaluate]: {error}", hint) from error
+
+
+def read_scores(task: Task, out: Path) -> dict[str, Scored]:
+    """Main measure of each query of a finished evaluation, by collection."""
+    found = {}
+    for stored in find_results(task.folder(out) / RESULTS):
+        ids, values = stored.scores()
+        measure = stored.result.main_measure
+        found[stored.collection] = Scored(measure, ids, values[measure])
+    return found

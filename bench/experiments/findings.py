@@ -1,0 +1,263 @@
+"""From the scores of all cells to the record of an ablation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from bench.compare.panels import stream_of
+from bench.compare.statistics import ALPHA, Differences, Resampling, holm, paired, resample
+from bench.experiments.execute import Outcome
+from bench.experiments.grid import Axis
+from bench.experiments.plan import Cell, Plan, Task
+from bench.experiments.records import (
+    MEAN,
+    AxisFound,
+    CellFound,
+    OnCollection,
+    Point,
+    Report,
+    RowFound,
+)
+from bench.experiments.rows import Row
+from bench.experiments.twolevel import interval
+from bench.results.record import Conditions
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A checkpoint on one collection.
+
+    Attributes:
+        values: float64 ``(queries,)`` of the measure.
+    """
+
+    measure: str
+    query_ids: tuple[str, ...]
+    values: Float64Array
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a report came about, which is no figure of it.
+
+    Attributes:
+        command, leaks, differing, weights: see `Report`.
+    """
+
+    command: str
+    leaks: tuple[str, ...]
+    conditions: Conditions
+    resampling: Resampling = field(default_factory=Resampling)
+    differing: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+ScoresOf = Callable[[Task], Mapping[str, Scored]]
+BySeed = dict[int, Mapping[str, Scored]]
+
+
+def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> Report:
+    """Everything that the finished cells say.
+
+    Args:
+        scores_of: reads the scores of a finished evaluation, by collection.
+
+    Raises:
+        BenchError: cells were scored on different queries.
+    """
+    scores: dict[str, BySeed] = {row.name: {} for row in plan.rows}
+    for cell in plan.cells:
+        if cell.task.key in outcome.finished:
+            scores[cell.row][cell.seed] = scores_of(cell.task)
+    on = {row.name: _on_all(scores[row.name], scores.get(row.against), made) for row in plan.rows}
+    settled = _corrected(on)
+    published = plan.ablation.published
+    used = [
+        outcome.finished[key]
+        for key in dict.fromkeys(t.key for t in plan.tasks())
+        if key in outcome.finished
+    ]
+    return Report(
+        name=plan.ablation.name,
+        title=plan.ablation.title,
+        command=made.command,
+        seeds=plan.ablation.seeds,
+        reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
+        rows=tuple(
+            _row(row, plan, outcome, scores, settled[row.name], made.weights) for row in plan.rows
+        ),
+        axes=tuple(_axis(axis, plan) for axis in plan.ablation.axes),
+        source=published.source if published else "",
+        published_on=published.collection if published else "",
+        leaks=made.leaks,
+        differing=made.differing,
+        weights=dict(made.weights),
+        commits=tuple(sorted({one.commit for one in used})),
+        seconds=sum(one.cost.seconds for one in used),
+        conditions=made.conditions,
+    )
+
+
+def _row(
+    row: Row,
+    plan: Plan,
+    outcome: Outcome,
+    scores: Mapping[str, BySeed],
+    on: tuple[OnCollection, ...],
+    weights: Mapping[str, float],
+) -> RowFound:
+    cells = [cell for cell in plan.cells if cell.row == row.name]
+    return RowFound(
+        name=row.name,
+        against=row.against,
+        change=row.change,
+        cells=tuple(_cell(cell, outcome, scores[row.name], weights) for cell in cells),
+        on=on,
+        published=_published(row.name, plan),
+    )
+
+
+def _published(row: str, plan: Plan) -> dict[str, float]:
+    """Figures of the first axis that shows this row and has any."""
+    for axis in plan.ablation.axes:
+        for place in plan.places[axis.title]:
+            if place.row == row and place.label in axis.published:
+                return axis.published[place.label]
+    return {}
+
+
+def _axis(axis: Axis, plan: Plan) -> AxisFound:
+    points = [
+        Point(place.label, place.row, axis.published.get(place.label, {}))
+        for place in plan.places[axis.title]
+    ]
+    against = axis.against or plan.rows[0].name
+    return AxisFound(title=axis.title, field=axis.field, against=against, points=tuple(points))
+
+
+def _cell(cell: Cell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]) -> CellFound:
+    stage, error = outcome.gap(cell)
+    costs = {
+        task.stage: outcome.finished[task.key].cost
+        for task in cell.task.chain()
+        if task.key in outcome.finished
+    }
+    found = {name: float(one.values.mean()) for name, one in scores.get(cell.seed, {}).items()}
+    weighted = found and weights
+    return CellFound(
+        seed=cell.seed,
+        scores=found,
+        mean=sum(weights[name] * one for name, one in found.items()) if weighted else None,
+        failed_at=stage,
+        error=error,
+        seconds={name: cost.seconds for name, cost in costs.items()},
+        tokens={name: cost.tokens for name, cost in costs.items() if cost.tokens},
+        parameters={name: cost.parameters for name, cost in costs.items() if cost.parameters},
+        of_parameters={name: c.of_parameters for name, c in costs.items() if c.of_parameters},
+        saved_bytes={name: cost.saved_bytes for name, cost in costs.items() if cost.saved_bytes},
+    )
+
+
+def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[OnCollection, ...]:
+    """A row on each collection, then in their mean where they have one measure."""
+    if not own:
+        return ()
+    names = list(next(iter(own.values())))
+    found = [_on(name, {name: 1.0}, own, other, made.resampling) for name in names]
+    if len(names) > 1 and len({one.measure for one in found}) == 1:
+        weights = made.weights or dict.fromkeys(names, 1 / len(names))
+        shares = {name: weights[name] for name in names}
+        found.append(_on(MEAN, shares, own, other, made.resampling))
+    return tuple(found)
+
+
+def _on(
+    title: str,
+    shares: Mapping[str, float],
+    own: BySeed,
+    other: BySeed | None,
+    resampling: Resampling,
+) -> OnCollection:
+    """A row in the mean of collections that weigh so much in it."""
+    names, weights = list(shares), list(shares.values())
+    first = next(iter(own.values()))
+    seeds = tuple(seed for seed in own if seed in (other or {}))
+    score = interval([_matrix(own, list(own), name) for name in names], weights)
+    found = OnCollection(
+        collection=title,
+        measure=first[names[0]].measure,
+        queries=sum(len(first[name].query_ids) for name in names),
+        score=score,
+        seeds=seeds,
+    )
+    if other is None or not seeds:
+        return found
+    both = [(_matrix(own, seeds, name), _matrix(other, seeds, name)) for name in names]
+    for name in names:
+        _check_same_queries(name, [own[seeds[0]][name], other[seeds[0]][name]])
+    if len(seeds) > 1:
+        recipes = interval([mine - theirs for mine, theirs in both], weights)
+        return msgspec.structs.replace(found, recipes=recipes)
+    parts = [
+        _paired_part(name, mine[0], theirs[0], resampling)
+        for name, (mine, theirs) in zip(names, both, strict=True)
+    ]
+    return msgspec.structs.replace(found, checkpoints=paired(parts, weights))
+
+
+def _matrix(scores: BySeed, seeds: Sequence[int], name: str) -> Float64Array:
+    """Scores ``(seeds, queries)`` on a collection."""
+    _check_same_queries(name, [scores[seed][name] for seed in seeds])
+    return np.array([scores[seed][name].values for seed in seeds], dtype=np.float64)
+
+
+def _check_same_queries(name: str, scored: Sequence[Scored]) -> None:
+    if len({one.query_ids for one in scored}) > 1:
+        raise BenchError(
+            f"cells were scored on different queries of {name}",
+            "the collection changed between them: delete the older evaluations",
+        )
+
+
+def _paired_part(
+    name: str, a: Float64Array, b: Float64Array, resampling: Resampling
+) -> Differences:
+    drawn = resample(np.stack([a, b], axis=1), resampling, stream_of(name))
+    bootstrap = drawn.bootstrap[:, 0] - drawn.bootstrap[:, 1]
+    return Differences(a - b, bootstrap, drawn.flipped[:, 0] - drawn.flipped[:, 1])
+
+
+def _corrected(
+    on: Mapping[str, tuple[OnCollection, ...]],
+) -> dict[str, tuple[OnCollection, ...]]:
+    """With p of each collection corrected for all the rows that were compared on it."""
+    keyed = {(row, one.collection): _p(one) for row, found in on.items() for one in found}
+    adjusted: dict[tuple[str, str], float] = {}
+    for name in dict.fromkeys(collection for _, collection in keyed):
+        family = {key: p for key, p in keyed.items() if key[1] == name and p is not None}
+        adjusted |= dict(zip(family, holm(list(family.values())), strict=True))
+    return {
+        row: tuple(_with_verdict(one, adjusted.get((row, one.collection))) for one in found)
+        for row, found in on.items()
+    }
+
+
+def _p(one: OnCollection) -> float | None:
+    if one.recipes is not None:
+        return one.recipes.p
+    return one.checkpoints.p if one.checkpoints else None
+
+
+def _with_verdict(one: OnCollection, p: float | None) -> OnCollection:
+    if one.recipes is not None:
+        difference = one.recipes.mean
+    elif one.checkpoints is not None:
+        difference = one.checkpoints.difference
+    else:
+        return one
+    verdict = "cannot tell" if p is None or p > ALPHA else "better" if difference > 0 else "worse"
+    return msgspec.structs.replace(one, p_holm=p, verdict=verdict)

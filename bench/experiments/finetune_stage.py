@@ -1,0 +1,109 @@
+"""The stage ``finetune``: a preset of `retrievers.training` on judged queries."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.experiments.grid import Table
+from bench.experiments.places import Places
+from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
+from bench.experiments.settings import merged, split_off
+from bench.experiments.stages import MODEL, Cost
+from bench.store import VectorStore
+from bench.training.finetune_on_collections import finetune_on
+from datasets_cfg.catalogue import expand
+from retrievers.adapters.adapting import check_names, files_below
+from retrievers.models.model import resolve_model
+from retrievers.training.engine.size import Size
+from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """See `bench.experiments.stages.Stage`.
+
+    Attributes:
+        held_out: collections that the cells are scored on: their queries are not trained on.
+    """
+
+    places: Places
+    held_out: tuple[str, ...]
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, ``on`` and ``split``."""
+        own, changes = split_off(table, "finetune")
+        base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
+        words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
+        preset = from_table({**merged(base, changes), **words}, "[finetune]")
+        expand(own["on"], self.places.data_dir)
+        if preset.adapter is not None:
+            check_names(preset.adapter)
+        split = {"split": own.get("split", "train")}
+        return {"on": list(own["on"]), **split, **msgspec.to_builtins(preset)}
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of the order of the queries and of dropout."""
+        return {**settings, "seed": seed}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
+        trained = self.places.open(settings["on"], settings["split"])
+        left_out = self.places.open(self.held_out)
+        preset = _preset(settings)
+        teacher = preset.teacher and (preset.teacher.model or preset.teacher.start)
+        return {
+            **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
+            **{f"{one.name} queries": one.queries_sha256 for one in trained},
+            **{f"{one.name} excludes self": str(one.facts.exclude_self) for one in trained},
+            **{f"{one.name} held out": one.queries_sha256 for one in left_out},
+            **files_below(preset.adapter),
+            **(hashes_of(teacher, "teacher ") if teacher else {}),
+        }
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        start = time.perf_counter()
+        trained = finetune_on(
+            _preset(settings),
+            resolve_model(model),
+            self.places.open(settings["on"], settings["split"]),
+            out / MODEL,
+            VectorStore(self.places.cache_dir / "vectors"),
+            evaluated=self.places.open(self.held_out),
+            device=self.places.device,
+        )
+        size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
+        return Cost(
+            time.perf_counter() - start,
+            tokens_read(out / MODEL),
+            size.trained,
+            size.parameters,
+            size.saved_bytes,
+        )
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Two steps, with the negatives of BM25 where a model mines, which encodes whole corpora.
+
+        None where a teacher scores what a model mined.
+        """
+        mined = any("model" in mining["sources"] for mining in settings["rounds"])
+        if mined and settings["teacher"]:
+            return None
+        rounds = [_without_model(mining) for mining in settings["rounds"]]
+        return merged(settings, {"steps": REHEARSED, "rounds": rounds})
+
+
+def _without_model(mining: Mapping[str, Any]) -> Table:
+    """Of one round: with BM25 in the model's place, and without what only a model can do."""
+    if "model" not in mining["sources"]:
+        return dict(mining)
+    return {**mining, "sources": ["bm25"], "margin": None, "refresh_steps": 0}
+
+
+def _preset(settings: Mapping[str, Any]) -> Finetuning:
+    own = {key: value for key, value in settings.items() if key not in ("on", "split")}
+    return from_table(own, "[finetune]")

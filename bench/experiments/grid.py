@@ -1,0 +1,208 @@
+"""What an ablation is, as a strict TOML file: a reference, and axes along which one field changes.
+
+::
+
+    name = "masks"
+    seeds = [0, 1, 2]
+
+    [pretrain]
+    preset = "retromae-small"          # any other key changes the preset, for all rows
+    on = ["stdlib-code"]
+
+    [finetune]
+    preset = "dpr-small"
+    on = ["beir/nfcorpus"]
+
+    [evaluate]
+    on = ["beir/nfcorpus"]
+
+    [[axes]]
+    field = "pretrain.objective.decoder_mask"
+    values = [0.15, 0.5, 0.9]          # each that is not the reference's is a row
+
+Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from bench.experiments.plan_files import Name, PlanFiles, changes_of, suggest
+from foundation.errors import BenchError
+from foundation.records import Record
+
+STAGES = ("pretrain", "finetune", "evaluate")
+
+Table = dict[str, Any]
+Seed = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Axis(Record, kw_only=True):
+    """One field and its values.
+
+    Attributes:
+        field: stage and dotted path, such as ``pretrain.objective.decoder_mask``.
+        values: that it takes. A table replaces the field's table as a whole.
+        name: in tables; the last part of ``field`` where it is "".
+        labels: of the values, where they do not speak for themselves.
+        against: the row that these rows change one field of; "" for the reference. A row is named
+            ``AXIS=LABEL``.
+        published: somebody else's figures by label and measure.
+    """
+
+    field: str
+    values: tuple[Any, ...]
+    name: str = ""
+    labels: tuple[str, ...] = ()
+    against: str = ""
+    published: dict[str, dict[str, float]] = {}
+
+    def __post_init__(self) -> None:
+        if self.labels and len(self.labels) != len(self.values):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.values)} values")
+        if not self.values:
+            raise ValueError("an axis needs values")
+        known = [self.label(place) for place in range(len(self.values))]
+        for label in known:
+            if known.count(label) > 1:
+                raise ValueError(f"the axis {self.title} has the value {label} twice")
+        for label in self.published:
+            if label not in known:
+                raise ValueError(f"published figures of {label}, and the values are {known}")
+
+    @property
+    def title(self) -> str:
+        """Its name in tables."""
+        return self.name or self.field.rpartition(".")[2]
+
+    def label(self, place: int) -> str:
+        """What stands for a value."""
+        return self.labels[place] if self.labels else label_of(self.values[place])
+
+
+class Published(Record, kw_only=True):
+    """Where figures that stand beside ours come from.
+
+    Attributes:
+        source: authors, venue and table.
+        collection: that they are on.
+    """
+
+    source: str
+    collection: str
+
+
+class Variant(Record, kw_only=True):
+    """The same question at another scale: what is set here takes the file's own place.
+
+    Attributes:
+        axes: titles of the axes that are kept; all where it is empty.
+    """
+
+    title: str = ""
+    seeds: tuple[Seed, ...] = ()
+    model: str = ""
+    pretrain: Table | None = None
+    finetune: Table | None = None
+    evaluate: Table | None = None
+    axes: tuple[str, ...] = ()
+
+
+class Ablation(Record, kw_only=True):
+    """A whole ablation.
+
+    Attributes:
+        name: of the folder of its report.
+        model: card, folder or Hub id that is fine-tuned or evaluated; "" where ``pretrain`` says
+            what is trained.
+        seeds: every row is trained once with each.
+        pretrain, finetune, evaluate: settings of the reference; None for no such stage.
+    """
+
+    name: Name
+    title: str = ""
+    model: str = ""
+    seeds: tuple[Seed, ...] = (0,)
+    pretrain: Table | None = None
+    finetune: Table | None = None
+    evaluate: Table
+    axes: tuple[Axis, ...]
+    published: Published | None = None
+    variants: dict[Name, Variant] = {}
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("at least one seed is needed")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("a seed is named twice")
+        if bool(self.model) == bool(self.pretrain):
+            raise ValueError("set either model or [pretrain]: what is trained or evaluated")
+        if "seed" in (self.pretrain or {}) or "seed" in (self.finetune or {}):
+            raise ValueError("seeds says with which seeds every row is trained")
+        titles = [axis.title for axis in self.axes]
+        for title in titles:
+            if titles.count(title) > 1:
+                raise ValueError(f"two axes are called {title}: give one a name of its own")
+
+    def stages(self) -> dict[str, Table]:
+        """Settings of the reference, by stage, in order; absent stages are left out."""
+        found = {stage: getattr(self, stage) for stage in STAGES}
+        return {stage: table for stage, table in found.items() if table is not None}
+
+
+FILES = PlanFiles(
+    "ablation",
+    Path(__file__).parent / "plans",
+    Ablation,
+    (Ablation, Axis, Published, Variant),
+)
+
+
+def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
+    """The ablation of a ``.toml`` file, or a shipped one by its name.
+
+    Args:
+        variant: of the file, such as ``small``.
+
+    Raises:
+        BenchError: see `PlanFiles.load`; no such variant, or it keeps an unknown axis or does not
+            fit the file.
+    """
+    found = FILES.load(name_or_path)
+    if not variant:
+        return found
+    changes = changes_of(found, variant)
+    changes["axes"] = _kept(found, found.variants[variant])
+    return replaced(found, f"{name_or_path}, variant {variant}", **changes)
+
+
+def replaced(ablation: Ablation, source: str, **changes: Any) -> Ablation:
+    """An ablation with other fields; ``source`` names where they come from in messages.
+
+    Raises:
+        BenchError: they contradict each other or the others.
+    """
+    try:
+        return msgspec.structs.replace(ablation, **changes)
+    except ValueError as error:
+        raise BenchError(f"{source}: {error}") from error
+
+
+def _kept(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
+    titles = [axis.title for axis in ablation.axes]
+    for wanted in variant.axes:
+        if wanted not in titles:
+            raise BenchError(f"{ablation.name} has no axis {wanted!r}", suggest(wanted, titles))
+    return tuple(axis for axis in ablation.axes if axis.title in (variant.axes or titles))
+
+
+def label_of(value: Any) -> str:
+    """A value for people: a table by its name, numbers and words as they are written."""
+    if isinstance(value, Mapping):
+        named = value.get("name")
+        return str(named) if named else msgspec.json.encode(value).decode()
+    if isinstance(value, list):
+        return ", ".join(label_of(one) for one in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,98 @@
+"""Work in a process apart: one that runs out of memory takes nothing else with it.
+
+The processes are forked from a server that has imported the libraries and done nothing else, so
+that each costs a fraction of a second.
+"""
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.experiments.execute import FULL
+from foundation.errors import BenchError
+
+PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+NO_MEMORY_HINT = (
+    "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
+    "and a smaller cache_chunk"
+)
+
+
+class WorkerError(Exception):
+    """Something that nobody foresaw; ``trace`` is the traceback of the other process."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do a piece of work in a process apart and return what it returns.
+
+    Args:
+        work: a function of a module, with picklable arguments and result.
+
+    Raises:
+        BenchError: it had bad input, had no memory, or was killed.
+        OSError: the disk is full.
+        WorkerError: it failed in another way.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    try:
+        good, found = receiver.recv()
+    except EOFError:
+        process.join()
+        raise _ended(process.exitcode) from None
+    finally:
+        if process.is_alive():
+            process.join(timeout=5)
+        if process.is_alive():
+            process.terminate()
+        process.join()
+        receiver.close()
+    if not good:
+        raise found
+    return found
+
+
+def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        answer = (True, work(*arguments))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        answer = (False, _plain(error))
+    sender.send(answer)
+
+
+def _plain(error: Exception) -> Exception:
+    """An error that can be sent: bad input with its hint, no memory and a full disk as such,
+    others as text.
+    """
+    text = str(error).strip()
+    if isinstance(error, OSError) and error.errno in FULL:
+        return OSError(error.errno, error.strerror, error.filename)
+    if isinstance(error, MemoryError) or any(one in text.lower() for one in NO_MEMORY):
+        return BenchError(f"out of memory: {text.partition(chr(10))[0]}", NO_MEMORY_HINT)
+    if hasattr(error, "hint"):
+        return BenchError(text, error.hint)
+    line = f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    return WorkerError(line, "".join(traceback.format_exception(error)))
+
+
+def _ended(code: int | None) -> BenchError:
+    if code == -signal.SIGKILL:
+        return BenchError("killed by the system: most likely out of memory", NO_MEMORY_HINT)
+    return BenchError(f"its process ended with {code}", "type the same command to try again")

@@ -1,0 +1,97 @@
+"""Finished and failed tasks on disk: what is finished is never done again."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from traceback import format_exception
+
+import msgspec
+
+from bench.experiments.grid import Table
+from bench.experiments.plan import Task
+from bench.experiments.stages import Cost
+from foundation.atomic import replacing
+from foundation.errors import BenchError
+from foundation.records import Record
+
+DONE_FILE, FAILED_FILE = "done.json", "failed.json"
+
+
+class Done(Record, kw_only=True):
+    """A task that is finished.
+
+    Attributes:
+        commit: of the code that did it; "" outside a checkout.
+    """
+
+    stage: str
+    key: str
+    settings: Table
+    cost: Cost
+    time: str
+    commit: str
+
+
+class Failed(Record, kw_only=True):
+    """A task that failed; it is tried again when the command is typed again.
+
+    Attributes:
+        error: one line.
+        hint: what to change; may be empty.
+        trace: for whoever mends it; "" where the input was at fault.
+    """
+
+    error: str
+    hint: str
+    trace: str
+
+
+def done(task: Task, out: Path) -> Done | None:
+    """The record of a finished task; None where it is not finished.
+
+    Raises:
+        BenchError: the record is damaged.
+    """
+    path = task.folder(out) / DONE_FILE
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Done)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BenchError(
+            f"{path} is damaged: {error}", f"delete {path.parent} and type the same command"
+        ) from error
+
+
+def keep_done(task: Task, out: Path, cost: Cost, commit: str) -> Done:
+    """Write that a task is finished, after all that it wrote."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    record = Done(
+        stage=task.stage,
+        key=task.key,
+        settings=task.settings,
+        cost=cost,
+        time=time,
+        commit=commit,
+    )
+    _write(task.folder(out) / DONE_FILE, record)
+    (task.folder(out) / FAILED_FILE).unlink(missing_ok=True)
+    return record
+
+
+def keep_failed(task: Task, out: Path, error: Exception) -> Failed:
+    """Write why a task failed."""
+    hint = getattr(error, "hint", None)
+    line = str(error).strip().partition("\n")[0]
+    foreseen = hint is not None or hasattr(error, "trace")
+    record = Failed(
+        error=line if foreseen else f"{type(error).__name__}: {line}",
+        hint=hint or "",
+        trace=getattr(error, "trace", "" if foreseen else "".join(format_exception(error))),
+    )
+    _write(task.folder(out) / FAILED_FILE, record)
+    return record
+
+
+def _write(path: Path, record: msgspec.Struct) -> None:
+    with replacing(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))

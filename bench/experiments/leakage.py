@@ -1,0 +1,67 @@
+"""Whether anything that is trained on is what the cells are scored on, before anything starts.
+
+A training split that is itself scored is refused. Single training queries that read like a scored
+one are left out of the fine-tuning; a text of the pre-training that is a scored query is reported.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from bench.experiments.grid import Table
+from bench.experiments.places import Places
+from bench.experiments.plan import Plan
+from bench.training.leaks import leaks, normalised
+from bench.training.pretrain_on_collections import CorpusTexts
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+
+SPACE = 4  # a text of more than so many times a query's characters does not read like it
+
+
+def check_leaks(plan: Plan, places: Places) -> tuple[str, ...]:
+    """What was found, a sentence for each pair of collections.
+
+    Raises:
+        BenchError: a row is trained on queries that it is scored on.
+    """
+    evaluated = places.open(plan.rows[0].settings["evaluate"]["on"])
+    tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
+    read = {tuple(table["on"]) for table in _tables(plan, "pretrain")}
+    said = [
+        _queries(one, evaluated) for on, split in sorted(tuned) for one in places.open(on, split)
+    ]
+    said += [_texts(one, evaluated) for on in sorted(read) for one in places.open(on)]
+    return tuple(dict.fromkeys(line for lines in said for line in lines))
+
+
+def _tables(plan: Plan, stage: str) -> Iterator[Table]:
+    """Settings of a stage, of each row that has it."""
+    return (row.settings[stage] for row in plan.rows if stage in row.settings)
+
+
+def _queries(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
+    split = f"split {training.facts.split} of {training.name}"
+    for other in evaluated:
+        found = leaks(training, other)
+        if found.ids:
+            raise BenchError(
+                f"{len(found.ids)} queries of the {split} are scored on {other.name}",
+                'train on another split: split = "train"',
+            )
+        left_out = ": they are left out." if found.texts else "."
+        yield (
+            f"{len(found.texts)} queries of the {split} read like one of the "
+            f"{len(other.queries):,} scored queries of {other.name}{left_out}"
+        )
+
+
+def _texts(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
+    """Documents of the pre-training that are a scored query, word for word."""
+    texts = CorpusTexts([training.corpus])
+    for other in evaluated:
+        known = {normalised(text) for text in other.queries.texts}
+        longest = SPACE * max(map(len, other.queries.texts), default=0)
+        found = sum(len(text) <= longest and normalised(text) in known for text in texts)
+        yield (
+            f"{found} texts of {training.name} for pre-training are word for word a scored query "
+            f"of {other.name}."
+        )

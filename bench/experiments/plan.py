@@ -1,0 +1,122 @@
+"""Which work an ablation needs: cells of stages, each keyed by everything that changes it."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bench.experiments.grid import Ablation, Table
+from bench.experiments.rows import Place, Row, rows_of
+from bench.experiments.stages import MODEL, Stage
+
+KEY_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """One stage of one cell. Cells whose settings agree so far share it.
+
+    Attributes:
+        key: hash of its settings, of what it reads, of the libraries, and of the task before.
+        model: name of the model that it starts from, where no task is before it.
+    """
+
+    stage: str
+    settings: Table
+    key: str
+    before: "Task | None" = None
+    model: str = ""
+
+    def folder(self, out: Path) -> Path:
+        """Where it is kept."""
+        return out / self.stage / self.key
+
+    def starts_from(self, out: Path) -> str:
+        """Checkpoint of the task before, or the named model; "" for neither.
+
+        A stage that leaves no model (an evaluation) is never before another.
+        """
+        return str(self.before.folder(out) / MODEL) if self.before else self.model
+
+    def chain(self) -> Iterator["Task"]:
+        """The tasks before it and itself, first to last."""
+        if self.before:
+            yield from self.before.chain()
+        yield self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row with a seed; ``task`` is its last stage."""
+
+    row: str
+    seed: int
+    task: Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells, in the order in which they are worked: seed by seed, so that an interrupted
+    ablation has complete comparisons.
+
+    Attributes:
+        places: rows of each axis, with their labels.
+    """
+
+    ablation: Ablation
+    rows: tuple[Row, ...]
+    places: Mapping[str, tuple[Place, ...]]
+    cells: tuple[Cell, ...]
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Distinct tasks in the order of their work."""
+        found = {task.key: task for cell in self.cells for task in cell.task.chain()}
+        return tuple(found.values())
+
+
+def plan_of(
+    ablation: Ablation, stages: Mapping[str, Stage], here: Mapping[str, str] | None = None
+) -> Plan:
+    """Read the whole ablation and check it.
+
+    Args:
+        stages: by name.
+        here: what else changes figures, such as versions of libraries and the device.
+
+    Raises:
+        BenchError: see `rows_of`.
+    """
+    rows, places = rows_of(ablation, lambda name, table: stages[name].settle(table))
+    makers = _Makers(ablation.model, stages, here or {})
+    cells = [
+        Cell(row.name, seed, makers.task(row, seed, list(row.settings)))
+        for seed in ablation.seeds
+        for row in rows
+    ]
+    return Plan(ablation, rows, places, tuple(cells))
+
+
+@dataclass(frozen=True)
+class _Makers:
+    """What all tasks have in common."""
+
+    model: str
+    stages: Mapping[str, Stage]
+    here: Mapping[str, str]
+
+    def task(self, row: Row, seed: int, names: Sequence[str]) -> Task:
+        """The last of these stages, after the others."""
+        *earlier, name = names
+        before = self.task(row, seed, earlier) if earlier else None
+        settings = self.stages[name].seeded(row.settings[name], seed)
+        reads = self.stages[name].reads(settings)
+        start = before.key if before else self.model
+        key = _key([name, settings, reads, dict(self.here), start])
+        return Task(name, settings, key, before, "" if before else self.model)
+
+
+def _key(content: Sequence[object]) -> str:
+    encoded = msgspec.json.encode(content, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()[:KEY_DIGITS]

@@ -1,0 +1,111 @@
+"""The stage ``pretrain``: a preset of `retrievers.training` on corpora."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.experiments.grid import Table
+from bench.experiments.places import Places
+from bench.experiments.settings import merged, split_off
+from bench.experiments.stages import MODEL, Cost
+from bench.experiments.truncated import start_of
+from bench.training.pretrain_on_collections import pretrain_on
+from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
+from retrievers.models.model import resolve_model
+from retrievers.models.parameters import count_parameters
+from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
+
+REHEARSED = 2  # steps
+CURVES = "losses.jsonl"
+OWN = ("on", "first_layers")  # settings that are not the preset's
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """See `bench.experiments.stages.Stage`."""
+
+    places: Places
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
+        own, changes = split_off(table, "pretrain")
+        if "split" in own:
+            raise BenchError("[pretrain] has a split, and it reads corpora", "leave split out")
+        layers = changes.pop("first_layers", None)
+        base = to_table(load_preset(own["preset"])) if "preset" in own else {}
+        # A title and a source say nothing about what is trained.
+        words = {"title": "pre-trained in an ablation", "source": ""}
+        preset = from_table({**merged(base, changes), **words}, "[pretrain]")
+        expand(own["on"], self.places.data_dir)
+        _check_layers(layers, preset)
+        return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of weights, masks and the order of the texts."""
+        return {**settings, "seed": seed}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """The corpora, and the files that training starts from."""
+        from retrievers.training.objectives.diffcse import RANDOM
+
+        corpora = {one.name: one.corpus.sha256 for one in self.places.open(settings["on"])}
+        start = settings["start"]
+        named = start["model"] or start["scratch"]["tokenizer"]
+        found = {**corpora, **hashes_of(named)}  # truncation is in the settings
+        generator = settings["objective"].get("generator", RANDOM)
+        return found if generator == RANDOM else {**found, **hashes_of(generator, "generator ")}
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train; a training that was killed goes on."""
+        start = time.perf_counter()
+        preset = {key: value for key, value in settings.items() if key not in OWN}
+        preset["start"] = start_of(settings, self.places.cache_dir)
+        pretrain_on(
+            from_table(preset, "[pretrain]"),
+            self.places.open(settings["on"]),
+            out / MODEL,
+            device=self.places.device,
+        )
+        tokens = tokens_read(out / MODEL)
+        return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Two steps."""
+        return merged(settings, {"steps": REHEARSED})
+
+
+def _check_layers(layers: object, preset: Pretraining) -> None:
+    if layers is None:
+        return
+    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+        raise BenchError(f"[pretrain] first_layers is {layers!r}", "a whole number from 1")
+    if not preset.start.model:
+        raise BenchError("[pretrain] first_layers is of start.model, and a new model is trained")
+
+
+def hashes_of(model: str, role: str = "") -> dict[str, str]:
+    """sha256 of the files of a checkpoint, by their names after ``role``.
+
+    Raises:
+        BenchError: there is no such checkpoint, or its files are damaged.
+    """
+    from retrievers.training.engine.start import find_checkpoint
+
+    checkpoint, _ = find_checkpoint(model)
+    return {f"{role}{name}": one for name, one in checkpoint.hashes.items()}
+
+
+def tokens_read(folder: Path) -> int:
+    """Tokens that a finished training read, by its loss curves."""
+    from retrievers.training.engine.curve import read_curve
+
+    return sum(point.tokens for path in folder.rglob(CURVES) for point in read_curve(path))
+
+
+def trained_parameters(folder: Path) -> int:
+    """Of the encoder of a finished checkpoint, or of its adapter alone."""
+    counted = count_parameters(resolve_model(str(folder)))
+    return (counted.adapter or counted.total) if counted else 0

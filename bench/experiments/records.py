@@ -1,0 +1,180 @@
+"""What an ablation found: the record that tables and plots are made of.
+
+History of the schema: 1, the first; 2, collections that are not the published ones, and
+weights of the collections in their mean.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from bench.compare.statistics import Paired
+from bench.experiments.grid import Table
+from bench.experiments.twolevel import Interval
+from bench.results.record import Conditions
+from foundation.errors import BenchError
+from foundation.records import Record
+
+SCHEMA = 2
+MEAN = "mean"  # instead of a collection
+
+
+class CellFound(Record, kw_only=True):
+    """One row with one seed.
+
+    Attributes:
+        scores: mean of the main measure by collection; empty for a gap.
+        mean: of the collections, as they weigh in it; None where each weighs the same.
+        failed_at, error: stage and reason of a gap; "" where there is none.
+        seconds, tokens, parameters, of_parameters, saved_bytes: by stage, as in
+            `bench.experiments.stages.Cost`, of what is finished; a stage that several cells
+            share counts in each.
+    """
+
+    seed: int
+    scores: dict[str, float]
+    mean: float | None = None
+    failed_at: str = ""
+    error: str = ""
+    seconds: dict[str, float] = {}
+    tokens: dict[str, int] = {}
+    parameters: dict[str, int] = {}
+    of_parameters: dict[str, int] = {}
+    saved_bytes: dict[str, int] = {}
+
+
+class OnCollection(Record, kw_only=True):
+    """A row on one collection, or in the mean of all (`MEAN`).
+
+    Attributes:
+        score: over the seeds that are finished; None for a gap.
+        seeds: that the row and the one it is compared with both have.
+        recipes: the difference as one of recipes; None with fewer than two seeds.
+        checkpoints: the difference of the two checkpoints of one seed; None otherwise.
+        p_holm: p, corrected for all rows of the ablation on this collection.
+        verdict: by ``p_holm`` at 5 %; "" where nothing is compared.
+    """
+
+    collection: str
+    measure: str
+    queries: int
+    score: Interval | None
+    seeds: tuple[int, ...] = ()
+    recipes: Interval | None = None
+    checkpoints: Paired | None = None
+    p_holm: float | None = None
+    verdict: str = ""
+
+
+class RowFound(Record, kw_only=True):
+    """One recipe.
+
+    Attributes:
+        against: the row that it differs from in one field; "" for the reference.
+        change: that field, with the value there and the value here; "" for the reference.
+        published: somebody else's figures, by measure.
+    """
+
+    name: str
+    against: str
+    change: str
+    cells: tuple[CellFound, ...]
+    on: tuple[OnCollection, ...]
+    published: dict[str, float]
+
+    def at(self, collection: str) -> OnCollection | None:
+        """Its figures on a collection, if there are any."""
+        return next((one for one in self.on if one.collection == collection), None)
+
+    def of_seeds(self, collection: str) -> list[float]:
+        """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
+        finished = [cell for cell in self.cells if cell.scores]
+        if collection == MEAN:
+            return [
+                sum(cell.scores.values()) / len(cell.scores) if cell.mean is None else cell.mean
+                for cell in finished
+            ]
+        return [cell.scores[collection] for cell in finished if collection in cell.scores]
+
+
+class Point(Record):
+    """A value on an axis, the row that has it, and somebody else's figures for it."""
+
+    label: str
+    row: str
+    published: dict[str, float]
+
+
+class AxisFound(Record, kw_only=True):
+    """One field and the rows that it is changed in."""
+
+    title: str
+    field: str
+    against: str
+    points: tuple[Point, ...]
+
+
+class Report(Record, kw_only=True):
+    """A whole ablation.
+
+    Attributes:
+        command: that made it.
+        reference: complete settings of the reference, by stage.
+        source: of the published figures, and the collection that they are on; "" for none.
+        leaks: what the check for leaks looked at, in words.
+        differing: which collections are not the published ones, and where they differ, in words.
+        weights: of the collections in their mean; empty where each weighs the same.
+        commits: of the code that made the cells.
+        seconds: wall clock of all distinct work; what cells share counts once.
+    """
+
+    schema: int = SCHEMA
+    name: str
+    title: str
+    command: str
+    seeds: tuple[int, ...]
+    reference: dict[str, Table]
+    rows: tuple[RowFound, ...]
+    axes: tuple[AxisFound, ...]
+    source: str
+    published_on: str
+    leaks: tuple[str, ...]
+    commits: tuple[str, ...]
+    seconds: float
+    conditions: Conditions
+    differing: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """Collections of all rows, then `MEAN` where there is one."""
+        found = dict.fromkeys(one.collection for row in self.rows for one in row.on)
+        return (*(name for name in found if name != MEAN), *([MEAN] if MEAN in found else []))
+
+    def is_mean(self, name: str) -> bool:
+        """Whether one of ``collections`` is their mean."""
+        return name == MEAN
+
+    @property
+    def trains(self) -> bool:
+        """Whether a row is a recipe, and not one use of a finished model."""
+        return any(stage != "evaluate" for stage in self.reference)
+
+    @property
+    def gaps(self) -> int:
+        """Cells without a score."""
+        return sum(not cell.scores for row in self.rows for cell in row.cells)
+
+
+def read_report(path: Path) -> Report:
+    """A report from its file.
+
+    Raises:
+        BenchError: it cannot be read, or is none.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise BenchError(f"{path} is no report of an ablation: {error}") from error

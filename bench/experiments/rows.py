@@ -1,0 +1,177 @@
+"""The rows of an ablation: the reference, and rows that differ from another in one field."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.experiments.grid import Ablation, Axis, Table, label_of
+from bench.experiments.plan_files import suggest
+from foundation.errors import BenchError
+
+REFERENCE = "reference"
+# What rows must share to be compared.
+FIXED = {"pretrain": ("seed",), "finetune": ("seed",), "evaluate": ("on", "measures", "depth")}
+Settle = Callable[[str, Mapping[str, Any]], Table]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recipe.
+
+    Attributes:
+        name: ``AXIS=LABEL``, or `REFERENCE`.
+        against: name of the row that it changes one field of; "" for the reference.
+        settings: complete settings by stage.
+        change: the field, with its value there and its value here.
+    """
+
+    name: str
+    settings: Mapping[str, Table]
+    against: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value on an axis, and the row that has it."""
+
+    label: str
+    row: str
+
+
+def rows_of(
+    ablation: Ablation, settle: Settle
+) -> tuple[tuple[Row, ...], dict[str, tuple[Place, ...]]]:
+    """All rows, the reference first, and which of them each axis shows.
+
+    Args:
+        settle: makes complete settings of a stage from those in the file, or from complete ones
+            with a changed field.
+
+    Raises:
+        BenchError: an unknown field (with what was meant), settings that do not fit together, a
+            field that is changed twice, or rows that are the same.
+    """
+    stages = ablation.stages()
+    reference = Row(
+        REFERENCE, {name: _settled(settle, name, table, "") for name, table in stages.items()}
+    )
+    rows = {REFERENCE: reference}
+    places: dict[str, tuple[Place, ...]] = {}
+    changed: dict[tuple[str, str], str] = {}
+    for axis in ablation.axes:
+        against = _against(axis, rows)
+        twice = changed.setdefault((against.name, axis.field), axis.title)
+        if twice != axis.title:
+            raise BenchError(
+                f"the axes {twice} and {axis.title} both change {axis.field} of {against.name}",
+                "put their values into one axis",
+            )
+        places[axis.title] = tuple(
+            _add(rows, against, axis, number, settle) for number in range(len(axis.values))
+        )
+        if all(place.row == against.name for place in places[axis.title]):
+            raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
+    return tuple(rows.values()), places
+
+
+def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
+    name = axis.against or REFERENCE
+    if name not in rows:
+        raise BenchError(
+            f"the axis {axis.title} is against {name!r}, which is no row before it",
+            suggest(name, list(rows)),
+        )
+    return rows[name]
+
+
+def _add(rows: dict[str, Row], against: Row, axis: Axis, number: int, settle: Settle) -> Place:
+    label = axis.label(number)
+    name = f"{axis.title}={label}"
+    settings = changed_settings(against, axis.field, axis.values[number], settle, name)
+    if settings == against.settings:
+        return Place(label, against.name)
+    for other in rows.values():
+        if settings == other.settings:
+            raise BenchError(
+                f"{name} is the same recipe as {other.name}",
+                "leave one of them out: every row is trained with every seed",
+            )
+    before = label_of(value_at(against.settings, axis.field))
+    change = f"{axis.field}: {before} -> {label_of(value_at(settings, axis.field))}"
+    rows[name] = Row(name, settings, against.name, change)
+    return Place(label, name)
+
+
+def changed_settings(
+    against: Row, field: str, value: Any, settle: Settle, name: str
+) -> dict[str, Table]:
+    """Settings of a row with one field changed; nothing else may differ.
+
+    Raises:
+        BenchError: no such field, or a value that brings other changes with it.
+    """
+    stage, _, path = field.partition(".")
+    if stage not in against.settings or not path:
+        known = [f"{one}." for one in against.settings]
+        raise BenchError(
+            f"{name}: the field {field} names no stage of this ablation",
+            suggest(f"{stage}.", known),
+        )
+    if path in FIXED.get(stage, ()):
+        raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
+    changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
+    settled = _settled(settle, stage, changed, name)
+    others = [one for one in differing(against.settings[stage], settled) if not _below(one, path)]
+    if others:
+        raise BenchError(
+            f"{name} changes {', '.join(others)} too: a row changes one field",
+            "set the other field for the reference, or use an axis against another row",
+        )
+    return {**against.settings, stage: settled}
+
+
+def _settled(settle: Settle, stage: str, table: Mapping[str, Any], name: str) -> Table:
+    try:
+        return settle(stage, table)
+    except BenchError as error:
+        where = f"{name}: {stage}" if name else f"[{stage}]"
+        raise BenchError(f"{where}: {error}", error.hint) from error
+
+
+def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> Table:
+    """A copy of complete settings with another value at a dotted path.
+
+    Raises:
+        BenchError: there is no such field.
+    """
+    key, _, rest = path.partition(".")
+    if key not in table:
+        raise BenchError(f"{where} has no field {key!r}", suggest(key, list(table)))
+    if not rest:
+        return {**table, key: value}
+    if not isinstance(table[key], Mapping):
+        raise BenchError(f"{where}.{key} is {label_of(table[key])}, which has no field {rest!r}")
+    return {**table, key: with_field(table[key], rest, value, f"{where}.{key}")}
+
+
+def differing(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
+    """Dotted paths at which two tables differ, sorted."""
+    found = []
+    for key in sorted({*a, *b}):
+        one, other = a.get(key), b.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differing(one, other, f"{above}{key}.")
+        elif one != other or (key in a) != (key in b):
+            found.append(f"{above}{key}")
+    return found
+
+
+def value_at(table: Mapping[str, Any], path: str) -> Any:
+    """What lies at a dotted path that is there."""
+    key, _, rest = path.partition(".")
+    return value_at(table[key], rest) if rest else table[key]
+
+
+def _below(path: str, field: str) -> bool:
+    return f"{path}.".startswith(f"{field}.")

@@ -1,0 +1,64 @@
+"""What a stage of a cell is: it settles its settings, says what it reads, and does the work."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.experiments.grid import Table
+from foundation.records import Record
+
+
+class Cost(Record):
+    """What a stage took.
+
+    Attributes:
+        seconds: wall clock.
+        tokens: that were read in training, or encoded; 0 where they were not counted.
+        parameters: that were trained; for an evaluation, those of the encoder.
+        of_parameters: that the trained network has in all; 0 where they were not counted.
+        saved_bytes: of the weights that the training wrote; the same.
+    """
+
+    seconds: float
+    tokens: int = 0
+    parameters: int = 0
+    of_parameters: int = 0
+    saved_bytes: int = 0
+
+
+class Stage(Protocol):
+    """One of pretrain, finetune and evaluate; picklable, because it works in a process apart."""
+
+    def settle(self, table: Mapping[str, Any]) -> Table:
+        """Complete settings, from what the file says or from complete ones.
+
+        Raises:
+            BenchError: an unknown field or value, or a collection
+                or checkpoint that is not there.
+        """
+        ...
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """Settings of one cell."""
+        ...
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """What it reads besides the model, by name: content hashes, and rules that go with it."""
+        ...
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Do it.
+
+        Args:
+            model: card or checkpoint of the stage before; "" where this is the first.
+            out: folder of its own. What a killed attempt left there may be used. A training
+                leaves its checkpoint in ``out / MODEL``, an evaluation its results in ``out``.
+        """
+        ...
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Settings that take seconds and fail where these would; None for no rehearsal."""
+        ...
+
+
+MODEL = "model"  # folder of a finished checkpoint

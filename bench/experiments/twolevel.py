@@ -1,0 +1,191 @@
+"""Is one recipe better than another? Seeds and queries resampled, both.
+
+A score of a recipe is an average over the seeds it was trained with and over queries. All seeds
+answer the same queries, so the two are crossed: what a resample draws are seeds and, for all of
+them alike, queries. With the differences ``d[s, q]`` of two recipes trained with the same seeds,
+the variance of their mean has three parts,
+
+    seeds / S  +  queries / Q  +  (seeds x queries) / (S Q),
+
+and a test over queries alone, or over seeds alone, sees one of the first two. Plain resampling is
+wrong with the few seeds that anybody trains: it draws a variance that is (S - 1) / S of the right
+one, counts the third part three times, and its percentiles cannot leave the range of the seeds.
+So the variance is taken from the resampling distribution, each level drawn one fewer than it has,
+which makes its part unbiased (McCarthy and Snowden, 1985), less the third part counted too often
+(Owen, 2007, on crossed resampling); and the interval from the t distribution with Satterthwaite's
+(1946) degrees of freedom. The variance has a closed form, which is used; the tests draw it too.
+In simulations with 150 queries the interval holds the truth 93 to 96 times in 100 with 3 seeds, 94
+to 95 with 5, and 88 to 95 with 2; one over queries alone 22 to 96, as the seeds are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from bench.compare.statistics import ALPHA, POWER
+from foundation.arrays import Float64Array
+from foundation.records import Record
+
+_NODES = 80  # of the integral of the t density
+_TINY = 1e-12
+
+
+class Interval(Record, kw_only=True):
+    """A mean over seeds and queries.
+
+    Attributes:
+        mean: over collections, seeds and queries.
+        low, high: 95 % interval over other seeds and other queries of these collections; None
+            with one seed, which says nothing of others, or where nothing varies.
+        p: two-sided, of a mean of 0; None with the same.
+        seeds_sd: standard deviation of the seeds' means; None with one seed.
+        seeds_share: share of the variance of the mean that is the seeds' (with what they do to
+            each query); None with one seed.
+        detectable: mean that would be found, at 5 % two-sided, 80 times in 100.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    seeds_sd: float | None = None
+    seeds_share: float | None = None
+    detectable: float | None = None
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Of a mean over seeds and queries.
+
+    Attributes:
+        seeds: part of the seeds, with what they do to each query.
+        queries: part of the queries.
+        degrees: of freedom of the sum.
+    """
+
+    seeds: float
+    queries: float
+    degrees: float
+
+    @property
+    def error(self) -> float:
+        """Standard error."""
+        return math.sqrt(self.seeds + self.queries)
+
+
+def interval(parts: Sequence[Float64Array], weights: Sequence[float] | None = None) -> Interval:
+    """The mean of several collections.
+
+    Args:
+        parts: by collection, float64 ``(seeds, queries)`` with the same seeds in the same order:
+            scores of a recipe, or differences of two.
+        weights: of the collections in the mean; they sum to 1. None for each the same.
+    """
+    shares = _shares(parts, weights)
+    of_seeds = _of_seeds(parts, shares)
+    mean = float(of_seeds.mean())
+    if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
+        return Interval(mean=mean)
+    deviation = float(of_seeds.std(ddof=1))
+    found = variance(parts, shares)
+    if found.error <= _TINY:
+        return Interval(mean=mean, seeds_sd=deviation)
+    reach = t_quantile(1 - ALPHA / 2, found.degrees)
+    return Interval(
+        mean=mean,
+        low=mean - reach * found.error,
+        high=mean + reach * found.error,
+        p=2 * (1 - t_cdf(abs(mean) / found.error, found.degrees)),
+        seeds_sd=deviation,
+        seeds_share=found.seeds / found.error**2,
+        detectable=(reach + t_quantile(POWER, found.degrees)) * found.error,
+    )
+
+
+def variance(parts: Sequence[Float64Array], weights: Sequence[float] | None = None) -> Variance:
+    """Unbiased variance of the mean of `interval`, by analysis of variance.
+
+    The seeds' part is the variance of their means over the number of seeds: it includes what a
+    seed does to single queries. The queries' part is what the variance of the queries' means has
+    beyond that.
+    """
+    shares = _shares(parts, weights)
+    of_seeds = _of_seeds(parts, shares)
+    count = len(of_seeds)
+    seeds = float(of_seeds.var(ddof=1)) / count
+    queries, squares = 0.0, seeds**2 / (count - 1)
+    for part, share in zip(parts, shares, strict=True):
+        of_queries = part.mean(axis=0)
+        rest = part - part.mean(axis=1, keepdims=True) - of_queries + part.mean()
+        n = len(of_queries)
+        raw = float(of_queries.var(ddof=1)) / n * share**2
+        twice = float((rest**2).sum()) / ((count - 1) * (n - 1)) / (count * n) * share**2
+        queries += max(0.0, raw - twice)
+        squares += raw**2 / (n - 1) + twice**2 / ((count - 1) * (n - 1))
+    total = seeds + queries
+    degrees = max(1.0, total**2 / squares) if squares else 1.0
+    return Variance(seeds, queries, degrees)
+
+
+def _shares(parts: Sequence[Float64Array], weights: Sequence[float] | None) -> Sequence[float]:
+    return [1 / len(parts)] * len(parts) if weights is None else weights
+
+
+def _of_seeds(parts: Sequence[Float64Array], shares: Sequence[float]) -> Float64Array:
+    """Mean over the collections for each seed, float64 ``(seeds,)``."""
+    found: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
+    return found
+
+
+def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
+    """Means over resampled seeds and queries of one collection, each level one fewer.
+
+    Args:
+        part: float64 ``(seeds, queries)``.
+
+    Returns:
+        float64 ``(resamples,)``.
+    """
+    rng = np.random.default_rng(seed)
+    seeds, queries = part.shape
+    of_seeds = _times(rng, seeds, resamples)
+    of_queries = _times(rng, queries, resamples)
+    drawn: Float64Array = np.sum((of_seeds @ part) * of_queries, axis=1)
+    return drawn / float((seeds - 1) * (queries - 1))
+
+
+def _times(rng: np.random.Generator, count: int, resamples: int) -> Float64Array:
+    """How often each of ``count`` is drawn, in ``count - 1`` draws: ``(resamples, count)``."""
+    return rng.multinomial(count - 1, np.full(count, 1 / count), resamples).astype(np.float64)
+
+
+def t_cdf(x: float, degrees: float) -> float:
+    """Student's t: share below ``x``, its density integrated over the angle ``atan(x / sqrt(df))``.
+
+    By Gauss's rule, to 1e-9 from 1 to 1,000 degrees of freedom.
+    """
+    nodes, weights = _gauss()
+    end = math.atan(x / math.sqrt(degrees))
+    area = end / 2 * float(np.dot(weights, np.cos(end / 2 * (nodes + 1)) ** (degrees - 1)))
+    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    return min(1.0, 0.5 + area * math.exp(scale) / math.sqrt(math.pi))
+
+
+@cache
+def _gauss() -> tuple[Float64Array, Float64Array]:
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return nodes, weights
+
+
+def t_quantile(level: float, degrees: float) -> float:
+    """Inverse of `t_cdf`, by bisection; for levels of at least a half."""
+    low, high = 0.0, 1.0
+    while t_cdf(high, degrees) < level:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_cdf(middle, degrees) < level else (low, middle)
+    return (low + high) / 2

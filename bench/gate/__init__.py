@@ -1,0 +1,1 @@
+"""The release gate: may this checkpoint ship?"""

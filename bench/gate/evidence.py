@@ -1,0 +1,248 @@
+"""A candidate beside one other model: the evidence of `bench.gate.verdicts`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from bench.compare.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
+from bench.compare.statistics import Differences, Paired, holm, paired
+from bench.evaluate.runs import Run
+from bench.gate.check import BASELINE, CANDIDATE, Against, Row, Terms, gap
+from bench.gate.noninferiority import largest_loss
+from bench.gate.skew import Studentised, mean_of, p_of_loss, studentise
+from bench.gate.verdicts import Decision, Evidence, Loss, decide
+from bench.results.record import Protocol
+from foundation.errors import BenchError
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """What the differences on one collection say, with both p corrected for their number."""
+
+    panel: Panel
+    paired: Paired
+    skew: Studentised
+    p_alike: float
+    p_holm: float
+
+
+def check_against(
+    role: str,
+    name: str,
+    candidate: Mapping[str, Entry],
+    baseline: Mapping[str, Entry],
+    failed: Mapping[str, str],
+    weights: Mapping[str, float],
+    terms: Terms,
+) -> Against:
+    """Compare with stored results and decide.
+
+    Args:
+        candidate, baseline: results by collection.
+        failed: why the candidate has no result on a collection.
+        weights: of the collections in the mean.
+
+    Raises:
+        BenchError: results of different protocols.
+    """
+    gaps = dict(failed)
+    gaps |= {one: f"{name} has no result" for one in weights if one not in baseline}
+    gaps |= {one: "no result" for one in weights if one not in candidate and one not in gaps}
+    panels, unlike = _panels(
+        name, candidate, baseline, [w for w in weights if w not in gaps], terms
+    )
+    gaps |= unlike
+    tested = _test(panels, terms)
+    rows = [_row(tested[one]) if one in tested else gap(one, gaps[one]) for one in weights]
+    mean = None if gaps else _mean(rows, tested, weights)
+    same = not gaps and _same_rankings(tested, candidate, baseline)
+    evidence = _evidence(rows, mean, tested, same, terms, gaps)
+    decision = decide(evidence)
+    shown = mean.row if mean and len(weights) > 1 else None
+    return Against(
+        role=role,
+        name=name,
+        outcome=decision.outcome,
+        reasons=decision.reasons,
+        rows=tuple(_marked(row, decision) for row in rows),
+        mean=_marked(shown, decision) if shown else None,
+        largest_loss=evidence.largest_loss,
+    )
+
+
+def _panels(
+    name: str,
+    candidate: Mapping[str, Entry],
+    baseline: Mapping[str, Entry],
+    collections: Sequence[str],
+    terms: Terms,
+) -> tuple[dict[str, Panel], dict[str, str]]:
+    """Scores on the same queries by collection; and why there are none."""
+    entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
+    panels: dict[str, Panel] = {}
+    gaps: dict[str, str] = {}
+    for one in collections:
+        check_protocol(one, name, candidate[one].protocol, baseline[one].protocol)
+        panel = panel_of(one, entrants, Choices(terms.measure, resampling=terms.resampling))
+        if panel.gaps:
+            gaps[one] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
+        else:
+            panels[one] = panel
+    return panels, gaps
+
+
+def _test(panels: Mapping[str, Panel], terms: Terms) -> dict[str, _Tested]:
+    """Both tests on each collection, and Holm over them."""
+    parts = {one: _differences(panel) for one, panel in panels.items()}
+    found = {one: paired([part]) for one, part in parts.items()}
+    skew = {one: studentise(part.scores, terms.resampling) for one, part in parts.items()}
+    alike = holm([one.p for one in found.values()])
+    both = holm([max(found[one].p, p_of_loss(skew[one])) for one in found])
+    return {
+        one: _Tested(panels[one], found[one], skew[one], *p)
+        for one, p in zip(found, zip(alike, both, strict=True), strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """The mean of the collections: its row, and what decides."""
+
+    row: Row
+    skew: Studentised
+
+
+def _mean(
+    rows: Sequence[Row], tested: Mapping[str, _Tested], weights: Mapping[str, float]
+) -> _Mean | None:
+    """None where the measures differ, which have no mean."""
+    measures = {row.measure for row in rows}
+    if len(measures) > 1:
+        return None
+    shares = list(weights.values())
+    parts = [_differences(tested[one].panel) for one in weights]
+    skew = mean_of([tested[one].skew for one in weights], shares)
+    found = paired(parts, shares)
+    return _Mean(
+        Row(
+            name="mean",
+            measure=measures.pop(),
+            candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
+            baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
+            paired=found,
+            p_skew=p_of_loss(skew),
+            detectable=_detectable(found, skew),
+        ),
+        skew,
+    )
+
+
+def _evidence(
+    rows: Sequence[Row],
+    mean: _Mean | None,
+    tested: Mapping[str, _Tested],
+    same_rankings: bool,
+    terms: Terms,
+    gaps: Mapping[str, str],
+) -> Evidence:
+    several = mean if mean and len(rows) > 1 else None
+    return Evidence(
+        rule=terms.rule,
+        collections=tuple(
+            Loss(name, one.paired.difference, one.p_holm, one.p_alike)
+            for name, one in tested.items()
+        ),
+        mean=_loss_of_mean(several.row) if several else None,
+        changed=sum(one.paired.changed for one in tested.values()),
+        same_rankings=same_rankings,
+        largest_loss=largest_loss(mean.skew) if mean else None,
+        margin=terms.margin,
+        floor=terms.floor,
+        missing=tuple(f"{row.name}: {gaps[row.name]}" for row in rows if row.name in gaps),
+        drifted=_drifted(rows, terms) if terms.expect_same else None,
+    )
+
+
+def _loss_of_mean(row: Row) -> Loss | None:
+    if row.paired is None or row.p_skew is None:
+        return None
+    p = row.paired.p
+    return Loss("the mean", row.paired.difference, max(p, row.p_skew), p)
+
+
+def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None:
+    """Refuse to compare the candidate (a) with results of another protocol.
+
+    Raises:
+        BenchError: what differs.
+    """
+    if found := protocol_differences(a, b):
+        fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in found)
+        raise BenchError(
+            f"the candidate and {name} were evaluated under different protocols on "
+            f"{collection}: {fields}",
+            "evaluate the other one again: python -m bench run --help",
+        )
+
+
+def _differences(panel: Panel) -> Differences:
+    found = panel.differences(CANDIDATE, BASELINE)
+    if found is None:
+        raise ValueError("a panel of two models has differences")
+    return found
+
+
+def _row(tested: _Tested) -> Row:
+    panel = tested.panel
+    return Row(
+        name=panel.collection,
+        measure=panel.measure,
+        candidate=panel.mean(CANDIDATE),
+        baseline=panel.mean(BASELINE),
+        paired=tested.paired,
+        p_skew=p_of_loss(tested.skew),
+        p_holm=tested.p_holm,
+        detectable=_detectable(tested.paired, tested.skew),
+    )
+
+
+def _detectable(found: Paired, skew: Studentised) -> float | None:
+    """Of the gate, which allows for gains that the sample missed: those must be lost, too."""
+    return None if found.detectable is None else found.detectable + skew.unseen
+
+
+def _same_rankings(
+    tested: Mapping[str, _Tested], a: Mapping[str, Entry], b: Mapping[str, Entry]
+) -> bool:
+    """Runs are only read where no score differs."""
+    if any(one.paired.changed for one in tested.values()):
+        return False
+    return all(_same_run(a[name].run, b[name].run) for name in tested)
+
+
+def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
+    a, b = read_a(), read_b()
+    return (
+        a.query_ids == b.query_ids
+        and np.array_equal(a.offsets, b.offsets)
+        and bool(a.doc_ids.equals(b.doc_ids))
+    )
+
+
+def _drifted(rows: Sequence[Row], terms: Terms) -> tuple[str, ...]:
+    return tuple(
+        f"{row.name}: {row.measure} {row.paired.difference:+.4f}, tolerance {terms.tolerance:.4f}"
+        for row in rows
+        if row.paired and abs(row.paired.difference) > terms.tolerance
+    )
+
+
+def _marked(row: Row, decision: Decision) -> Row:
+    """With the reasons of a failure that are its own."""
+    if decision.outcome in ("OK", "MISSING"):
+        return row
+    label = "the mean" if row.name == "mean" and row.p_holm is None else row.name
+    own = [one for one in decision.reasons if one.startswith((f"{label} lost", f"{label}:"))]
+    return msgspec.structs.replace(row, failure="; ".join(own))

@@ -1,0 +1,138 @@
+"""Published scores: what others say of their systems, as data with its source.
+
+Cards state the scores of their own checkpoints. Here are further systems, a TOML file for each
+publication. A claim is never measured, and never part of a mean; a mean that was printed is a
+claim of its own, on the suite that it is the mean of.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.leaderboard.records import Claim
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.models.card import Card
+
+CARDS = "cards"
+PUBLISHED = Path(__file__).parent / "published"
+
+
+class System(Record, kw_only=True):
+    """One system of a publication.
+
+    Attributes:
+        scores: in 0..1, by measure and by collection or suite.
+        source: instead of the publication's.
+        second_hand: copied from somebody else's publication.
+        note: what a reader must know of these scores.
+    """
+
+    name: str
+    scores: dict[str, dict[str, float]]
+    source: str = ""
+    second_hand: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for place, value in (item for found in self.scores.values() for item in found.items()):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{self.name} on {place}: {value} is not in 0..1")
+
+
+class Publication(Record, kw_only=True):
+    """A table that somebody published.
+
+    Attributes:
+        source: its address.
+        second_hand: whether all of it was read in a copy.
+    """
+
+    title: str
+    source: str
+    systems: tuple[System, ...]
+    second_hand: bool = False
+
+
+def publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
+    """By name, which is that of the file, sorted.
+
+    Raises:
+        BenchError: a file is not TOML, or has an unknown key or a value of the wrong type.
+    """
+    return {path.stem: _read(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def _read(path: Path) -> Publication:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Publication)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"published scores {path}: {error}", _hint(str(error))) from error
+
+
+def _hint(problem: str) -> str:
+    """The field that a misspelt key was meant to be."""
+    found = re.search(r"unknown field `(\w+)`", problem)
+    fields = (*Publication.__struct_fields__, *System.__struct_fields__)
+    close = difflib.get_close_matches(found[1], fields, n=1) if found else []
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def gathered(
+    cards: Mapping[str, Card], models: Collection[str], names: Sequence[str] | None
+) -> list[Claim]:
+    """Claims to show: of the models that were measured, and of other systems as far as named.
+
+    Args:
+        names: of publications, and ``cards`` for models that were not measured; empty for all,
+            None for no other systems.
+
+    Raises:
+        BenchError: there is no such publication.
+    """
+    wanted = names or ()
+    every = not wanted
+    own = [one for one in _of_cards(cards) if every or CARDS in wanted or one.model in models]
+    found = publications() if names is not None else {}
+    _check_names(wanted, found)
+    shown = (one for name, one in found.items() if every or name in wanted)
+    return own + [claim for one in shown for claim in claims_of(one)]
+
+
+def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:
+    known = [CARDS, *publications]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            listed = ", ".join(known)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {listed}"
+            raise BenchError(f"no published scores are called {name!r}", hint)
+
+
+def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
+    """What cards state of their own checkpoints."""
+    for card in cards.values():
+        for one in card.expected:
+            yield Claim(card.name, one.dataset, one.measure, one.value, one.source)
+
+
+def claims_of(publication: Publication) -> Iterable[Claim]:
+    """Every score of a publication."""
+    for system in publication.systems:
+        second_hand = system.second_hand or publication.second_hand
+        source = system.source or publication.source
+        for measure, scores in system.scores.items():
+            for place, value in scores.items():
+                yield Claim(
+                    system.name,
+                    place,
+                    measure,
+                    value,
+                    source,
+                    publication.title,
+                    second_hand,
+                    system.note,
+                )

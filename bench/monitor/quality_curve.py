@@ -1,0 +1,220 @@
+"""The curve of a training: quality of its checkpoints against their steps, from a ledger."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.compare.panels import (
+    Choices,
+    Entrant,
+    Entry,
+    Panel,
+    panel_of,
+    protocol_differences,
+)
+from bench.compare.statistics import Resampling
+from bench.monitor.ledger import Broken, Evaluated, Line, has_result
+from bench.monitor.selection import Method, Selection, level_of, parts_of, select
+from bench.monitor.simultaneous import Part
+from bench.results.find import Stored
+from bench.results.location import place_of
+from bench.results.record import load
+from foundation.errors import BenchError
+from foundation.records import Record
+
+MEAN = "mean"
+
+
+class Level(Record):
+    """A mean over queries and its 95 % interval; None where nothing varies."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Point(Record):
+    """A checkpoint on the curve: its level on each collection, and in the mean of several."""
+
+    checkpoint: str
+    step: int
+    levels: dict[str, Level]
+
+
+class Curve(Record, kw_only=True):
+    """All that is known of the checkpoints of one training.
+
+    Attributes:
+        training: name of the folder of checkpoints.
+        collections: that each point has a level on; the first line is that of ``headline``.
+        headline: what the best is chosen by: ``mean``, or the only collection.
+        baseline: name and levels of a stored model; None for none.
+        selection: None with one checkpoint and no baseline.
+        broken: why checkpoints have no point, by name.
+        left_out: evaluations of the ledger that the curve does not show, and why.
+    """
+
+    training: str
+    measure: str
+    collections: tuple[str, ...]
+    headline: str
+    points: tuple[Point, ...]
+    baseline: Point | None
+    selection: Selection | None
+    broken: dict[str, str]
+    left_out: tuple[str, ...]
+    resampling: Resampling
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a watch measures.
+
+    Attributes:
+        weights: of the collections in the mean; they sum to 1.
+        measure: of all collections.
+        baseline: name and results of a stored model.
+    """
+
+    training: str
+    weights: Mapping[str, float]
+    measure: str
+    method: Method = "all"
+    baseline: tuple[str, Mapping[str, Entry]] | None = None
+    resampling: Resampling = Resampling()  # noqa: RUF009 - frozen
+
+
+def curve_of(lines: Sequence[Line], aim: Aim) -> Curve | None:
+    """The curve of what a ledger holds; None where no checkpoint has a result on everything.
+
+    Raises:
+        BenchError: results are damaged, or the baseline's have another protocol.
+    """
+    latest, left_out = _latest(lines, aim)
+    complete = {name: one for name, one in latest.items() if set(one) == set(aim.weights)}
+    left_out += [
+        f"{name}: not yet evaluated on {', '.join(sorted(set(aim.weights) - set(one)))}"
+        for name, one in latest.items()
+        if name not in complete
+    ]
+    if not complete:
+        return None
+    entrants = _entrants(complete, aim)
+    choices = Choices(aim.measure, resampling=aim.resampling)
+    panels = [panel_of(name, entrants, choices) for name in aim.weights]
+    _check_gaps(panels)
+    weights = list(aim.weights.values())
+    parts = parts_of(panels, weights, aim.resampling)
+    steps = {name: max(line.step for line in one.values()) for name, one in complete.items()}
+    points = [_point(one.name, steps.get(one.name, 0), panels, parts) for one in entrants]
+    barred = [aim.baseline[0]] if aim.baseline else []
+    return Curve(
+        training=aim.training,
+        measure=aim.measure,
+        collections=tuple(aim.weights),
+        headline=MEAN if len(aim.weights) > 1 else next(iter(aim.weights)),
+        points=tuple(one for one in points if one.checkpoint not in barred),
+        baseline=next((one for one in points if one.checkpoint in barred), None),
+        selection=select(panels, weights, aim.resampling, aim.method, barred, _splits(complete))
+        if len(points) > 1
+        else None,
+        broken=_broken(lines, latest),
+        left_out=tuple(left_out),
+        resampling=aim.resampling,
+    )
+
+
+Latest = dict[str, dict[str, Evaluated]]  # by checkpoint and collection
+
+
+def _latest(lines: Sequence[Line], aim: Aim) -> tuple[Latest, list[str]]:
+    """The last line of each checkpoint and collection, as the newest of all was evaluated."""
+    wanted = [
+        one
+        for one in lines
+        if isinstance(one, Evaluated)
+        and one.collection in aim.weights
+        and one.measure == aim.measure
+    ]
+    if not wanted:
+        return {}, []
+    settings = wanted[-1].settings
+    protocols = {one.collection: one.protocol for one in wanted}
+    same = [
+        one
+        for one in wanted
+        if one.settings == settings and one.protocol == protocols[one.collection]
+    ]
+    there = [one for one in same if has_result(one)]
+    left_out = [
+        f"{count:,} evaluations {why}"
+        for count, why in (
+            (len(wanted) - len(same), "with other settings or another protocol"),
+            (len(same) - len(there), "whose results were deleted"),
+        )
+        if count
+    ]
+    newest = {one.checkpoint: one.files_sha256 for one in there}
+    latest: Latest = {}
+    for one in sorted(there, key=lambda one: one.step):
+        if one.files_sha256 == newest[one.checkpoint]:
+            latest.setdefault(one.checkpoint, {})[one.collection] = one
+    return latest, left_out
+
+
+def _entrants(complete: Latest, aim: Aim) -> list[Entrant]:
+    found = [
+        Entrant(name, {key: _entry(line) for key, line in one.items()})
+        for name, one in complete.items()
+    ]
+    if aim.baseline is None:
+        return found
+    name, entries = aim.baseline
+    if name in complete:
+        raise BenchError(
+            f"the baseline and a checkpoint are both called {name}",
+            "name the baseline by its folder of results",
+        )
+    for key in aim.weights:
+        mine = found[0].entries[key].protocol
+        if key not in entries or protocol_differences(mine, entries[key].protocol):
+            raise BenchError(
+                f"the baseline {name} has no result on {key} under the protocol of the checkpoints",
+                f"python -m bench run {key} --model {name}",
+            )
+    return [*found, Entrant(name, entries)]
+
+
+def _entry(line: Evaluated) -> Entry:
+    folder = place_of(line.result)
+    return Entry.of(Stored(folder, load(folder)))
+
+
+def _check_gaps(panels: Sequence[Panel]) -> None:
+    for panel in panels:
+        for name, why in panel.gaps.items():
+            raise BenchError(f"{name} on {panel.collection} has {why}", "evaluate it again")
+
+
+def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part]) -> Point:
+    column = panels[0].columns[name]
+    alone = {
+        panel.collection: _level([Part(1.0, part.scores, part.resampled)], column)
+        for panel, part in zip(panels, parts, strict=True)
+    }
+    if len(parts) > 1:
+        alone[MEAN] = _level(parts, column)
+    return Point(name, step, alone)
+
+
+def _level(parts: Sequence[Part], column: int) -> Level:
+    found = level_of(parts, column)
+    return Level(found.difference, found.low, found.high)
+
+
+def _splits(complete: Latest) -> list[str]:
+    return [line.protocol.split for one in complete.values() for line in one.values()]
+
+
+def _broken(lines: Sequence[Line], latest: Latest) -> dict[str, str]:
+    told = {one.checkpoint: one.why for one in lines if isinstance(one, Broken)}
+    return {name: why for name, why in told.items() if name not in latest}

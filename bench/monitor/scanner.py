@@ -1,0 +1,188 @@
+"""Which checkpoints of a running training are complete, and which are still being written.
+
+By content: whole weights, a configuration and a tokenizer; the state of the Hugging Face Trainer,
+which it writes last, where there is a trace of that Trainer; and nothing changed between two looks.
+"""
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_json, weight_files
+from retrievers.models.st_folder import is_st_folder, read_st_folder
+
+STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
+STATE = "trainer_state.json"
+OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+INNER = "checkpoints"  # of a training's folder, where they have one of their own
+MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
+ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
+
+Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A complete checkpoint.
+
+    Attributes:
+        step: of the training, as the Trainer states it, else the number its name ends in.
+        files: as they were; others under the same name are another checkpoint.
+    """
+
+    name: str
+    step: int
+    folder: Path
+    files: Files
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A checkpoint that cannot be evaluated yet, or ever.
+
+    Attributes:
+        why: what it lacks.
+        broken: whether nobody will complete it: it lacks something though the Trainer's state,
+            which comes last, is there, or a later checkpoint is complete.
+    """
+
+    name: str
+    step: int
+    why: str
+    broken: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """All checkpoints in a folder at one moment, by step."""
+
+    finished: tuple[Finished, ...]
+    unfinished: tuple[Unfinished, ...]
+
+
+@dataclass
+class Lookout:
+    """Looks at a folder of checkpoints again and again: one look cannot see what changes."""
+
+    folder: Path
+    _before: dict[str, Files] = field(default_factory=dict)
+
+    def look(self) -> Look:
+        """Complete is what lacks nothing and did not change since the last look."""
+        folders = _checkpoints(self.folder)
+        files = {name: found for name, one in folders.items() if (found := _files(one))}
+        by_trainer = any(STATE in one for one in files.values())
+        finished, unfinished = [], []
+        for name, found in files.items():
+            folder, step = folders[name], _step(folders[name])
+            if found != self._before.get(name):
+                unfinished.append(Unfinished(name, step, "it is being written", broken=False))
+            elif why := lacking(folder, found, by_trainer):
+                unfinished.append(Unfinished(name, step, why, broken=STATE in found))
+            else:
+                finished.append(Finished(name, step, folder, found))
+        self._before = files
+        return _by_step(finished, unfinished)
+
+
+def _by_step(finished: list[Finished], unfinished: list[Unfinished]) -> Look:
+    latest = max((one.step for one in finished), default=-1)
+    told = [
+        Unfinished(one.name, one.step, one.why, one.broken or one.step < latest)
+        for one in unfinished
+    ]
+    return Look(
+        tuple(sorted(finished, key=lambda one: (one.step, one.name))),
+        tuple(sorted(told, key=lambda one: (one.step, one.name))),
+    )
+
+
+def _checkpoints(folder: Path) -> dict[str, Path]:
+    """Folders whose name ends in a number, by name; none where a training has removed them."""
+    found = [path for place in (folder, folder / INNER) for path in _inside(place)]
+    return {path.name: path for path in found if STEP.fullmatch(path.name) and path.is_dir()}
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def training_of(folder: Path) -> Path:
+    """The folder that a training is known by: where its checkpoints are, or the one above."""
+    here = folder.resolve()
+    return here.parent if here.name == INNER else here
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """Where the model of a checkpoint is: beside what training goes on with, or the folder."""
+    inner = checkpoint / MODEL
+    return inner if (inner / "config.json").is_file() else checkpoint
+
+
+def _files(folder: Path) -> Files:
+    """Empty where the folder is gone or is being removed."""
+    try:
+        stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    except FileNotFoundError:
+        return {}
+    return {
+        path.relative_to(folder).as_posix(): (stat.st_size, stat.st_mtime_ns)
+        for path, stat in stats.items()
+    }
+
+
+def _step(folder: Path) -> int:
+    try:
+        stated = json.loads((folder / STATE).read_bytes())["global_step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        stated = None
+    found = STEP.fullmatch(folder.name)
+    return stated if isinstance(stated, int) or found is None else int(found[1])
+
+
+def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
+    """What a checkpoint lacks to be complete; "" where that is nothing.
+
+    Args:
+        files: names of what is in the folder.
+        by_trainer: whether the Trainer wrote other checkpoints beside this one.
+    """
+    if STATE not in files and (by_trainer or any(name in files for name in OF_THE_TRAINER)):
+        return f"there is no {STATE}, which the Trainer writes last"
+    try:
+        if STATE in files:
+            read_json(folder / STATE)
+        _check_model(model_folder(folder))
+    except BenchError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+def _check_model(folder: Path) -> None:
+    """Raise what is missing or cut off, without reading the weights."""
+    inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
+    read_json(inner / "config.json")
+    for path in weight_files(inner, find_weights(inner)):
+        if path.suffix == ".bin" and not _is_whole_pickle(path):
+            raise BenchError(f"{path} is cut off")
+    if not any((inner / name).is_file() for name in VOCABULARIES):
+        raise BenchError(
+            f"{inner} has no tokenizer: give the Trainer one (processing_class=tokenizer)"
+        )
+    if (inner / "tokenizer.json").is_file():
+        read_json(inner / "tokenizer.json")
+
+
+def _is_whole_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        first = file.read(len(ZIP))
+    return bool(first) and (first != ZIP or zipfile.is_zipfile(path))

@@ -1,0 +1,1 @@
+"""Stored results: records, where they lie, finding and merging them."""

@@ -1,0 +1,86 @@
+"""Where results lie: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
+
+A local place is a plain `pathlib.Path` and costs nothing more.
+"""
+
+import io
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from bench.results.object_store import AT_ONCE, RemotePath
+from foundation import atomic
+from foundation.errors import BenchError
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+_COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of a URL
+
+Place = Path | RemotePath
+
+
+def place_of(text: str) -> Place:
+    """A local path, or the place that a URL names.
+
+    Raises:
+        BenchError: a URL without a bucket, or one that lost a slash.
+    """
+    if found := _COLLAPSED.fullmatch(text):
+        raise BenchError(f"{text} has one slash too few", f"{found[1]}://{found[2]}")
+    if not (found := _URL.fullmatch(text)):
+        return Path(text)
+    scheme, rest = found[1], found[2].rstrip("/")
+    if scheme == "file":
+        return Path(found[2])
+    if not rest or rest.startswith("/"):
+        raise BenchError(f"{text} names no bucket", f"{scheme}://BUCKET/PREFIX")
+    return RemotePath(f"{scheme}://{rest}")
+
+
+def files_below(place: Place, name: str) -> list[Place]:
+    """Files of this name in a place and below, in the order of their paths."""
+    return sorted(place.rglob(name), key=lambda one: one.as_posix().split("/"))
+
+
+def read_all(files: Sequence[Place]) -> list[bytes]:
+    """Contents of files of one place; a store is asked for many at once.
+
+    Raises:
+        OSError, BenchError: one cannot be read.
+    """
+    if not any(isinstance(file, RemotePath) for file in files):
+        return [file.read_bytes() for file in files]
+    with ThreadPoolExecutor(AT_ONCE) as readers:
+        return list(readers.map(lambda file: file.read_bytes(), files))
+
+
+@contextmanager
+def replacing(place: Place) -> Iterator[BinaryIO]:
+    """A file to write, which is at its place when the block ends well, and whole.
+
+    A local file takes the place of an earlier one; an object of a store never does.
+    """
+    if isinstance(place, Path):
+        with atomic.replacing(place) as file:
+            yield file
+        return
+    content = io.BytesIO()
+    yield content
+    place.create(content.getvalue())
+
+
+@contextmanager
+def filling(place: Place) -> Iterator[Path]:
+    """A local folder to write files to, which are in the place when the block ends well.
+
+    For what is made anew each time, such as pages: a file takes the place of an earlier one.
+    """
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+        place.fill(Path(name))

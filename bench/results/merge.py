@@ -1,0 +1,156 @@
+"""Folders of results from several machines, as one: nothing is lost, nothing is written over.
+
+An evaluation is known by its model and key (recipe, protocol, index). Evaluations with the same
+scores, query by query, are one, and the newest record of it is kept. Where scores differ, that is
+a conflict: it is named, and both are kept, side by side. So folders merge to the same set in
+whatever order they are given, and however often.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bench.results.find import Stored
+from bench.results.interchange.claimed import Claimed, keep
+from bench.results.location import Place, replacing
+from bench.results.object_store import RemotePath
+from bench.results.record import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, place
+
+Evaluation = tuple[str, str]  # model, key
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A stored evaluation, and the hash of its scores by measure."""
+
+    stored: Stored
+    digests: Mapping[str, str]
+
+    @classmethod
+    def of(cls, stored: Stored) -> "Variant":
+        """Reads the values of the queries.
+
+        Raises:
+            BenchError: they are missing or damaged.
+        """
+        ids, values = stored.scores()
+        by_query = sorted(range(len(ids)), key=ids.__getitem__)
+        queries = hashlib.sha256(msgspec.json.encode([ids[row] for row in by_query]))
+        digests = {}
+        for name in sorted(values):
+            hashed = queries.copy()
+            hashed.update(values[name][by_query].tobytes())
+            digests[name] = hashed.hexdigest()
+        return cls(stored, digests)
+
+    @property
+    def digest(self) -> str:
+        """Hash of all scores."""
+        encoded = msgspec.json.encode(self.digests, order="deterministic")
+        return hashlib.sha256(encoded).hexdigest()
+
+    def disagrees(self, other: "Variant") -> bool:
+        """Whether a measure that both have differs for a query."""
+        shared = self.digests.keys() & other.digests.keys()
+        return any(self.digests[name] != other.digests[name] for name in shared)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What it is an evaluation of."""
+        return self.stored.result.model, self.stored.result.key
+
+    @property
+    def standing(self) -> tuple[str, bytes]:
+        """Larger for the record that is kept: the newest; the rest makes the choice the same."""
+        result = self.stored.result
+        return result.conditions.time, msgspec.json.encode(result, order="deterministic")
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """One evaluation with several scores.
+
+    Attributes:
+        folders: of each of them.
+        measures: that differ, with the mean in each folder; empty where only queries differ.
+    """
+
+    collection: str
+    model: str
+    key: str
+    folders: tuple[str, ...]
+    measures: dict[str, tuple[float, ...]]
+
+
+def union(variants: Iterable[Variant]) -> dict[Evaluation, dict[str, Variant]]:
+    """By evaluation, then by hash of the scores: the record that is kept."""
+    found: dict[Evaluation, dict[str, Variant]] = defaultdict(dict)
+    for one in variants:
+        same = found[one.evaluation]
+        known = same.get(one.digest)
+        if known is None or known.standing < one.standing:
+            same[one.digest] = one
+    return {key: dict(sorted(found[key].items())) for key in sorted(found)}
+
+
+def conflicts(merged: Mapping[Evaluation, Mapping[str, Variant]]) -> list[Conflict]:
+    """Evaluations that were kept with several scores for one measure."""
+    found = []
+    for (model, key), kept in merged.items():
+        variants = list(kept.values())
+        if any(one.disagrees(other) for one in variants for other in variants):
+            results = [one.stored.result for one in variants]
+            collection = results[0].protocol.collection
+            folders = tuple(str(one.stored.folder) for one in variants)
+            found.append(Conflict(collection, model, key, folders, _differing(results)))
+    return found
+
+
+def _differing(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
+    shared = set.intersection(*(set(one.measures) for one in results))
+    means = {name: tuple(one.measures[name] for one in results) for name in sorted(shared)}
+    return {name: values for name, values in means.items() if len(set(values)) > 1}
+
+
+def write(
+    merged: Mapping[Evaluation, Mapping[str, Variant]],
+    there: Iterable[Variant],
+    claims: Sequence[Claimed],
+    out: Place,
+    advance: Callable[[int], None],
+) -> int:
+    """Copy what is not in ``out`` yet; returns how many evaluations were.
+
+    Args:
+        there: what ``out`` holds already.
+        advance: called with 1 after each evaluation.
+
+    Raises:
+        BenchError: the place cannot be written.
+    """
+    known = {(*one.evaluation, one.digest): one for one in there}
+    taken = {one.stored.folder for one in known.values()}
+    copied = 0
+    for (model, key), variants in merged.items():
+        for digest, variant in variants.items():
+            if (model, key, digest) not in known:
+                collection = variant.stored.result.protocol.collection
+                folder = place(out, collection, model) / key
+                if folder in taken or isinstance(folder, RemotePath):
+                    folder = folder.parent / f"{key}-{digest[:8]}"
+                taken.add(folder)
+                _copy(variant.stored.folder, folder)
+                copied += 1
+            advance(1)
+    keep(claims, out)
+    return copied
+
+
+def _copy(source: Place, folder: Place) -> None:
+    """The record goes last: what has one is whole."""
+    for name in (RUN_FILE, SCORES_FILE, RESULT_FILE):
+        if (source / name).exists():
+            with replacing(folder / name) as file:
+                file.write((source / name).read_bytes())

@@ -1,0 +1,225 @@
+"""An object of a store, such as ``s3://bucket/prefix/result.json``, used as if it were a path.
+
+It has as much of a path's interface as results need. fsspec, and the package of the store, are
+imported when it is first read or written. What a store says is turned into clear errors.
+
+A store has no folders and no renaming, so an object is written whole, in one request, and is never
+written over: what lies there already must be the same bytes.
+"""
+
+import errno
+import io
+import os
+import posixpath
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from foundation.errors import BenchError
+
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL where "
+    "it is not Amazon's",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+_OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
+_PROBE = ".can-be-written"
+AT_ONCE = 16  # requests
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """An object of a store, or all objects whose keys begin with it.
+
+    Attributes:
+        url: without a slash at its end.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Last part of the key."""
+        return posixpath.basename(self.url)
+
+    @property
+    def suffix(self) -> str:
+        """As of a `pathlib.Path`."""
+        return posixpath.splitext(self.url)[1]
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The key without its last part."""
+        return RemotePath(posixpath.dirname(self.url))
+
+    def as_posix(self) -> str:
+        """The URL."""
+        return self.url
+
+    def exists(self) -> bool:
+        """Whether there is such an object, or any below it."""
+        with _speaking(self):
+            return bool(_store(self).exists(self.url))
+
+    def is_file(self) -> bool:
+        """Whether there is an object of exactly this key."""
+        with _speaking(self):
+            return bool(_store(self).isfile(self.url))
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below."""
+        with _speaking(self):
+            return bool(_store(self).isdir(self.url))
+
+    def rglob(self, name: str) -> list["RemotePath"]:
+        """Objects below that have this name; no wildcards.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
+        scheme = self.url.partition("://")[0]
+        try:
+            with _speaking(self):
+                keys = _store(self).find(self.url)
+        except FileNotFoundError as error:
+            raise _no_bucket(self) from error
+        return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
+
+    def read_bytes(self) -> bytes:
+        """The whole object.
+
+        Raises:
+            FileNotFoundError: there is none.
+            BenchError: the store refuses.
+        """
+        with _speaking(self):
+            content: bytes = _store(self).cat_file(self.url)
+            return content
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """The whole object as a file to read."""
+        return io.BytesIO(self.read_bytes())
+
+    def create(self, content: bytes) -> None:
+        """Write an object that is not there yet; the store itself checks that, where it can.
+
+        Raises:
+            BenchError: it is there with other content, there is no such bucket, or the store
+                refuses.
+        """
+        try:
+            with _speaking(self):
+                _create(_store(self), self.url, content)
+        except FileExistsError as error:
+            if self.read_bytes() != content:
+                raise BenchError(
+                    f"{self} is there already, with other content", "name another place"
+                ) from error
+        except FileNotFoundError as error:
+            raise _no_bucket(self) from error
+
+    def check_writable(self) -> None:
+        """Write a small object: what would fail after hours of work fails now.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
+        probe = self / _PROBE
+        try:
+            with _speaking(self):
+                _store(self).pipe_file(probe.url, b"")
+                _store(self).rm_file(probe.url)
+        except FileNotFoundError as error:
+            raise _no_bucket(self) from error
+
+    def fill(self, folder: Path) -> None:
+        """Send all files of a local folder; each takes the place of an earlier one.
+
+        Raises:
+            BenchError: there is no such bucket, or the store refuses.
+        """
+        files = [path for path in folder.rglob("*") if path.is_file()]
+
+        def send(file: Path) -> None:
+            # Not pipe_file: this one tells the store from the name what kind of file it is.
+            _store(self).put_file(str(file), f"{self}/{file.relative_to(folder).as_posix()}")
+
+        try:
+            with _speaking(self), ThreadPoolExecutor(AT_ONCE) as writers:
+                list(writers.map(send, files))
+        except FileNotFoundError as error:
+            raise _no_bucket(self) from error
+
+
+def _store(place: RemotePath) -> Any:
+    """The file system of a place. Its listings are not kept: others write there too."""
+    scheme = place.url.partition("://")[0]
+    try:
+        import fsspec
+
+        return fsspec.filesystem(scheme, use_listings_cache=False)
+    except ImportError as error:
+        package = _PACKAGES.get(scheme, "")
+        raise BenchError(
+            f"{place} needs {package or 'a package that is not installed'}: {error}",
+            f"pip install {package}" if package else "install it",
+        ) from error
+    except ValueError as error:
+        raise BenchError(
+            f"{place}: no kind of store is called {scheme}", "a folder, s3://… or gs://…"
+        ) from error
+
+
+def _create(store: Any, url: str, content: bytes) -> None:
+    """Asks first, since some stores ignore the condition; the condition is for those that race."""
+    if store.exists(url):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
+    try:
+        store.pipe_file(url, content, mode="create")
+    except OSError as error:
+        if store.exists(url):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url) from error
+        if error.errno != errno.ENOSYS:
+            raise
+        store.pipe_file(url, content)  # a store without conditional writes
+
+
+@contextmanager
+def _speaking(place: RemotePath) -> Iterator[None]:
+    """What a store says, as errors of this program.
+
+    Raises:
+        FileNotFoundError, FileExistsError: as they are.
+        BenchError: it refuses, or cannot be reached.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = os.strerror(errno.ENOENT)
+        raise FileNotFoundError(errno.ENOENT, missing, str(place)) from error
+    except FileExistsError:
+        raise
+    except Exception as error:
+        kind = type(error)
+        if not isinstance(error, OSError) and kind.__module__.split(".")[0] not in _OF_STORES:
+            raise
+        scheme = place.url.partition("://")[0]
+        raise BenchError(
+            f"{place}: {error or kind.__name__}",
+            f"credentials: {_CREDENTIALS[scheme]}" if scheme in _CREDENTIALS else "",
+        ) from error
+
+
+def _no_bucket(place: RemotePath) -> BenchError:
+    bucket = place.url.partition("://")[2].partition("/")[0]
+    return BenchError(f"{place}: there is no bucket {bucket}", "make it first, or name another")

@@ -1,0 +1,1 @@
+"""Training on collections: their texts and judgements as training data."""

@@ -1,0 +1,58 @@
+"""Continual pre-training on collections, one after the other."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.training.pretrain_on_collections import CorpusTexts
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt
+from retrievers.training.engine.record import Trained
+from retrievers.training.pretrain.preset import Pretraining
+
+
+def adapt_on(
+    preset: Pretraining,
+    datasets: Sequence[Dataset],
+    out: Path,
+    adaptation: Adaptation,
+    *,
+    device: str = "auto",
+    save_every: int = 500,
+    report: Report | None = None,
+) -> tuple[Trained, ...]:
+    """Pre-train on the corpus of each collection in turn; queries and judgements are not read.
+
+    Args:
+        preset: of each training.
+        out: folder of the checkpoints; gone on with where the sequence is not finished.
+
+    Raises:
+        BenchError: a corpus has no document with a word.
+        BenchError: see `Dataset.corpus` and `retrievers.training.continual.continual`.
+    """
+    domains = [Domain(one.name, CorpusTexts([one.corpus])) for one in datasets]
+    for domain in domains:
+        if not len(domain.texts):
+            raise BenchError(f"there is nothing to train on in {domain.name}", "leave it out")
+    return adapt(
+        preset, domains, out, adaptation, device=device, save_every=save_every, report=report
+    )
+
+
+def forgetting_line(folders: Sequence[str], typed: Sequence[str], start: str, card: bool) -> str:
+    """What to type for the matrix of what the sequence kept and lost.
+
+    Args:
+        folders: of the checkpoints.
+        typed: the collections, as they were named.
+        start: the model that the first training started from; empty where it was a new one.
+        card: whether that is a card, which then also says how the checkpoints are used.
+    """
+    words = ["python", "-m", "bench", "forgetting", *folders, "--on", *typed]
+    if start:
+        words += ["--base", start]
+    if card:
+        words += ["--like", start]
+    return shlex.join(words)

@@ -1,0 +1,100 @@
+"""Fine-tune on collections: names in, a checkpoint that ``run`` evaluates out."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.store import VectorStore
+from bench.training.leaks import leaks
+from bench.training.mining import Searcher
+from bench.training.training_sets import Split, training_set
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from retrievers.models.model import Model
+from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.finetune.finetuning import Finetuned, Report, finetune
+
+NAMED_QUERIES = 3
+
+
+def finetune_on(
+    preset: Finetuning,
+    model: Model,
+    training: Sequence[Dataset],
+    out: Path,
+    store: VectorStore,
+    *,
+    evaluated: Sequence[Dataset] = (),
+    device: str = "auto",
+    save_every: int = 500,
+    report: Report | None = None,
+) -> Finetuned:
+    """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
+
+    Training queries that read like an evaluated one are left out, with a warning.
+
+    Args:
+        model: where training starts.
+        training: collections, opened with the split that is trained on.
+        out: folder of the checkpoint; gone on with where it is not finished.
+        store: of vectors that other commands use too; those of models that are still trained are
+            kept below ``out`` until they were searched.
+        evaluated: what the result will be scored on.
+
+    Raises:
+        BenchError: a split is itself evaluated, or there is nothing to train on.
+        BenchError: see `retrievers.training.finetune.finetuning.finetune`.
+    """
+    splits = tuple(Split.of(one, leaked(one, evaluated)) for one in training)
+    return finetune(
+        preset,
+        with_prompts(model, [one.name for one in training]),
+        training_set(splits),
+        out,
+        mine=Searcher(splits, store, out, device),
+        device=device,
+        save_every=save_every,
+        report=report,
+    )
+
+
+def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
+    """Ids of the training queries that must be left out.
+
+    Raises:
+        BenchError: the training split is one that is evaluated.
+    """
+    left_out: set[str] = set()
+    for other in evaluated:
+        found = leaks(training, other)
+        if found.ids:
+            raise BenchError(
+                f"split {training.facts.split} of {training.name} has {len(found.ids)} queries of "
+                f"the split {other.facts.split} that {other.name} is evaluated on",
+                "train on another split: --split train",
+            )
+        if found.texts:
+            named = ", ".join(found.texts[:NAMED_QUERIES])
+            more = ", …" if len(found.texts) > NAMED_QUERIES else ""
+            print(
+                f"warning: {len(found.texts)} training queries of {training.name} read like test "
+                f"queries of {other.name} and are left out: {named}{more}",
+                file=sys.stderr,
+            )
+        left_out |= found.queries
+    return frozenset(left_out)
+
+
+def with_prompts(model: Model, names: Sequence[str]) -> Model:
+    """The model with the prompts of the collections.
+
+    Raises:
+        BenchError: it has different ones for them.
+    """
+    found = [model.for_dataset(name) for name in names]
+    if any(one.recipe.prompts != found[0].recipe.prompts for one in found):
+        raise BenchError(
+            f"{model.card.name} has different prompts for these collections",
+            "fine-tune on one after the other",
+        )
+    return found[0]

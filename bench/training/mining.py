@@ -1,0 +1,118 @@
+"""The suite's own search, looking for the negatives of a training set."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from bench.evaluate import search
+from bench.evaluate.exact import exact_search
+from bench.evaluate.memory import default_budget, plan_search
+from bench.store import StoredVectors, VectorStore
+from bench.training.training_sets import CorpusDocuments, Split
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
+from retrievers.encoders.bm25 import BM25
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.training.finetune.negatives import Mined
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """The suite's search over the collections of a training set, each with its own queries.
+
+    Attributes:
+        splits: as the training set was made of.
+        store: of vectors of models that others use too.
+        own: folder below which models are temporary, and so are their vectors.
+    """
+
+    splits: tuple[Split, ...]
+    store: VectorStore
+    own: Path
+    device: str = "auto"
+
+    def __call__(self, model: Model | None, depth: int) -> Mined:
+        """Search with an encoder, exactly; with BM25 where ``model`` is None."""
+        found = [self._search(split, model, depth) for split in self.splits]
+        starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
+        rows = [
+            np.where(hits.rows >= 0, hits.rows + start, -1)
+            for (hits, _), start in zip(found, starts, strict=False)
+        ]
+        scores = np.concatenate([hits.scores for hits, _ in found])
+        return Mined(Hits(scores, np.concatenate(rows)), [one for _, own in found for one in own])
+
+    def _search(
+        self, split: Split, model: Model | None, depth: int
+    ) -> tuple[Hits, list[Float32Array]]:
+        dataset = split.dataset
+        beyond = depth + 1 if dataset.facts.exclude_self else depth
+        if model is None:
+            hits, scores = (
+                _with_words(split, beyond),
+                [np.empty(0, np.float32)] * len(split.queries),
+            )
+        else:
+            hits, scores = self._with_vectors(split, model, beyond)
+        if dataset.facts.exclude_self:
+            hits = search.drop_self(hits, dataset.corpus.rows_of(split.queries.ids), depth)
+        return hits, scores
+
+    def _with_vectors(
+        self, split: Split, model: Model, depth: int
+    ) -> tuple[Hits, list[Float32Array]]:
+        dataset = split.dataset
+        encoder = open_encoder(model.for_dataset(dataset.name), self.device)
+        folder = self.own / "vectors"
+        temporary = self._is_temporary(model)
+        store = VectorStore(folder) if temporary else self.store
+        plan = store.plan(encoder, dataset.corpus)
+        if plan.missing_rows:
+            title = f"{dataset.name}: {model.card.name} encodes"
+            with tqdm(desc=title, total=plan.missing_rows, unit=" texts") as bar:
+                vectors = store.documents(encoder, dataset.corpus, plan, bar.update)
+        else:
+            vectors = store.documents(encoder, dataset.corpus, plan)
+        queries = store.queries(encoder, split.queries.texts)
+        hits = _exact(dataset, vectors, queries, depth)
+        scores = [
+            _scores(vectors.rows(rows), query)
+            for rows, query in zip(split.positives, queries, strict=True)
+        ]
+        if temporary:
+            shutil.rmtree(folder)
+        return hits, scores
+
+    def _is_temporary(self, model: Model) -> bool:
+        """Whether its weights, or those of its adapter, will be others when training goes on."""
+        places = [model.adapter, model.document.root if model.document else None]
+        own = self.own.resolve()
+        return any(place is not None and place.is_relative_to(own) for place in places)
+
+
+def _exact(dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int) -> Hits:
+    plan = plan_search(default_budget(), *vectors.shape, len(queries), depth)
+    return exact_search(
+        vectors,
+        queries,
+        depth,
+        dataset.corpus.tie_rank,
+        tile_rows=plan.tile_rows,
+        block_bytes=plan.block_bytes,
+    )
+
+
+def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
+    """As exact search scores: the dot product in float64, rounded."""
+    return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+
+
+def _with_words(split: Split, depth: int) -> Hits:
+    corpus = split.dataset.corpus
+    bm25 = BM25(resolve_model("bm25").recipe)
+    bm25.index((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    return search.approximate(bm25, split.queries.texts, depth, corpus.tie_rank)

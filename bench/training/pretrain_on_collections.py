@@ -1,0 +1,99 @@
+"""Pre-training on collections: their corpora as texts, their names on the card."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.training.leaks import seen
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from retrievers.encoders.transformer import join
+from retrievers.training.pretrain.preset import Pretraining
+
+if TYPE_CHECKING:
+    from retrievers.training.engine.record import Trained
+    from retrievers.training.engine.trainer import Progress
+
+
+class CorpusTexts(Sequence[str]):
+    """The documents of corpora, one after the other, each as title, space and text.
+
+    Documents without a word are left out. A document is read from disk when it is asked for.
+    """
+
+    def __init__(self, corpora: Sequence[Corpus]) -> None:
+        self.corpora = corpora
+        self.rows = [_with_words(corpus) for corpus in corpora]
+        self.ends = np.cumsum([len(rows) for rows in self.rows])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"text {place} of {len(self)}")
+        place %= len(self)
+        number = int(np.searchsorted(self.ends, place, side="right"))
+        rows = self.rows[number]
+        row = int(rows[place - (self.ends[number] - len(rows))])
+        corpus = self.corpora[number]
+        return join("space", "", corpus.titles[row].as_py(), corpus.texts[row].as_py())[0]
+
+
+def _with_words(corpus: Corpus) -> Int64Array:
+    """Rows of the documents that have a title or a text."""
+    empty = pc.and_(_blank(corpus.titles), _blank(corpus.texts))
+    rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
+    return rows
+
+
+def _blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
+
+
+def pretrain_on(
+    preset: Pretraining,
+    datasets: Sequence[Dataset],
+    out: Path,
+    *,
+    device: str = "auto",
+    save_every: int = 500,
+    progress: "Callable[[Progress], None] | None" = None,
+) -> "Trained":
+    """Pre-train on the corpora of collections; queries and judgements are not read.
+
+    Args:
+        preset: see `retrievers.training.pretrain.preset`.
+        out: folder of the checkpoint; gone on with where it is not finished.
+
+    Raises:
+        BenchError: no collection has a document with a word.
+        BenchError: see `Dataset.corpus` and `retrievers.training.pretrain.pretrain`.
+    """
+    from retrievers.training.pretrain.pretrain import pretrain
+
+    texts = CorpusTexts([dataset.corpus for dataset in datasets])
+    if not len(texts):
+        raise BenchError("there is nothing to train on", "name collections with --on")
+    return pretrain(
+        preset,
+        texts,
+        out,
+        trained_on=seen([dataset.name for dataset in datasets]),
+        device=device,
+        save_every=save_every,
+        progress=progress,
+    )

@@ -1,0 +1,110 @@
+"""Collections become a training set: queries, and documents judged relevant to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from bench.training.leaks import seen
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.records import Queries
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from retrievers.training.finetune.examples import TrainingSet
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The training split of one collection, as far as it can be trained on.
+
+    Attributes:
+        queries: those with a relevant document that the corpus has.
+        positives: rows of the corpus for each, rising.
+    """
+
+    dataset: Dataset
+    queries: Queries
+    positives: tuple[Int64Array, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset, without: frozenset[str] = frozenset()) -> "Split":
+        """Judged relevant is what has a grade of 1 or more; ``without`` are ids of queries.
+
+        Raises:
+            BenchError: no query is left.
+        """
+        rows = dataset.corpus.rows_of(dataset.qrels.doc_ids)
+        relevant: dict[str, list[int]] = {}
+        for (query, _, grade), row in zip(dataset.qrels, rows.tolist(), strict=True):
+            if grade > 0 and row >= 0 and query not in without:
+                relevant.setdefault(query, []).append(row)
+        pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
+        kept = [(id_, text) for id_, text in pairs if id_ in relevant]
+        if not kept:
+            raise BenchError(
+                f"{dataset.name} has no query to train on in its split {dataset.facts.split}",
+                "its qrels must name relevant documents of its corpus",
+            )
+        ids, texts = zip(*kept, strict=True)
+        positives = tuple(np.unique(np.array(relevant[id_], np.int64)) for id_ in ids)
+        return cls(dataset, Queries(ids, texts), positives)
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusDocuments:
+    """Documents of several corpora, one after the other."""
+
+    corpora: tuple[Corpus, ...]
+
+    @property
+    def starts(self) -> Int64Array:
+        """First row of each corpus, and the number of all documents."""
+        return np.cumsum([0, *map(len, self.corpora)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.corpora))
+
+    def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
+        """Titles and texts of the rows, in their order."""
+        titles, texts = np.empty(len(rows), object), np.empty(len(rows), object)
+        of_corpus = np.searchsorted(self.starts, rows, side="right") - 1
+        for number in np.unique(of_corpus).tolist():
+            places = np.flatnonzero(of_corpus == number)
+            corpus = self.corpora[number]
+            local = rows[places] - self.starts[number]
+            titles[places] = _at(corpus.titles, local)
+            texts[places] = _at(corpus.texts, local)
+            corpus.release_pages()
+        return list(titles), list(texts)
+
+
+def training_set(splits: Sequence[Split]) -> TrainingSet:
+    """Queries and relevant documents of several collections."""
+    documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
+    starts = documents.starts
+    return TrainingSet(
+        query_ids=tuple(id_ for split in splits for id_ in split.queries.ids),
+        queries=tuple(text for split in splits for text in split.queries.texts),
+        positives=tuple(
+            rows + start
+            for split, start in zip(splits, starts, strict=False)
+            for rows in split.positives
+        ),
+        documents=documents,
+        trained_on=seen([split.dataset.name for split in splits]),
+    )
+
+
+def _at(column: pa.ChunkedArray, rows: Int64Array) -> list[str]:
+    """Values of some rows, chunk by chunk: Arrow joins the chunks that it takes rows from."""
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    chunk_of = np.searchsorted(ends, rows, side="right")
+    values = np.empty(len(rows), object)
+    for number in np.unique(chunk_of).tolist():
+        places = np.flatnonzero(chunk_of == number)
+        chunk = column.chunk(number)
+        first = int(ends[number]) - len(chunk)
+        values[places] = chunk.take(pa.array(rows[places] - first)).to_pylist()
+    return list(values)

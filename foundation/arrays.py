@@ -1,0 +1,11 @@
+"""NumPy array types, named by dtype."""
+
+import numpy as np
+import numpy.typing as npt
+
+Float16Array = npt.NDArray[np.float16]
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+BoolArray = npt.NDArray[np.bool_]

@@ -1,0 +1,1 @@
+"""Adapters: attached to a base model, trained, composed."""

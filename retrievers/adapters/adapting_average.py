@@ -1,0 +1,180 @@
+"""The average of the weights of adapters, as an adapter of its own, which costs nothing to use.
+
+Chronopoulou et al., AdapterSoup, EACL Findings 2023. Each tensor is averaged by itself: of LoRA
+both factors, rather than their product.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from foundation.errors import BenchError
+from retrievers.adapters.adapting_folder import Adapted, checkpoint_of
+from retrievers.adapters.adapting_parts import parts_of
+from retrievers.adapters.attach import CONFIG, SHARED, identify_adapter
+from retrievers.models.checkpoint import read_json
+from retrievers.models.loading import LOAD_ERRORS
+from retrievers.models.model import Model
+
+# Of configurations: what says nothing about which function the weights are of.
+NOT_COMPARED = {
+    *("name", "model_name", "model_class", "version", "dropout", "init_weights"),
+    *("init_weights_seed", "base_model_name_or_path", "inference_mode", "peft_version"),
+    *("revision", "auto_mapping", "task_type", "lora_dropout", "init_lora_weights"),
+}
+ORTHOGONAL = ".parametrizations."  # in names of LoReFT's projections
+
+
+def average_adapters(
+    base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
+) -> None:
+    """Write the weighted mean of trained adapters as one that ``--model OUT`` takes.
+
+    Args:
+        base: that all were trained on.
+        folders: of finished trainings, or of adapters; the first card among them says how vectors
+            are made.
+        weights: one for each, from 0, of any sum above 0; None for equal ones.
+
+    Raises:
+        BenchError: adapters of different methods or sizes, one of another base, or weights
+            that are not one for each.
+    """
+    shares = shares_of(weights, len(folders))
+    parts = parts_of(base, folders)
+    kinds = {identify_adapter(one, None, checkpoint_of(base)).kind for one in parts.folders}
+    if len(kinds) > 1:
+        raise _cannot("some are of AdapterHub and some of PEFT")
+    _check_configurations([read_json(one / CONFIG) for one in parts.folders])
+    title = f"average of {len(parts.folders)} adapters"
+    card = parts.card(0, title)
+    files = _means(base, parts.folders, shares)
+    content = (parts.folders[0] / CONFIG).read_bytes()
+
+    def write(folder: Path) -> None:
+        (folder / CONFIG).write_bytes(content)
+        for name, tensors in files.items():
+            if name.endswith(".safetensors"):
+                save_file(tensors, str(folder / name))
+            else:
+                torch.save(tensors, str(folder / name))
+
+    Adapted(base, kinds.pop(), write).save(out, card)
+
+
+def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Weights of sum 1; equal ones for None.
+
+    Raises:
+        BenchError: they are not one for each, or not numbers from 0 with a sum above it.
+    """
+    given = [1.0] * count if weights is None else list(weights)
+    if len(given) != count:
+        raise BenchError(f"{len(given)} weights for {count} adapters", "one for each")
+    total = math.fsum(given)
+    if not (0 < total < math.inf and min(given) >= 0):
+        raise BenchError(f"{given} cannot be weights", "numbers from 0, not all of them 0")
+    return tuple(one / total for one in given)
+
+
+def mean_of(held: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
+    """Weighted mean of each tensor, summed in float64; two names of one tensor stay so.
+
+    Raises:
+        BenchError: they hold other tensors, or of another shape.
+    """
+    shapes = [{name: tuple(value.shape) for name, value in one.items()} for one in held]
+    for other in shapes[1:]:
+        different = sorted(shapes[0].items() ^ other.items())
+        if different:
+            raise _cannot(f"they differ in {different[0][0]}")
+    made: dict[tuple[int, torch.Size], Tensor] = {}
+    mean = {}
+    for name, first in held[0].items():
+        place = (first.data_ptr(), first.shape)
+        if place not in made:
+            parts = [share * one[name].double() for share, one in zip(shares, held, strict=True)]
+            made[place] = torch.stack(parts).sum(0).to(first.dtype)
+        mean[name] = made[place]
+    return mean
+
+
+def _means(
+    base: Model, folders: Sequence[Path], shares: Sequence[float]
+) -> dict[str, dict[str, Tensor]]:
+    """The mean of each file of weights, by its name."""
+    identities = [identify_adapter(one, None, checkpoint_of(base)) for one in folders]
+    files = [sorted(set(one.files) - {CONFIG}) for one in identities]
+    if any(names != files[0] for names in files):
+        raise _cannot(f"they have other files: {', '.join(sorted(set().union(*files)))}")
+    own = [str(read_json(one / CONFIG).get("name")) for one in folders]
+    means = {}
+    for file in files[0]:
+        held = [_read(folder / file) for folder in folders]
+        if file != SHARED:
+            held = [_named(one, name, own[0]) for one, name in zip(held, own, strict=True)]
+        if any(ORTHOGONAL in name for name in held[0]):
+            raise _cannot("LoReFT's projections are orthogonal, and their mean is not")
+        means[file] = mean_of(held, shares)
+    return means
+
+
+def _named(tensors: Mapping[str, Tensor], own: str, wanted: str) -> dict[str, Tensor]:
+    """AdapterHub has the adapter's name in those of its tensors."""
+    return {
+        ".".join(wanted if part == own else part for part in name.split(".")): value
+        for name, value in tensors.items()
+    }
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(str(path))
+        found: dict[str, Tensor] = torch.load(str(path), map_location="cpu", weights_only=True)
+    except LOAD_ERRORS as error:
+        raise BenchError(f"{path} is damaged, or holds more than tensors") from error
+    return found
+
+
+def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse adapters of different methods or sizes."""
+    flat = [_settings(one) for one in stated]
+    for other in flat[1:]:
+        names = sorted(flat[0].keys() | other.keys())
+        different = [name for name in names if flat[0].get(name) != other.get(name)]
+        if different:
+            raise _cannot(f"they differ in {', '.join(different[:3])}")
+
+
+def _settings(stated: Mapping[str, Any]) -> dict[str, bytes]:
+    """What decides the method and the size, in a form that can be compared."""
+    inner = stated.get("config")
+    whole = {**stated, **inner} if isinstance(inner, Mapping) else dict(stated)
+    whole.pop("config", None)
+    kept = {name: value for name, value in whole.items() if name not in NOT_COMPARED}
+    return {name: _comparable(value) for name, value in kept.items()}
+
+
+def _comparable(value: Any) -> bytes:
+    """PEFT writes its sets in any order."""
+    plain = sorted(value) if isinstance(value, list) and _words(value) else value
+    return msgspec.json.encode(plain, order="deterministic")
+
+
+def _words(value: Sequence[Any]) -> bool:
+    return all(isinstance(one, str) for one in value)
+
+
+def _cannot(why: str) -> BenchError:
+    return BenchError(
+        f"these adapters cannot be averaged: {why}", "average adapters of one method and one size"
+    )

@@ -1,0 +1,149 @@
+"""The folder of a trained adapter: what its library reads, and the card that names the base.
+
+``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights
+it is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base
+is not copied.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from foundation.errors import BenchError, first_line
+from retrievers.adapters.adapted_forward import correct_forward
+from retrievers.adapters.adapting import Adapter, check_names
+from retrievers.adapters.attach import (
+    ATTACH_ERRORS,
+    BASE,
+    CONFIG,
+    Kind,
+    adapter_folder,
+    identify_adapter,
+    quiet_adapterhub,
+)
+from retrievers.adapters.composition import SETUP, read_setup
+from retrievers.models.card import Card, CardAdapter, load_card
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.lookup import CARD_FILE, replace_fields
+from retrievers.models.model import Model
+from retrievers.training.engine.saved import write_card
+
+FOLDER = "adapter"
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A network with an adapter that is trained.
+
+    Attributes:
+        base: whose weights are frozen.
+        write: writes the adapter to a folder.
+    """
+
+    base: Model
+    kind: Kind
+    write: Callable[[Path], None]
+
+    def save(self, out: Path, card: Card) -> None:
+        """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
+        out.mkdir(parents=True, exist_ok=True)
+        checkpoint = checkpoint_of(self.base)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
+            unfinished = Path(name) / FOLDER
+            unfinished.mkdir()
+            self.write(unfinished)
+            base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
+            (unfinished / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
+            shutil.rmtree(out / FOLDER, ignore_errors=True)
+            unfinished.replace(out / FOLDER)
+        adapter = CardAdapter(path=FOLDER, kind=self.kind)
+        where = _where(self.base, checkpoint, out)
+        write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
+
+
+def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
+    """Freeze a network and put a new adapter into it, which alone is trained.
+
+    Args:
+        network: the Hugging Face encoder of ``base``; changed in place.
+        seed: of the adapter's weights.
+
+    Raises:
+        BenchError: an unknown method or option, an adapter below that is of another base, or
+            one that does not fit the network.
+    """
+    import torch
+
+    check_names(settings)
+    torch.manual_seed(seed)
+    # Libraries write where the base lay into the adapter's configuration.
+    network.config._name_or_path = base.card.name
+    try:
+        if settings.library == "peft":
+            from retrievers.adapters import adapting_peft
+
+            return Adapted(base, "peft", adapting_peft.put_into(network, settings))
+        from retrievers.adapters import adapting_hub
+
+        below = [adapter_inside(Path(one), base) for one in settings.over]
+        with quiet_adapterhub():
+            write = adapting_hub.put_into(network, settings, below)
+    except ATTACH_ERRORS as error:
+        first = first_line(error)
+        raise BenchError(
+            f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
+            "see adapter.options of the preset",
+        ) from error
+    correct_forward(network)
+    return Adapted(base, "adapterhub", write)
+
+
+def adapter_inside(
+    folder: Path, base: Model, kind: Literal["auto", "adapterhub"] = "adapterhub"
+) -> Path:
+    """An adapter for the same base, from its folder or from that of its card.
+
+    Raises:
+        BenchError: there is none, it is of another base or kind, or it is composed.
+    """
+    where = folder.expanduser().resolve()
+    adapter = CardAdapter(path=str(where), kind=kind)
+    if (where / CARD_FILE).is_file():
+        named = load_card(where / CARD_FILE).adapter
+        if named is None:
+            raise BenchError(f"{folder} holds no adapter, but a whole model")
+        adapter = CardAdapter(path=str(where / named.path), kind=kind)
+    found = adapter_folder(adapter, where)
+    if (found / SETUP).is_file():
+        names = ", ".join(str(found / name) for name in read_setup(found).names)
+        raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
+    if not (found / CONFIG).is_file():
+        raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
+    identify_adapter(found, adapter, checkpoint_of(base))
+    return found
+
+
+def checkpoint_of(base: Model) -> Checkpoint:
+    """The files of a base.
+
+    Raises:
+        BenchError: it has none.
+    """
+    if base.document is None:
+        raise BenchError(f"{base.card.name} has no checkpoint to train")
+    return base.document
+
+
+def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
+    """What of a card says where the base is: as its own card, or the way to its folder."""
+    card = base.card
+    if card.package or checkpoint.revision:
+        fields = ("checkpoint", "revision", "package", "weights_sha256")
+        return {name: getattr(card, name) for name in fields}
+    return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}

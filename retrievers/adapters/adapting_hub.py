@@ -1,0 +1,157 @@
+"""AdapterHub's adapters in a network that is trained: one alone, on top of others, or a fusion."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from foundation.errors import BenchError
+from retrievers.adapters.adapting import (
+    FUSION,
+    HUB_METHODS,
+    UNION,
+    Adapter,
+    check_options,
+    library_of,
+)
+from retrievers.adapters.attach import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
+from retrievers.adapters.composition import Setup, check_runs
+from retrievers.models.checkpoint import read_json
+
+# Parts of the unions that have a name, whose options are tables: options.adapter.reduction_factor.
+PARTS = {
+    "mam": {
+        "prefix_tuning": ("prefix_tuning", {"bottleneck_size": 800}),
+        "adapter": ("par_bn", {}),
+    },
+    "unipelt": {
+        "prefix_tuning": ("prefix_tuning", {"prefix_length": 10}),
+        "adapter": ("seq_bn", {"reduction_factor": 16}),
+        "lora": ("lora", {"r": 8, "alpha": 2}),
+    },
+}
+COMPOSED = (UNION, FUSION, *PARTS)
+
+
+def configuration(method: str, options: Mapping[str, Any]) -> Any:
+    """AdapterHub's record of a method and its options.
+
+    Raises:
+        BenchError: an unknown option, or parts that cannot be combined.
+    """
+    library_of("adapters")
+    from adapters import (
+        ADAPTER_CONFIG_MAP,
+        ADAPTERFUSION_CONFIG_MAP,
+        DEFAULT_ADAPTERFUSION_CONFIG,
+        MAMConfig,
+        UniPELTConfig,
+    )
+
+    if method == UNION:
+        return _union(options)
+    if method in PARTS:
+        check_options(method, options, PARTS[method])
+        if not all(isinstance(one, Mapping) for one in options.values()):
+            raise BenchError(f"the options of {method} are tables, one for each of its parts")
+        parts = {
+            name: configuration(kind, {**own, **options.get(name, {})})
+            for name, (kind, own) in PARTS[method].items()
+        }
+        return (MAMConfig if method == "mam" else UniPELTConfig)(**parts)
+    fusion = ADAPTERFUSION_CONFIG_MAP[DEFAULT_ADAPTERFUSION_CONFIG]
+    found = fusion if method == FUSION else ADAPTER_CONFIG_MAP[method]
+    check_options(method, options, (one.name for one in dataclasses.fields(found)))
+    return found.replace(**options)
+
+
+def _union(options: Mapping[str, Any]) -> Any:
+    from adapters import ConfigUnion
+
+    check_options(UNION, options, ("parts",))
+    parts = options.get("parts", ())
+    plain = [name for name in HUB_METHODS if name not in COMPOSED]
+    tables = isinstance(parts, list | tuple) and all(isinstance(one, Mapping) for one in parts)
+    if not tables or len(parts) < 2 or not all(one.get("method") in plain for one in parts):
+        raise BenchError(
+            "a union of adapters needs options.parts, two or more tables with a method",
+            f"methods: {', '.join(plain)}",
+        )
+    try:
+        return ConfigUnion(*(configuration(one["method"], one.get("options", {})) for one in parts))
+    except (TypeError, ValueError) as error:
+        names = ", ".join(one["method"] for one in parts)
+        raise BenchError(f"{names} cannot be combined: they change the same places") from error
+
+
+def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[[Path], None]:
+    """Freeze a network and put what is trained into it.
+
+    Args:
+        below: folders of the adapters that it is stacked on, or that are fused.
+
+    Returns:
+        What writes the trained adapter, and those that it needs, to a folder.
+    """
+    import adapters
+
+    settings = configuration(adapter.method, adapter.options)
+    adapters.init(network)
+    names = [f"below_{place}" for place in range(1, len(below) + 1)]
+    for name, folder in zip(names, below, strict=True):
+        load_adapterhub(network, folder, name)
+    if adapter.method == FUSION:
+        check_runs(network, Setup("Fuse", tuple(names)))
+        fused = Setup("Fuse", tuple(names)).block()
+        network.add_adapter_fusion(fused, settings)
+        network.train_adapter_fusion(fused)
+        return lambda folder: save_setup(network, folder, fused)
+    network.add_adapter(NAME, config=settings)
+    network.train_adapter(NAME)
+    if not names:
+        return lambda folder: save_one(network, folder, NAME)
+    stacked = Setup("Stack", (*names, NAME))
+    check_runs(network, stacked)
+    network.set_active_adapters(stacked.block())
+    return lambda folder: save_setup(network, folder, stacked.block())
+
+
+def save_one(network: Any, folder: Path, name: str) -> None:
+    """An adapter in AdapterHub's layout."""
+    safe = not _in_many_places(network, name)
+    network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
+    _save_the_rest(network, folder, name)
+
+
+def save_setup(network: Any, folder: Path, setup: Any) -> None:
+    """Composed adapters in AdapterHub's layout."""
+    names = list(setup)
+    safe = not any(_in_many_places(network, name) for name in names)
+    network.save_adapter_setup(str(folder), setup, use_safetensors=safe)
+    for name in names:
+        _save_the_rest(network, folder / name, name)
+
+
+def _in_many_places(network: Any, name: str) -> bool:
+    """Whether all layers hold the same tensors, which safetensors cannot store once."""
+    pool = getattr(network, "prefix_tuning", None)
+    return pool is not None and name in pool.prefix_tunings
+
+
+def _save_the_rest(network: Any, folder: Path, name: str) -> None:
+    """What AdapterHub 1.3 leaves out.
+
+    Tensors of Compacter and VeRA that all layers share, and that DiReFT subtracts no projection.
+    """
+    from safetensors.torch import save_file
+
+    if name in network.shared_parameters:
+        tensors = network.shared_parameters[name].items()
+        found = {key: value.detach().cpu().contiguous() for key, value in tensors}
+        save_file(found, str(folder / SHARED))
+    units = reft_units(network, name)
+    if units and not units[0].subtract_projection:
+        told = {**read_json(folder / CONFIG), SUBTRACTS: False}
+        (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(told)))

@@ -1,0 +1,62 @@
+"""PEFT's adapters in a network that is trained."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from foundation.errors import BenchError
+from retrievers.adapters.adapting import PEFT_METHODS, Adapter, check_options, library_of
+from retrievers.adapters.virtual_tokens import put_before
+
+# Fields of PEFT's records that are not settings of a method.
+NOT_OPTIONS = {
+    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
+    *("revision", "inference_mode", "modules_to_save"),
+    # Read from the network.
+    *("token_dim", "num_transformer_submodules", "num_attention_heads", "num_layers"),
+    # Of a tokenizer from a hub, which may bring code.
+    *("tokenizer_name_or_path", "tokenizer_kwargs", "prompt_tuning_init_text"),
+}
+VIRTUAL = "virtual_tokens"  # in the network, so that they are trained and saved with it
+
+
+def configuration(method: str, options: Mapping[str, Any]) -> Any:
+    """PEFT's record of a method and its options.
+
+    Raises:
+        BenchError: an unknown option, or values that PEFT refuses.
+    """
+    kind = getattr(library_of("peft"), PEFT_METHODS[method])
+    known = {one.name for one in dataclasses.fields(kind)} - NOT_OPTIONS
+    check_options(method, options, known)
+    count = options.get("num_virtual_tokens")
+    if "num_virtual_tokens" in known and not (isinstance(count, int) and count > 0):
+        raise BenchError(
+            f"the adapter method {method} needs to know how many virtual tokens it has",
+            "options = { num_virtual_tokens = 20 }",
+        )
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise BenchError(f"the adapter method {method}: {error}") from error
+
+
+def put_into(network: Any, adapter: Adapter) -> Callable[[Path], None]:
+    """Freeze a network and put what is trained into it.
+
+    Returns:
+        What writes the trained adapter to a folder.
+    """
+    from peft import PeftModel
+
+    wrapped = PeftModel(network, configuration(adapter.method, adapter.options))
+    if wrapped.active_peft_config.is_prompt_learning:
+        network.add_module(VIRTUAL, wrapped.prompt_encoder)
+        put_before(network, wrapped)
+
+    def save(folder: Path) -> None:
+        wrapped.save_pretrained(str(folder), safe_serialization=True)
+        (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
+
+    return save

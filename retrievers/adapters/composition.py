@@ -1,0 +1,96 @@
+"""Adapters that AdapterHub composed: how, and which folders they lie in."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import read_json
+
+SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+COMPOSITIONS = ("Stack", "Fuse", "Average")
+OF_THE_FIRST = ("reft", "prompt_tuning")  # kinds of which AdapterHub 1.3 runs the first alone
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How adapters are composed.
+
+    Attributes:
+        kind: of `COMPOSITIONS`.
+        names: of the adapters, which are those of their folders; of a stack the first is lowest.
+        weights: of the outputs that ``Average`` adds up, of sum 1; empty for the other kinds.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    weights: tuple[float, ...] = ()
+
+    def block(self) -> Any:
+        """AdapterHub's own record of it."""
+        from adapters import composition
+
+        if self.kind != "Average":
+            return getattr(composition, self.kind)(*self.names)
+        # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
+        weights = [one * len(self.names) for one in self.weights]
+        return composition.Average(*self.names, weights=weights, normalize_weights=False)
+
+
+def check_runs(network: Any, setup: Setup) -> None:
+    """Refuse adapters that AdapterHub would pass by in silence.
+
+    Args:
+        network: that has them all.
+
+    Raises:
+        BenchError: a prompt, ReFT or an invertible layer that is not at the bottom of a stack.
+    """
+    for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
+        whole = network.adapters_config.get(name)
+        for part in getattr(whole, "configs", [whole]):
+            kind = part.get("architecture")
+            if kind in OF_THE_FIRST or part.get("inv_adapter"):
+                raise BenchError(
+                    f"AdapterHub runs {kind or 'an invertible layer'} only at the bottom of a "
+                    "stack, and would pass this one by",
+                    "put it there, or use a bottleneck adapter or LoRA",
+                )
+
+
+def read_setup(folder: Path) -> Setup:
+    """How AdapterHub composed the adapters of a folder.
+
+    Raises:
+        BenchError: it is another composition, or one inside another.
+    """
+    setup = read_json(folder / SETUP).get("adapter_setup")
+    kind = setup.get("type") if isinstance(setup, dict) else None
+    children = setup.get("children") if isinstance(setup, dict) else None
+    if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
+        names = tuple(name for one in children if (name := _only_child(one)))
+        weights = _weights(setup, len(names)) if kind == "Average" else ()
+        if len(names) == len(children) and weights is not None:
+            return Setup(str(kind), names, weights)
+    raise BenchError(
+        f"{folder / SETUP} is not supported", f"supported: {', '.join(COMPOSITIONS)} of adapters"
+    )
+
+
+def _only_child(block: Any) -> str:
+    """The adapter's name in a block that holds nothing else; "" for any other block."""
+    names: Any = block.get("children") if isinstance(block, dict) else [block]
+    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
+    return str(names[0]) if alone else ""
+
+
+def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
+    """Of the parts of an average, of sum 1; None where they are not as many numbers."""
+    told = setup.get("kwargs")
+    found = told.get("weights") if isinstance(told, dict) else None
+    if not isinstance(found, list) or len(found) != count:
+        return None
+    finite = all(isinstance(one, int | float) and math.isfinite(one) for one in found)
+    total = sum(found) if finite else 0
+    return tuple(one / total for one in found) if total > 0 else None

@@ -1,0 +1,1 @@
+"""Encoders: texts to vectors, by every back end."""

@@ -1,0 +1,147 @@
+"""BERT and RoBERTa on the CPU with dense layers in int8, one text's vector free of the others.
+
+Weights have one scale for each output, activations one for each token, found as it is computed:
+``y = scale_token * scale_output * (q_x q_w) + bias`` with products summed in int32, which is
+exact. A token's values are rounded by the largest of its own, so nothing that is beside it in a
+batch can move them; texts are packed without padding, and attention, which is float32 as are
+layer norms, sees one text at a time: a last bit that changes with the padding would be rounded to
+another int8 now and then.
+
+Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; scales for each token as in Yao et al.,
+"ZeroQuant", 2022.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from foundation.errors import BenchError
+
+FAMILIES = ("bert", "roberta", "xlm-roberta")
+LARGEST = 127  # -128 is left out: scales are symmetric
+
+
+class Int8Linear(nn.Module):
+    """Linear layers that read the same input, as one product in int8; for inference only.
+
+    Args:
+        layers: whose outputs are put side by side.
+    """
+
+    def __init__(self, *layers: Any) -> None:
+        super().__init__()
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        scale = weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
+        self._weight = (weight / scale[:, None]).round().to(torch.int8).t()
+        self._scale = scale
+        self._bias = torch.cat([layer.bias.detach() for layer in layers])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Float32 ``(tokens, in)`` to float32 ``(tokens, out)``."""
+        rounded, scale = quantize_rows(tokens)
+        found = torch._int_mm(rounded, self._weight).to(torch.float32)
+        # One operation at a time: fused ones round differently at the end of an array.
+        return found.mul_(self._scale).mul_(scale).add_(self._bias)
+
+
+def quantize_rows(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as int8 with a scale each, float32 ``(rows, 1)``: ``row ~ scale * int8``."""
+    largest = tokens.abs().amax(dim=1, keepdim=True)
+    scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
+    return (tokens / scale).round_().to(torch.int8), scale
+
+
+class _Layer(nn.Module):
+    """One transformer layer over packed tokens."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        own, output = layer.attention.self, layer.attention.output
+        self._heads = int(own.num_attention_heads)
+        self._project = Int8Linear(own.query, own.key, own.value)
+        self._attended, self._attention_norm = Int8Linear(output.dense), output.LayerNorm
+        self._wide = Int8Linear(layer.intermediate.dense)
+        self._activation = layer.intermediate.intermediate_act_fn
+        self._narrow, self._norm = Int8Linear(layer.output.dense), layer.output.LayerNorm
+
+    def forward(self, tokens: Tensor, lengths: list[int]) -> Tensor:
+        """``(tokens, width)`` of texts one after the other, each of so many tokens."""
+        texts = self._project(tokens).split(lengths)
+        attended = torch.cat([self._attend(text) for text in texts])
+        tokens = self._attention_norm(self._attended(attended).add_(tokens))
+        narrow = self._narrow(self._activation(self._wide(tokens)))
+        found: Tensor = self._norm(narrow.add_(tokens))
+        return found
+
+    def _attend(self, projected: Tensor) -> Tensor:
+        """Attention within one text, ``(n, 3 width)`` to ``(n, width)``."""
+        split = projected.view(1, len(projected), 3, self._heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        found = functional.scaled_dot_product_attention(query, key, value)
+        return found.transpose(1, 2).reshape(len(projected), -1)
+
+
+class Int8Network(nn.Module):
+    """A Hugging Face BERT or RoBERTa encoder with its dense layers in int8.
+
+    Args:
+        network: float32, on the CPU; its embeddings and layer norms are shared.
+
+    Raises:
+        BenchError: another family, dtype or kind of attention, or no int8 instructions.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        _check(network)
+        self.config = network.config
+        self._embeddings = network.embeddings
+        self._layers = nn.ModuleList(_Layer(layer) for layer in network.encoder.layer)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> SimpleNamespace:
+        """Token ids ``(n, tokens)``, padded on the right, to ``last_hidden_state``.
+
+        It is float32 ``(n, tokens, width)``, with zeros where there is padding.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # where the work is cut would decide the last bit of GELU
+        try:
+            embedded = self._embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
+            present = attention_mask.bool()
+            tokens = embedded[present]
+            lengths = attention_mask.sum(dim=1).tolist()
+            for layer in self._layers:
+                tokens = layer(tokens, lengths)
+        finally:
+            torch.set_num_threads(threads)
+        hidden = torch.zeros_like(embedded)
+        hidden[present] = tokens
+        return SimpleNamespace(last_hidden_state=hidden)
+
+
+def _check(network: Any) -> None:
+    kind = network.config.model_type
+    if kind not in FAMILIES:
+        raise BenchError(
+            f"back end int8 runs {', '.join(FAMILIES)} and not {kind}", "use --backend torch"
+        )
+    positions = getattr(network.config, "position_embedding_type", "absolute")
+    if positions != "absolute":
+        raise BenchError(
+            f"back end int8 does not compute {positions} positions", "use --backend torch"
+        )
+    if network.config.is_decoder:
+        raise BenchError("back end int8 computes no causal attention", "use --backend torch")
+    parameter = next(network.parameters())
+    if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        raise BenchError("back end int8 starts from float32 on the CPU", "use --device cpu")
+    if not torch.cpu._is_vnni_supported():
+        raise BenchError(
+            "back end int8 needs a processor with VNNI instructions",
+            "use --backend torch: without them int8 is slower, and its sums can overflow",
+        )

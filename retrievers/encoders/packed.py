@@ -1,0 +1,229 @@
+"""BERT and RoBERTa encoders without padding: the tokens of all texts of a batch in one row.
+
+``T`` is the number of tokens of a batch, ``n`` of its texts; text ``i`` is the tokens
+``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from retrievers.models.recipe import EVERY, StoredPooling
+
+# (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+
+BERT = frozenset({"BertModel"})
+ROBERTA = frozenset({"RobertaModel", "XLMRobertaModel", "CamembertModel"})
+ACTIVATIONS = frozenset({"gelu", "relu", "gelu_new", "gelu_pytorch_tanh"})
+
+WIDEST_HEAD = 256  # and a multiple of 8: what the variable-length kernel takes
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """The inputs of ``PackedNetwork``: ids, positions and types int64 ``(T,)``.
+
+    ``cu_seqlens`` is int32 ``(n + 1,)``. ``max_length`` is a power of two that no text is longer
+    than: the kernel skips the rest, and its launch does not follow every length.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    types: Tensor
+    cu_seqlens: Tensor
+    max_length: int
+
+
+def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Attention within each text, text after text; any device and dtype."""
+    found = []
+    for start, end in pairwise(ends.tolist()):
+        q, k, v = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
+        found.append(functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
+    return torch.cat(found)
+
+
+def known(network: nn.Module) -> bool:
+    """A plain BERT or RoBERTa encoder: no adapter, absolute positions, a known activation.
+
+    Its heads are of a width that the variable-length kernel takes.
+    """
+    if type(network).__name__ not in BERT | ROBERTA:
+        return False
+    if not type(network).__module__.startswith("transformers."):
+        return False
+    config: Any = network.config
+    plain = all(
+        type(part) is nn.Linear for name, part in network.named_modules() if _is_linear(name)
+    )
+    head = config.hidden_size // config.num_attention_heads
+    return (
+        plain
+        and head % 8 == 0
+        and head <= WIDEST_HEAD
+        and getattr(config, "position_embedding_type", None) in (None, "absolute")
+        and not config.is_decoder
+        and config.hidden_act in ACTIVATIONS
+    )
+
+
+def _is_linear(name: str) -> bool:
+    return name.endswith((".query", ".key", ".value", ".dense"))
+
+
+class PackedNetwork(nn.Module):
+    """One forward pass over packed tokens, with the weights of a Hugging Face encoder.
+
+    Args:
+        network: an encoder that is ``known``, in eval mode.
+        attention: ``variable_length_kernel`` on CUDA, ``one_by_one`` anywhere.
+
+    Attributes:
+        padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.
+    """
+
+    def __init__(self, network: nn.Module, attention: Attention) -> None:
+        super().__init__()
+        parts: Any = network
+        self.embeddings, self.pooler = parts.embeddings, parts.pooler
+        self.layers = nn.ModuleList(
+            _Layer(layer, parts.config.num_attention_heads, attention)
+            for layer in parts.encoder.layer
+        )
+        roberta = type(network).__name__ in ROBERTA
+        self.padding_idx: int | None = self.embeddings.padding_idx if roberta else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        types: Tensor,
+        cu_seqlens: Tensor,
+        max_length: int,
+    ) -> Tensor:
+        """Last hidden states ``(T, width)`` of a ``PackedBatch``."""
+        table = self.embeddings
+        hidden: Tensor = table.word_embeddings(input_ids) + table.token_type_embeddings(types)
+        hidden = table.LayerNorm(hidden + table.position_embeddings(positions))
+        for layer in self.layers:
+            hidden = layer(hidden, cu_seqlens, max_length)
+        return hidden
+
+
+class _Layer(nn.Module):
+    def __init__(self, layer: Any, heads: int, attention: Attention) -> None:
+        super().__init__()
+        own = layer.attention.self
+        self.query, self.key, self.value = own.query, own.key, own.value
+        self.mix, self.widen, self.narrow = layer.attention.output, layer.intermediate, layer.output
+        self.heads, self.attention = heads, attention
+
+    def forward(self, hidden: Tensor, ends: Tensor, longest: int) -> Tensor:
+        shape = (len(hidden), self.heads, -1)
+        q, k, v = (part(hidden).view(shape) for part in (self.query, self.key, self.value))
+        mixed = self.attention(q, k, v, ends, longest).flatten(1)
+        hidden = self.mix.LayerNorm(self.mix.dense(mixed) + hidden)
+        wide = self.widen.intermediate_act_fn(self.widen.dense(hidden))
+        narrow: Tensor = self.narrow.LayerNorm(self.narrow.dense(wide) + hidden)
+        return narrow
+
+
+def pack(
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None,
+    padding_idx: int | None,
+    positions: int,
+) -> PackedBatch:
+    """A batch of texts on the CPU.
+
+    Args:
+        types: token types; None is 0 for all.
+        padding_idx: as ``PackedNetwork`` has it.
+        positions: how many the model has.
+
+    Raises:
+        BenchError: a text has no token, or more than there are positions.
+    """
+    lengths = np.array([len(text) for text in ids])
+    most = positions - (0 if padding_idx is None else padding_idx + 1)
+    longest = int(lengths.max())
+    if longest > most:
+        # On CUDA such a read would end the process's use of the device.
+        raise BenchError(
+            f"a text of {longest} tokens, and the model has positions for {most}",
+            f"set max_query_tokens and max_document_tokens to at most {most}",
+        )
+    if not lengths.all():
+        raise BenchError("a text without tokens cannot be encoded")
+    joined = _joined(ids)
+    ends = np.concatenate([[0], lengths.cumsum()])
+    return PackedBatch(
+        torch.from_numpy(joined),
+        torch.from_numpy(_positions(joined, ends, padding_idx)),
+        torch.from_numpy(np.zeros_like(joined) if types is None else _joined(types)),
+        torch.from_numpy(ends.astype(np.int32)),
+        1 << max(4, (longest - 1).bit_length()),
+    )
+
+
+def _joined(values: Sequence[Sequence[int]]) -> Int64Array:
+    joined: Int64Array = np.concatenate([np.asarray(one, dtype=np.int64) for one in values])
+    return joined
+
+
+def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:
+    """From 0 in each text; RoBERTa's begin after the padding token's id and pass over it."""
+    counted = np.ones_like(ids) if padding_idx is None else (ids != padding_idx).astype(np.int64)
+    running = np.concatenate([[0], counted.cumsum()])
+    within: Int64Array = running[1:] - np.repeat(running[ends[:-1]], np.diff(ends))
+    return within - 1 if padding_idx is None else within * counted + padding_idx
+
+
+def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
+    """The batch on a device, copied from pinned memory without waiting; itself on the CPU."""
+    if device.type == "cpu":
+        return batch
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+    return PackedBatch(
+        move(batch.input_ids),
+        move(batch.positions),
+        move(batch.types),
+        move(batch.cu_seqlens),
+        batch.max_length,
+    )
+
+
+def pool_packed(
+    mode: StoredPooling, hidden: Tensor, cu_seqlens: Tensor, pooler: Any = None
+) -> Tensor:
+    """One float32 vector for each text, ``(n, width)``; the modes of ``pooling.pool``.
+
+    Raises:
+        BenchError: the mode needs a pooler that the model has not, or pools nothing.
+    """
+    ends = cu_seqlens.long()
+    if mode == "pooler" and pooler is not None:
+        pooled: Tensor = pooler(hidden[ends[:-1]].unsqueeze(1))
+        return pooled.float()
+    if mode in ("pooler", "none"):
+        raise BenchError(f"this model's output cannot be pooled by {mode!r}")
+    if mode == "every":
+        return torch.cat([pool_packed(one, hidden, cu_seqlens) for one in EVERY], dim=1)
+    if mode == "cls":
+        return hidden[ends[:-1]].float()
+    if mode == "last":
+        return hidden[ends[1:] - 1].float()
+    # Without its checks, which wait for the device: the ends are ours.
+    return torch.segment_reduce(hidden.float(), "mean", offsets=ends, axis=0, unsafe=True)

@@ -1,0 +1,228 @@
+"""The encoder of every transformer card: join, tokenise, batch by length, encode, restore order.
+
+The order of work is a pure function of the list of texts, so that the same list on the same
+machine gives the same bytes. torch is imported with the weights, at the first call.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.adapters.bases import Bases
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Advance
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.recipe import Recipe, TitleJoin
+
+if TYPE_CHECKING:
+    import torch
+
+    from retrievers.encoders.tower import Segments, Tokens, Tower
+    from retrievers.models.model import Model
+
+Prepared = Callable[[Advance | None], Float32Array]
+
+CPU_TOKENS = 1_024  # of each batch; every thread of the processor computes one
+CUDA_TOKENS = 65_536
+
+
+class TransformerEncoder:
+    """A transformer bi-encoder; see ``Encoder`` for what its methods promise.
+
+    Args:
+        model: a resolved transformer model.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        tokens_per_batch: most tokens of one batch, padding included where there is some; None
+            picks by device.
+        bases: networks that the encoders of several adapters share.
+
+    Attributes:
+        clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
+            ``tokens``, shared by all that ``for_dataset`` gives.
+    """
+
+    def __init__(
+        self,
+        model: "Model",
+        device: str = "auto",
+        tokens_per_batch: int | None = None,
+        bases: Bases | None = None,
+    ) -> None:
+        self.recipe: Recipe = model.recipe
+        self.clock = Clock()
+        self._towers = _Towers(model, device, self.clock, bases)
+        self._budget = tokens_per_batch
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.recipe.dim
+
+    def for_dataset(self, name: str) -> "TransformerEncoder":
+        """This encoder with the prompts of one dataset, sharing the loaded weights."""
+        other = object.__new__(TransformerEncoder)
+        other.recipe = self.recipe.for_dataset(name)
+        other.clock, other._towers, other._budget = self.clock, self._towers, self._budget
+        return other
+
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+        """Vectors of queries, float32 ``(n, dim)``."""
+        segments = self._query_segments(texts)
+        return self._prepare(self._towers.query, segments, self.recipe.max_query_tokens)(advance)
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Float32Array:
+        """Vectors of documents, float32 ``(n, dim)``."""
+        return self.prepare_documents(titles, texts)(advance)
+
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> Prepared:
+        """Tokenise documents now, and return what encodes them.
+
+        So that another thread can tokenise the next documents while these are encoded: neither
+        waits for the other, and the bytes are those of ``encode_documents``.
+        """
+        segments = self._document_segments(titles, texts)
+        return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
+
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each query before it is cut, special tokens included."""
+        tokens = self._towers.query.tokenize(self._query_segments(texts), None)
+        return [len(ids) for ids in tokens.ids]
+
+    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Tokens of each document before it is cut, special tokens included."""
+        segments = self._document_segments(titles, texts)
+        return [len(ids) for ids in self._towers.document.tokenize(segments, None).ids]
+
+    def _query_segments(self, texts: Sequence[str]) -> "list[Segments]":
+        return [(self.recipe.prompts.query + text, None) for text in texts]
+
+    def _document_segments(self, titles: Sequence[str], texts: Sequence[str]) -> "list[Segments]":
+        if len(titles) != len(texts):
+            raise BenchError(f"{len(titles)} titles for {len(texts)} texts")
+        rule, prompt = self.recipe.title_join, self.recipe.prompts.document
+        separator = self._towers.document.separator if rule == "sep" else ""
+        return [
+            join(rule, prompt, title, text, separator)
+            for title, text in zip(titles, texts, strict=True)
+        ]
+
+    def _prepare(self, tower: "Tower", segments: "list[Segments]", max_tokens: int) -> Prepared:
+        first = first_occurrences(segments)
+        distinct = np.flatnonzero(first == np.arange(len(segments)))
+        tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
+
+        def encode(advance: Advance | None = None) -> Float32Array:
+            vectors = np.empty((len(segments), self.dim), dtype=np.float32)
+            budget = self._budget or self._towers.default_budget
+            plan = plan_packed if tower.packs else plan_batches
+            batches = list(plan(_lengths(tokens), budget))
+            for rows, found in tower.vectors(tokens, batches):
+                vectors[distinct[rows]] = found
+                if advance:
+                    advance(len(rows))
+            repeated = np.flatnonzero(first != np.arange(len(segments)))
+            vectors[repeated] = vectors[first[repeated]]
+            if advance and len(repeated):
+                advance(len(repeated))
+            return vectors
+
+        return encode
+
+
+@dataclass(frozen=True)
+class _Towers:
+    """The encoders of queries and documents, loaded at first use; one for both when tied."""
+
+    model: "Model"
+    device_name: str
+    clock: Clock
+    bases: Bases | None
+
+    @cached_property
+    def device(self) -> "torch.device":
+        from retrievers.encoders.tower import check_dtype, pick_device
+
+        recipe = self.model.recipe
+        only_cpu = recipe.backend != "torch" and self.device_name == "auto"
+        device = pick_device("cpu" if only_cpu else self.device_name)
+        check_dtype(recipe.dtype, device)
+        return device
+
+    @cached_property
+    def document(self) -> "Tower":
+        return self._load(self.model.document)
+
+    @cached_property
+    def query(self) -> "Tower":
+        return self._load(self.model.query) if self.model.query else self.document
+
+    @property
+    def default_budget(self) -> int:
+        return CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
+
+    def _load(self, checkpoint: Checkpoint | None) -> "Tower":
+        if checkpoint is None:
+            raise BenchError(f"{self.model.card.name} has no checkpoint")
+        with self.clock.phase("load"):
+            from retrievers.encoders.tower import Tower  # importing torch is most of loading
+
+            model = self.model
+            return Tower(
+                checkpoint, model.recipe, model.adapter, self.device, self.clock, self.bases
+            )
+
+
+def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "") -> "Segments":
+    """A document as one or two segments; without a title it is its text alone."""
+    if rule == "none" or not title:
+        return prompt + (text.strip() if rule == "space" else text), None
+    if rule == "pair":
+        return prompt + title, text
+    if rule == "sep":
+        return f"{prompt}{title} {separator} {text}", None
+    return prompt + f"{title} {text}".strip(), None
+
+
+def first_occurrences(items: "Sequence[Segments]") -> Int64Array:
+    """For each item, the position of the first equal one; int64 ``(n,)``."""
+    seen: dict[Segments, int] = {}
+    return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)
+
+
+def plan_batches(lengths: Int64Array, tokens_per_batch: int) -> Iterator[Int64Array]:
+    """Rows of each batch, longest texts first, at most ``tokens_per_batch`` with padding.
+
+    A text longer than that is a batch of its own.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        rows = max(1, tokens_per_batch // max(1, int(lengths[order[start]])))
+        yield order[start : start + rows]
+        start += rows
+
+
+def plan_packed(lengths: Int64Array, tokens_per_batch: int) -> Iterator[Int64Array]:
+    """Rows of each batch, longest texts first, at most ``tokens_per_batch`` without padding.
+
+    A text longer than that is a batch of its own.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = lengths[order].cumsum()
+    start, before = 0, 0
+    while start < len(order):
+        stop = int(np.searchsorted(ends, before + tokens_per_batch, side="right"))
+        stop = max(start + 1, stop)
+        yield order[start:stop]
+        start, before = stop, int(ends[stop - 1])
+
+
+def _lengths(tokens: "Tokens") -> Int64Array:
+    return np.array([len(ids) for ids in tokens.ids], dtype=np.int64)

@@ -1,0 +1,182 @@
+"""What is made of a vector after the forward pass: pooling, length, shorter vectors, fewer bits.
+
+Recipes that differ only here share one forward pass: an encoder with pooling ``every`` stores the
+poolings beside each other, and a view reads from them what a recipe asks for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.index.faiss_index import import_faiss
+from retrievers.models.recipe import EVERY, Recipe
+
+CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimension from
+
+
+class View(Record, kw_only=True):
+    """How vectors are used.
+
+    Attributes:
+        pooling: of those that one forward pass serves.
+        normalize: to unit length, after they were cut.
+        similarity: ``dot`` is the cosine of normalised vectors; ``euclidean`` ranks by falling
+            distance.
+        dimensions: that are kept, from the first (Matryoshka: Kusupati et al., NeurIPS 2022);
+            None for all.
+        precision: of stored documents. ``float16`` rounds. ``int8`` has 256 steps between the
+            least and the largest value of each dimension; queries stay float32. ``binary`` keeps
+            the signs, of queries too, and ranks by Hamming distance.
+    """
+
+    pooling: Literal["cls", "mean", "last"]
+    normalize: bool
+    similarity: Literal["dot", "euclidean"] = "dot"
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    precision: Literal["float32", "float16", "int8", "binary"] = "float32"
+
+    def width(self, stored: int) -> int:
+        """Length of a vector, of stored ones of every pooling.
+
+        Raises:
+            BenchError: fewer are stored than ``dimensions``.
+        """
+        whole = stored // len(EVERY)
+        if self.dimensions is not None and self.dimensions > whole:
+            raise BenchError(
+                f"{self.dimensions} dimensions of vectors that have {whole}",
+                f"use at most {whole}",
+            )
+        return self.dimensions or whole
+
+    def recipe(self, stored: Recipe) -> Recipe:
+        """The recipe of these vectors, from the one with every pooling."""
+        options: dict[str, bool | int | float | str] = {"precision": self.precision}
+        if self.similarity == "euclidean":
+            options["similarity"] = self.similarity
+        return msgspec.structs.replace(
+            stored,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            similarity="cos" if self.normalize and self.similarity == "dot" else "dot",
+            dim=self.width(stored.dim),
+            options={**stored.options, **options},
+        )
+
+    def floats(self, stored: Float32Array) -> Float32Array:
+        """The pooling of stored vectors ``(n, stored)``, cut and scaled; float32 ``(n, dim)``."""
+        width, whole = self.width(stored.shape[1]), stored.shape[1] // len(EVERY)
+        first = EVERY.index(self.pooling) * whole
+        chosen = np.ascontiguousarray(stored[:, first : first + width])
+        if self.normalize:
+            lengths = np.linalg.norm(chosen, axis=1, keepdims=True)
+            chosen = chosen / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return chosen
+
+    def queries(self, stored: Float32Array) -> Float32Array:
+        """Queries whose inner products with the documents of this view rank them."""
+        vectors = self.floats(stored)
+        if self.precision == "binary":
+            vectors = signs(vectors)
+        if self.similarity == "euclidean":
+            vectors = np.hstack([vectors, np.ones((len(vectors), 1), np.float32)])
+        return vectors
+
+
+def every_pooling(recipe: Recipe) -> Recipe:
+    """The recipe of one forward pass for all views of a model.
+
+    Raises:
+        BenchError: the model is no transformer, or has layers after its pooling.
+    """
+    if recipe.kind != "transformer" or recipe.encoder:
+        raise BenchError(f"{recipe.model} is no transformer whose pooling could be chosen")
+    if recipe.stages:
+        raise BenchError(f"{recipe.model} has layers after its pooling, which fit no other pooling")
+    return msgspec.structs.replace(
+        recipe, pooling="every", normalize=False, similarity="dot", dim=len(EVERY) * recipe.dim
+    )
+
+
+class Stored(Protocol):
+    """Vectors of every pooling, on disk or in memory."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of documents and length of a vector."""
+        ...
+
+    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
+        """First row and float32 ``(m, dim)`` of runs of rows."""
+        ...
+
+    def rows(self, wanted: Int64Array) -> Float32Array:
+        """Vectors of some rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """Documents as a view has them; they are made tile by tile."""
+
+    stored: Stored
+    view: View
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector as it is searched; euclidean similarity adds a place."""
+        return self.view.width(self.stored.shape[1]) + (self.view.similarity == "euclidean")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of documents and length of a vector."""
+        return self.stored.shape[0], self.dim
+
+    def tiles(self, rows: int) -> Iterator[tuple[int, Float32Array]]:
+        """First row and float32 ``(m, dim)``."""
+        for start, tile in self.stored.tiles(rows):
+            yield start, self._made(tile)
+
+    def rows(self, wanted: Int64Array) -> Float32Array:
+        """Vectors of some rows, float32 ``(len(wanted), dim)``."""
+        return self._made(self.stored.rows(wanted))
+
+    def _made(self, stored: Float32Array) -> Float32Array:
+        vectors = self._rounded(self.view.floats(stored))
+        if self.view.similarity == "euclidean":
+            # q.d - |d|^2 / 2 ranks as -|q - d|^2 does
+            squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
+            vectors = np.hstack([vectors, (-0.5 * squares)[:, None].astype(np.float32)])
+        return vectors
+
+    def _rounded(self, vectors: Float32Array) -> Float32Array:
+        if self.view.precision == "float16":
+            return vectors.astype(np.float16).astype(np.float32)
+        if self.view.precision == "int8":
+            rounded: Float32Array = self._steps.decode(self._steps.compute_codes(vectors))
+            return rounded
+        return signs(vectors) if self.view.precision == "binary" else vectors
+
+    @cached_property
+    def _steps(self) -> Any:
+        """FAISS's 8-bit quantiser, with the ranges of a sample of the documents."""
+        faiss = import_faiss()
+        count = self.stored.shape[0]
+        rng = np.random.default_rng(0)
+        sample = np.sort(rng.choice(count, min(count, CALIBRATION_ROWS), replace=False))
+        vectors = self.view.floats(self.stored.rows(sample))
+        quantizer = faiss.ScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit)
+        quantizer.train(vectors)
+        return quantizer
+
+
+def signs(vectors: Float32Array) -> Float32Array:
+    """1 for what is above zero, else -1: inner products fall as Hamming distances grow."""
+    return np.where(vectors > 0, np.float32(1), np.float32(-1))

@@ -1,0 +1,1 @@
+"""What a model is: cards, recipes, checkpoints, checks."""

@@ -1,0 +1,196 @@
+"""Model cards: what is known about a model, as a strict TOML file.
+
+A card says how to turn text into a vector (checkpoint, pooling, prompts, lengths), what the model
+was trained on, and which scores it must reach, each with its source. Nothing here loads a model.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.models.recipe import Dtype, Option, Pooling, Prompts, Similarity, TitleJoin
+
+CARDS = Path(__file__).parent / "cards"
+
+
+class CardStage(Record, kw_only=True):
+    """A layer between pooling and normalisation.
+
+    Its weights are either inside the checkpoint (``key = "embeddingHead"`` stands for
+    ``embeddingHead.weight`` and ``embeddingHead.bias``) or in a folder of their own in the
+    layout of sentence-transformers (``folder = "2_Dense"``), whose ``config.json`` then states
+    the activation.
+    """
+
+    kind: Literal["dense", "layer-norm"]
+    key: str = ""
+    folder: str = ""
+    width: int | None = None
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if bool(self.key) == bool(self.folder):
+            raise ValueError("a stage needs either a key or a folder")
+        if self.key and self.kind == "dense" and self.width is None:
+            raise ValueError("a dense stage with a key needs its output width")
+
+
+class CardPrompts(Record, kw_only=True):
+    """Text put before every query and document; ``datasets`` overrides it by dataset or suite."""
+
+    query: str = ""
+    document: str = ""
+    datasets: dict[str, Prompts] = {}
+
+
+class CardAdapter(Record, kw_only=True):
+    """An adapter folder to attach; ``auto`` reads the kind from its ``adapter_config.json``."""
+
+    path: str
+    kind: Literal["auto", "adapterhub", "peft"] = "auto"
+
+
+class Expected(Record, kw_only=True):
+    """A published score of exactly this checkpoint; value and tolerance are in 0..1."""
+
+    dataset: str
+    measure: str
+    value: float
+    source: str
+    tolerance: float = 0.001
+
+
+class Card(Record, kw_only=True):
+    """All that is stated about one model.
+
+    Attributes:
+        name: what the user types; equals the file's name.
+        checkpoint: a Hub id, or a folder (relative to the card's file).
+        query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
+        package: ``package/folder`` of an installed package that carries the same weights.
+        weights_sha256: of the file of weights, checked wherever it came from.
+        segment_ids: whether the second segment of a pair gets token type 1.
+        trained_on: datasets or suites whose scores are in-domain for this model.
+        unverified: names of fields that were not read in a first-party source.
+        warning: shown when the model is used, such as "pre-trained only".
+        missing: what nobody published; a card with it cannot be used.
+        preset: the training preset that would make the missing checkpoint.
+        encoder: ``package.module:Class`` of a third party.
+        options: settings of an encoder that is not a transformer.
+    """
+
+    name: str
+    title: str
+    kind: Literal["transformer", "hashing", "bm25"] = "transformer"
+    checkpoint: str = ""
+    revision: str = "main"
+    query_checkpoint: str = ""
+    query_revision: str = "main"
+    package: str = ""
+    weights_sha256: str = ""
+    pooling: Pooling = "none"
+    stages: tuple[CardStage, ...] = ()
+    normalize: bool = False
+    similarity: Similarity = "dot"
+    title_join: TitleJoin = "space"
+    segment_ids: bool = True
+    max_query_tokens: int = 512
+    max_document_tokens: int = 512
+    prompts: CardPrompts = CardPrompts()
+    dtype: Dtype = "float32"
+    adapter: CardAdapter | None = None
+    encoder: str = ""
+    options: dict[str, Option] = {}
+    trained_on: tuple[str, ...] = ()
+    licence: str = ""
+    citation: str = ""
+    source: str = ""
+    unverified: tuple[str, ...] = ()
+    expected: tuple[Expected, ...] = ()
+    warning: str = ""
+    missing: str = ""
+    preset: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.unverified) - set(self.__struct_fields__)
+        if unknown:
+            raise ValueError(f"unverified names fields that do not exist: {sorted(unknown)}")
+        if min(self.max_query_tokens, self.max_document_tokens) < 1:
+            raise ValueError("lengths are at least 1 token")
+        if not self.missing:
+            self._check_usable()
+
+    def _check_usable(self) -> None:
+        transformer = self.kind == "transformer" and not self.encoder
+        if transformer and not self.checkpoint:
+            raise ValueError("a transformer needs a checkpoint")
+        if transformer and self.pooling == "none":
+            raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
+        if transformer and self.options:
+            raise ValueError("options belong to hashing, bm25 and third-party encoders")
+        if self.similarity == "cos" and not self.normalize and self.kind != "bm25":
+            raise ValueError("similarity cos needs normalize = true: scores are inner products")
+
+
+def load_card(name_or_path: str | Path) -> Card:
+    """The card of that name, or of that ``.toml`` file.
+
+    Raises:
+        BenchError: no such card, not TOML, an unknown key, or a value of the wrong type.
+    """
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return _read_card(path)
+    if str(name_or_path) in card_names():
+        return _read_card(CARDS / f"{name_or_path}.toml")
+    raise BenchError(f"no model card is called {str(name_or_path)!r}", suggestion(name_or_path))
+
+
+def card_names() -> tuple[str, ...]:
+    """Names of the built-in cards, sorted."""
+    return tuple(sorted(path.stem for path in CARDS.glob("*.toml")))
+
+
+def all_cards() -> Mapping[str, Card]:
+    """Every built-in card by name, sorted."""
+    return {name: load_card(name) for name in card_names()}
+
+
+def suggestion(name: str | Path) -> str:
+    """What to type instead of a name that is no card."""
+    close = difflib.get_close_matches(str(name).lower(), card_names(), n=3, cutoff=0.5)
+    listing = "python -m bench list models"
+    return f"did you mean {' or '.join(close)}? See `{listing}`" if close else f"see `{listing}`"
+
+
+def _read_card(path: Path) -> Card:
+    try:
+        card = msgspec.toml.decode(path.read_bytes(), type=Card)
+    except OSError as error:
+        raise BenchError(f"cannot read the card {path}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise BenchError(f"card {path}: {error}", _field_hint(str(error))) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"card {path} is not TOML: {error}") from error
+    if card.name != path.stem:
+        raise BenchError(
+            f"card {path} is named {card.name!r}", f'write name = "{path.stem}", or rename the file'
+        )
+    return card
+
+
+def _field_hint(problem: str) -> str:
+    """The field that a misspelt key was meant to be, from msgspec's message."""
+    found = re.search(r"unknown field `(\w+)`", problem)
+    if not found:
+        return ""
+    records = (Card, CardStage, CardPrompts, CardAdapter, Expected, Prompts)
+    fields = {field for record in records for field in record.__struct_fields__}
+    close = difflib.get_close_matches(found[1], fields, n=1)
+    return f"did you mean {close[0]}?" if close else "remove it: cards are strict"

@@ -1,0 +1,215 @@
+"""Weights and tokenizers from the files of a checkpoint, with every doubt an error.
+
+A weight that the checkpoint does not hold would be random and the scores silently wrong. Pickles
+are read with ``weights_only``: nothing that arrives with a checkpoint is executed.
+"""
+
+import logging
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from foundation.errors import BenchError, first_line
+from retrievers.encoders.pooling import LoadedStage
+from retrievers.models.checkpoint import Checkpoint, find_weights, inside, read_json, weight_files
+from retrievers.models.recipe import Recipe, Stage
+
+logger = logging.getLogger(__name__)
+
+# Heads and buffers that checkpoints of encoders carry and that no vector depends on.
+UNUSED = re.compile(
+    r"position_ids|(^|\.)pooler\.|(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions"
+    r"|vocab_\w+|generator_\w+|discriminator_\w+)\."
+)
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    KeyError,
+    ImportError,
+    TypeError,
+    pickle.UnpicklingError,
+    SafetensorError,
+)
+# What a vector does not depend on unless it is pooled by the pooler.
+POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's own fast tokenizer.
+
+    Raises:
+        BenchError: it cannot be loaded, or exists only in a slow form.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(checkpoint.folder), use_fast=True, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:
+        # The Rust tokenizers raise bare Exception on a damaged file: nothing narrower exists.
+        raise BenchError(
+            f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
+            "save it again beside the weights",
+        ) from error
+    if not tokenizer.is_fast:
+        raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    return tokenizer
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep its notices and bars away from stderr: what matters of them is checked by us."""
+    from transformers.utils import logging as notices
+
+    verbosity, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
+    notices.set_verbosity_error()
+    notices.disable_progress_bar()
+    try:
+        yield
+    finally:
+        notices.set_verbosity(verbosity)
+        if bars:
+            notices.enable_progress_bar()
+
+
+def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
+    """The transformer with all of its weights, in evaluation mode, on the CPU.
+
+    Raises:
+        BenchError: the file is damaged or holds more than tensors, or weights are missing.
+    """
+    folder = checkpoint.folder
+    try:
+        network, report = read_weights(
+            _network_class(checkpoint), checkpoint, getattr(torch, recipe.dtype)
+        )
+    except LOAD_ERRORS as error:
+        raise BenchError(
+            f"the weights in {folder} cannot be loaded: {first_line(error)}",
+            "the file is damaged, or holds more than tensors; nothing of it was executed",
+        ) from error
+    _check_report(folder, report, recipe)
+    return network.eval()
+
+
+def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A model of transformers, and what it says of missing and unexpected weights.
+
+    Nothing of the checkpoint is executed. ``kind`` is a class with ``from_pretrained``.
+
+    Raises:
+        One of `LOAD_ERRORS`: the weights cannot be read.
+    """
+    with quiet_transformers():
+        network, report = kind.from_pretrained(
+            str(checkpoint.folder),
+            dtype=dtype,
+            output_loading_info=True,
+            use_safetensors=".safetensors" in checkpoint.weights,
+            weights_only=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    return network, report
+
+
+def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
+    """A stage's weights from the checkpoint's state dict or from its own folder.
+
+    Raises:
+        BenchError: the weights are missing, or are not as wide as the recipe says.
+    """
+    where, _, name = stage.source.partition(":")
+    if where == "key":
+        folder, weights, prefix = checkpoint.folder, checkpoint.weights, name
+    else:
+        folder = inside(checkpoint.root, name)
+        weights = find_weights(folder)
+        prefix = "linear" if stage.kind == "dense" else "norm"
+    found = read_tensors(folder, weights, (f"{prefix}.weight", f"{prefix}.bias"))
+    weight, bias = found.get(f"{prefix}.weight"), found.get(f"{prefix}.bias")
+    needs_bias = where == "key" or read_json(folder / "config.json").get("bias", True)
+    if weight is None or (bias is None and needs_bias):
+        raise BenchError(f"{folder} has no weights for the stage {stage.source}")
+    if weight.shape[0] != stage.width:
+        raise BenchError(
+            f"{folder}: the stage {stage.source} is {weight.shape[0]} wide, not {stage.width}"
+        )
+    return LoadedStage(
+        kind=stage.kind,
+        weight=weight.to(device, torch.float32),
+        bias=None if bias is None else bias.to(device, torch.float32),
+        activation=stage.activation,
+        eps=stage.eps,
+    )
+
+
+def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Those of the named tensors that a folder's weights hold.
+
+    Raises:
+        BenchError: a file is damaged or holds more than tensors.
+    """
+    found: dict[str, torch.Tensor] = {}
+    files = (path for path in weight_files(folder, weights) if path.suffix != ".json")
+    for path in files:
+        try:
+            found |= _read_file(path, names)
+        except LOAD_ERRORS as error:
+            raise BenchError(
+                f"{path} cannot be loaded: {first_line(error)}",
+                "the file is damaged, or holds more than tensors; nothing of it was executed",
+            ) from error
+    return found
+
+
+def _read_file(path: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            held = set(file.keys())
+            return {name: file.get_tensor(name) for name in names if name in held}
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: state[name] for name in names if name in state}
+
+
+def _network_class(checkpoint: Checkpoint) -> Any:
+    import transformers
+
+    kind = checkpoint.config.get("model_type")
+    if kind in ("t5", "mt5"):
+        return transformers.T5EncoderModel if kind == "t5" else transformers.MT5EncoderModel
+    if kind == "dpr":
+        named = checkpoint.config.get("architectures") or [""]
+        question = "Question" in named[0]
+        return transformers.DPRQuestionEncoder if question else transformers.DPRContextEncoder
+    return transformers.AutoModel
+
+
+def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
+    missing = sorted(
+        key
+        for key in report["missing_keys"]
+        if recipe.pooling == "pooler" or not POOLER.search(key)
+    )
+    if missing:
+        raise BenchError(
+            f"{folder} lacks {len(missing)} weights of its model: {', '.join(missing[:5])}",
+            "is config.json the one of these weights?",
+        )
+    stages = tuple(stage.source.removeprefix("key:") + "." for stage in recipe.stages)
+    extra = [
+        key
+        for key in sorted(report["unexpected_keys"])
+        if not UNUSED.search(key) and not key.startswith(stages)
+    ]
+    if extra:
+        logger.warning("%s: %d weights are not used: %s", folder, len(extra), ", ".join(extra[:5]))

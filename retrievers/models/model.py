@@ -1,0 +1,341 @@
+"""From what the user typed to a recipe and its files, and from there to an encoder.
+
+Resolving hashes files and reads JSON. It imports no model library, so that a run whose vectors
+are all cached starts at once.
+"""
+
+import importlib
+import importlib.util
+import logging
+from dataclasses import dataclass
+from dataclasses import replace as replace_field
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from foundation.errors import BenchError
+from retrievers.adapters.attach import adapter_folder, check_room, identify_adapter
+from retrievers.adapters.bases import Bases
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.card import Card, CardAdapter, CardStage
+from retrievers.models.checkpoint import (
+    Checkpoint,
+    inside,
+    locate,
+    open_checkpoint,
+    read_json,
+    sha256,
+)
+from retrievers.models.lookup import find_card, replace_fields
+from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.st_folder import is_st_folder, read_st_folder, stage_activation
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be opened: what is stated, what decides its vectors, where its files are.
+
+    Attributes:
+        document: files of the encoder of documents; None for models without a checkpoint.
+        query: files of the encoder of queries where it is another one.
+        adapter: folder of the adapter to attach.
+    """
+
+    card: Card
+    recipe: Recipe
+    document: Checkpoint | None = None
+    query: Checkpoint | None = None
+    adapter: Path | None = None
+
+    def for_dataset(self, name: str) -> "Model":
+        """This model with the prompts of one dataset."""
+        return replace_field(self, recipe=self.recipe.for_dataset(name))
+
+
+def resolve_model(
+    model: str,
+    *,
+    like: str | None = None,
+    adapter: str | None = None,
+    dtype: Dtype | None = None,
+    store_dtype: StoreDtype = "float32",
+    backend: str | None = None,
+    max_query_tokens: int | None = None,
+    max_document_tokens: int | None = None,
+    trust_code: bool = False,
+) -> Model:
+    """Find a model and everything that decides its vectors.
+
+    Args:
+        model: a card's name, a ``.toml`` card, a folder, or a Hub id.
+        like: a card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
+        adapter: folder of an AdapterHub or PEFT adapter to attach.
+        dtype: instead of the card's.
+        store_dtype: of vectors on disk.
+        backend: ``torch`` (also where it is None), ``onnx`` or ``int8``.
+        max_query_tokens: instead of the card's.
+        max_document_tokens: instead of the card's.
+        trust_code: allow a card that names a third party's class.
+
+    Raises:
+        BenchError: no such model, a plain checkpoint without ``like``, a checkpoint that is
+            damaged, brings its own code or does not fit the card, or a back end that cannot run
+            the model.
+    """
+    card, base = find_card(model, like)
+    if card.missing:
+        hint = f"train it with the preset {card.preset}" if card.preset else card.source
+        raise BenchError(f"{card.name} cannot be used: {card.missing}", hint)
+    changes: dict[str, Any] = {
+        "adapter": CardAdapter(path=str(Path(adapter).resolve())) if adapter else None,
+        "dtype": dtype,
+        "max_query_tokens": max_query_tokens,
+        "max_document_tokens": max_document_tokens,
+    }
+    if adapter and (card.kind != "transformer" or card.encoder):
+        raise BenchError(
+            f"{card.name} has no transformer that an adapter could be attached to",
+            "leave --adapter out, or name the model that it was trained on",
+        )
+    card = replace_fields(
+        card, {name: value for name, value in changes.items() if value is not None}
+    )
+    if card.warning:
+        logger.warning("%s: %s", card.name, card.warning)
+    found = _resolve(card, base, trust_code)
+    recipe = msgspec.structs.replace(
+        found.recipe, store_dtype=store_dtype, backend=_backend(backend, found.recipe)
+    )
+    return replace_field(found, recipe=recipe)
+
+
+def _backend(name: str | None, recipe: Recipe) -> Backend:
+    """The back end of that name, where it can run the model."""
+    chosen: Backend | None = next((one for one in get_args(Backend) if one == name), None)
+    if name is not None and chosen is None:
+        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
+    if chosen is None or chosen == "torch":
+        return "torch"
+    if recipe.kind != "transformer" or recipe.encoder:
+        raise BenchError(
+            f"{recipe.model} has no transformer that back end {chosen} could run",
+            "leave --backend out",
+        )
+    if recipe.adapter is not None:
+        raise BenchError(f"back end {chosen} runs no adapters", "use --backend torch")
+    if recipe.dtype != "float32":
+        raise BenchError(
+            f"back end {chosen} starts from float32, not {recipe.dtype}",
+            "use --dtype float32, or --backend torch",
+        )
+    if recipe.pooling == "pooler":
+        raise BenchError(
+            f"back end {chosen} gives hidden states, and {recipe.model} is pooled by its pooler",
+            "use --backend torch",
+        )
+    return chosen
+
+
+def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
+    if card.encoder:
+        return Model(card, _third_party_recipe(card, trust_code))
+    if card.kind != "transformer":
+        return Model(card, _plain_recipe(card))
+    return _resolve_transformer(card, base)
+
+
+def open_encoder(
+    model: Model,
+    device: str = "auto",
+    tokens_per_batch: int | None = None,
+    bases: Bases | None = None,
+) -> Encoder:
+    """The encoder of a resolved model. Weights load at its first call.
+
+    Args:
+        model: from ``resolve_model``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        tokens_per_batch: most tokens of one batch, padding included where there is some; None
+            picks by device.
+        bases: what encoders of several adapters are opened with, so that they share one base.
+
+    Raises:
+        BenchError: the model has no vectors (BM25), or a third party's class is missing.
+    """
+    if model.recipe.kind == "bm25":
+        raise BenchError(f"{model.card.name} makes no vectors: it is searched as it is")
+    if model.recipe.encoder:
+        encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
+        return encoder
+    if model.recipe.kind == "hashing":
+        from retrievers.encoders.hashing import HashingEncoder
+
+        hashing: Encoder = HashingEncoder(model.recipe)
+        return hashing
+    from retrievers.encoders.transformer import TransformerEncoder
+
+    return TransformerEncoder(model, device, tokens_per_batch, bases)
+
+
+def _resolve_transformer(card: Card, base: Path) -> Model:
+    folders = [stage.folder for stage in card.stages if stage.folder]
+    root = locate(
+        card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
+    )
+    document = open_checkpoint(root, _inner_folder(root), folders)
+    query = None
+    if card.query_checkpoint:
+        query_root = locate(card.query_checkpoint, card.query_revision, base=base)
+        query = open_checkpoint(query_root, _inner_folder(query_root), folders)
+    if card.weights_sha256 not in ("", document.weights_sha256):
+        raise BenchError(
+            f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
+            f"{document.weights_sha256}, the card says {card.weights_sha256}",
+            f"for another checkpoint use --model {root} --like {card.name}",
+        )
+    _check_fit(card, document, query)
+    adapter = adapter_folder(card.adapter, base) if card.adapter else None
+    if adapter is not None and query is not None:
+        raise BenchError(f"{card.name} has two encoders: an adapter for both is unsupported")
+    if adapter is not None:
+        check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
+    recipe = _transformer_recipe(card, base, document, query, adapter)
+    return Model(card, recipe, document, query, adapter)
+
+
+def _inner_folder(root: Path) -> str:
+    """Where the transformer is: old sentence-transformers folders keep it in a folder inside."""
+    in_root = (root / "config.json").exists() or not is_st_folder(root)
+    return "" if in_root else read_st_folder(root).inner
+
+
+def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> None:
+    lengths = ((card.max_document_tokens, document), (card.max_query_tokens, query or document))
+    for length, checkpoint in lengths:
+        limit = checkpoint.position_limit
+        if limit is not None and length > limit:
+            raise BenchError(
+                f"{card.name}: inputs of {length} tokens do not fit {checkpoint.folder}, "
+                f"which has positions for {limit}",
+                f"set max_query_tokens and max_document_tokens to at most {limit}",
+            )
+    if is_st_folder(document.root):
+        stated = read_st_folder(document.root).pooling
+        if stated != card.pooling:
+            logger.warning(
+                "%s states %s pooling, and is used with %s", document.root, stated, card.pooling
+            )
+
+
+def _transformer_recipe(
+    card: Card, base: Path, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
+) -> Recipe:
+    name, revision = _provenance(card.checkpoint, card.revision, base, document)
+    query_name, query_revision = (
+        _provenance(card.query_checkpoint, card.query_revision, base, query) if query else ("", "")
+    )
+    stages = _resolve_stages(card.stages, document)
+    return Recipe(
+        model=card.name,
+        kind="transformer",
+        dim=stages[-1].width if stages else document.hidden_width,
+        checkpoint=name,
+        revision=revision,
+        query_checkpoint=query_name,
+        query_revision=query_revision,
+        files=dict(document.hashes),
+        query_files=dict(query.hashes) if query else {},
+        pooling=card.pooling,
+        stages=stages,
+        normalize=card.normalize,
+        similarity=card.similarity,
+        title_join=card.title_join,
+        segment_ids=card.segment_ids,
+        max_query_tokens=card.max_query_tokens,
+        max_document_tokens=card.max_document_tokens,
+        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
+        dataset_prompts=dict(card.prompts.datasets),
+        adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
+        dtype=card.dtype,
+    )
+
+
+def _provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) -> tuple[str, str]:
+    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision."""
+    folder = base / Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, ""
+    return checkpoint, found.revision or revision
+
+
+def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:
+    resolved: list[Stage] = []
+    for stage in stages:
+        width = resolved[-1].width if resolved else checkpoint.hidden_width
+        resolved.append(_resolve_stage(stage, checkpoint, width))
+    return tuple(resolved)
+
+
+def _resolve_stage(stage: CardStage, checkpoint: Checkpoint, width: int) -> Stage:
+    if stage.key:
+        return Stage(stage.kind, f"key:{stage.key}", stage.width or width, eps=stage.eps)
+    path = inside(checkpoint.root, stage.folder) / "config.json"
+    config = read_json(path)
+    key = "out_features" if stage.kind == "dense" else "dimension"
+    found = config.get(key)
+    if not isinstance(found, int):
+        raise BenchError(f"{path} states no {key}")
+    activation = stage_activation(config) if stage.kind == "dense" else "identity"
+    return Stage(stage.kind, f"folder:{stage.folder}", found, activation, stage.eps)
+
+
+def _plain_recipe(card: Card) -> Recipe:
+    """Recipe of a model that has no checkpoint: its options decide everything."""
+    dim = card.options.get("dim", 0)
+    if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
+        raise BenchError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
+    return Recipe(
+        model=card.name,
+        kind=card.kind,
+        dim=dim,
+        checkpoint=card.checkpoint,
+        revision=card.revision if card.checkpoint else "",
+        normalize=card.normalize,
+        similarity=card.similarity,
+        title_join=card.title_join,
+        max_query_tokens=card.max_query_tokens,
+        max_document_tokens=card.max_document_tokens,
+        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
+        dataset_prompts=dict(card.prompts.datasets),
+        dtype=card.dtype,
+        options=dict(card.options),
+    )
+
+
+def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
+    if not trust_code:
+        raise BenchError(
+            f"{card.name} runs {card.encoder}, code that is not part of this project",
+            "read it, then allow it with --trust-code",
+        )
+    recipe = _plain_recipe(card)
+    if recipe.dim < 1:
+        raise BenchError(f"card {card.name}: say the length of its vectors as options.dim")
+    module = card.encoder.partition(":")[0]
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
+    source = Path(spec.origin)
+    files = {source.name: sha256(source)}
+    return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+
+
+def _load_class(encoder: str) -> Any:
+    module, _, name = encoder.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise BenchError(f"cannot load the encoder class {encoder}: {error}") from error

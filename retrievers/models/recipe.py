@@ -1,0 +1,126 @@
+"""Everything that changes a vector, in one frozen record whose hash names the vectors.
+
+A recipe is plain data: it can be stored beside the vectors and the scores, compared, and hashed
+without loading a model. Where the files lie, the device and the batch size are not in it.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from foundation.records import Record
+
+Pooling = Literal["none", "cls", "mean", "last", "pooler"]
+# Poolings that one forward pass serves, in the order in which they are stored.
+EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
+StoredPooling = Pooling | Literal["every"]
+Similarity = Literal["dot", "cos"]
+TitleJoin = Literal["space", "pair", "sep", "none"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+StoreDtype = Literal["float32", "float16"]
+Backend = Literal["torch", "onnx", "int8"]
+Option = bool | int | float | str
+
+
+class Prompts(Record):
+    """Text put before a query and before a document (before its title, where it has one)."""
+
+    query: str = ""
+    document: str = ""
+
+
+class Stage(Record):
+    """A layer after pooling, in order of application.
+
+    ``source`` is where its weights are: ``key:NAME`` inside the checkpoint's state dict, or
+    ``folder:NAME`` for a folder in the layout of sentence-transformers.
+    """
+
+    kind: Literal["dense", "layer-norm"]
+    source: str
+    width: int
+    activation: str = "identity"
+    eps: float = 1e-5
+
+
+class AdapterIdentity(Record):
+    """Which adapter is attached: its library and the sha256 of each of its files."""
+
+    kind: Literal["adapterhub", "peft"]
+    files: dict[str, str]
+
+
+class Recipe(Record, kw_only=True):
+    """What decides the vectors of an encoder. JSON-able with ``msgspec.json.encode``.
+
+    Attributes:
+        model: short name for people; not part of the fingerprint.
+        kind: ``transformer``, ``hashing`` or ``bm25``.
+        dim: length of a vector; 0 where there are no vectors (BM25).
+        checkpoint: Hub id or folder name, with its revision.
+        files: sha256 by file name: weights, configuration, tokenizer, stages.
+        query_files: the same for the query encoder of an untied model; else empty.
+        pooling: ``every`` stands for those of `EVERY` beside each other, see
+            `retrievers.encoders.views`.
+        prompts: put before texts, already resolved for a dataset.
+        dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
+        segment_ids: whether the second segment of a pair gets token type 1.
+        backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
+            in int8 with a scale for each token.
+        store_dtype: of vectors on disk: float16 rounds them before they are searched.
+        encoder: a third party's class, as ``package.module:Class``.
+        options: settings of an encoder that is not a transformer.
+    """
+
+    model: str
+    kind: Literal["transformer", "hashing", "bm25"]
+    dim: int
+    checkpoint: str = ""
+    revision: str = ""
+    query_checkpoint: str = ""
+    query_revision: str = ""
+    files: dict[str, str] = {}
+    query_files: dict[str, str] = {}
+    pooling: StoredPooling = "none"
+    stages: tuple[Stage, ...] = ()
+    normalize: bool = False
+    similarity: Similarity = "dot"
+    title_join: TitleJoin = "space"
+    segment_ids: bool = True
+    max_query_tokens: int = 512
+    max_document_tokens: int = 512
+    prompts: Prompts = Prompts()
+    dataset_prompts: dict[str, Prompts] = {}
+    adapter: AdapterIdentity | None = None
+    backend: Backend = "torch"
+    dtype: Dtype = "float32"
+    store_dtype: StoreDtype = "float32"
+    encoder: str = ""
+    options: dict[str, Option] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of the canonical JSON of all fields that can change a vector.
+
+        Names are left out where the files' own hashes say more, so that a moved or downloaded
+        copy of the same files is the same model. What a third party's class loads by name is
+        not hashed, so there the names stay.
+        """
+        names = {"model"}
+        if self.files and not self.encoder:
+            names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
+        fields = msgspec.structs.asdict(self)
+        facts = {name: value for name, value in fields.items() if name not in names}
+        return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
+
+    def for_dataset(self, name: str) -> "Recipe":
+        """This recipe with the prompts of one dataset (``beir/quora``) and no others.
+
+        The most specific entry wins: ``beir/cqadupstack/tex``, then ``beir/cqadupstack``, then
+        ``beir``, then the prompts for all datasets.
+        """
+        parts = name.split("/")
+        candidates = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        found = (self.dataset_prompts[c] for c in candidates if c in self.dataset_prompts)
+        return msgspec.structs.replace(self, prompts=next(found, self.prompts), dataset_prompts={})

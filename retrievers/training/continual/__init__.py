@@ -1,0 +1,1 @@
+"""Continual pre-training: one domain after the other."""

@@ -1,0 +1,278 @@
+"""Continual pre-training: one checkpoint per domain, each going on from the one before.
+
+What a method must know of earlier domains is measured between two trainings and kept in a file, so
+that no text of an earlier domain is read again. A sequence that was killed goes on where it was
+when the same call is made again; domains can be added at its end.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.adapters.adapting import Adapter, check_names, decays
+from retrievers.models.model import resolve_model
+from retrievers.training.continual.das import DAS, Soften
+from retrievers.training.continual.domain_adapter import DomainAdapter
+from retrievers.training.continual.ewc import EWC
+from retrievers.training.continual.measuring import Advance, Measurement
+from retrievers.training.engine.processes import world_size
+from retrievers.training.engine.record import Trained, sample_of
+from retrievers.training.engine.start import open_start
+from retrievers.training.engine.trainer import Progress
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import Objective
+from retrievers.training.pretrain.preset import Pretraining, Start, to_table
+from retrievers.training.pretrain.pretrain import check_length, pretrain
+
+STATES = "states"
+MADE_FROM = "made_from"  # metadata of a state file
+Method = Literal["plain", "ewc", "das", "adapter"]
+
+
+class Adaptation(Record, kw_only=True):
+    """How a sequence of domains is learnt.
+
+    Attributes:
+        method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
+            add to masked language modelling, and ``adapter`` trains an adapter per domain, each
+            on the encoder that the sequence starts from; see their modules.
+        measured: texts of a domain that its importance or Fisher information is measured on.
+        strength: of EWC's penalty.
+        soften: see `das`.
+        adapter: AdapterHub's method for ``adapter``, with its own defaults.
+    """
+
+    method: Method = "plain"
+    measured: Annotated[int, msgspec.Meta(ge=1)] = 256
+    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+    soften: Soften = "gradient"
+    adapter: str = "double_seq_bn"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A corpus of the sequence.
+
+    Attributes:
+        name: of the collection, for folders and cards.
+        texts: at least one.
+    """
+
+    name: str
+    texts: Sequence[str]
+
+
+class Report:
+    """Told how far a sequence is; this one says nothing."""
+
+    def training(self, folder: Path) -> Callable[[Progress], None] | None:
+        """Before a training: what is called after each of its steps."""
+        return None
+
+    def measuring(self, folder: Path, texts: int) -> Advance:
+        """Before a measurement: what is called with the number of texts that were read."""
+        return lambda texts: None
+
+
+def adapt(
+    preset: Pretraining,
+    domains: Sequence[Domain],
+    out: Path,
+    adaptation: Adaptation,
+    *,
+    device: str = "auto",
+    save_every: int = 500,
+    report: Report | None = None,
+) -> tuple[Trained, ...]:
+    """Pre-train on one domain after the other.
+
+    Args:
+        preset: of each training; its objective must be ``mlm`` for all methods but ``plain``.
+        domains: in the order that they are learnt, each once.
+        out: folder of the checkpoints, see `folder_of`, and of ``states``.
+        device: ``auto`` or ``cpu``.
+        save_every: see `pretrain`.
+
+    Returns:
+        A checkpoint for each domain.
+
+    Raises:
+        BenchError: a preset or a model that the method cannot use, a folder with another
+            sequence, or what `pretrain` raises.
+    """
+    check(preset, domains, adaptation)
+    sequence = _Sequence(preset, domains, out.resolve(), adaptation, device, report or Report())
+    return tuple(sequence.train(place, save_every) for place in range(len(domains)))
+
+
+def folder_of(out: Path, place: int, name: str) -> Path:
+    """Of the checkpoint after a domain: a name of its own wherever results are collected."""
+    return out / f"{out.resolve().name}-{place + 1}-{name.strip('/').replace('/', '-')}"
+
+
+def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation) -> None:
+    """Refuse what cannot work before any work.
+
+    Raises:
+        BenchError: see `adapt`.
+    """
+    if world_size() > 1:
+        raise BenchError(
+            "a sequence is trained by one process", "start it without `accelerate launch`"
+        )
+    names = [one.name for one in domains]
+    for name in names:
+        if names.count(name) > 1:
+            raise BenchError(f"the domain {name} comes {names.count(name)} times", "once each")
+    for one in domains:
+        if not len(one.texts):
+            raise BenchError(f"the domain {one.name} has no texts")
+    if adaptation.method != "plain" and preset.objective.name != "mlm":
+        raise BenchError(
+            f"{adaptation.method} is for masked language modelling, not {preset.objective.name}",
+            "use a preset with the objective mlm, or --method plain",
+        )
+    if adaptation.method == "das" and preset.gradient_checkpointing:
+        raise BenchError(
+            "das reads with gated units, and gradient checkpointing would read again without",
+            "leave --gradient-checkpointing out, and use a smaller batch and --accumulate",
+        )
+    if adaptation.method == "adapter":
+        if not preset.start.model:
+            raise BenchError("an adapter needs a model that it is for", "name one with --start")
+        check_names(_adapter(adaptation))
+        resolve_model(preset.start.model)
+    check_length(preset, open_start(preset.start, preset.seed))
+
+
+def _adapter(adaptation: Adaptation) -> Adapter:
+    """The adapter of each domain.
+
+    Raises:
+        BenchError: its method needs more than a name.
+    """
+    try:
+        return Adapter(method=adaptation.adapter)
+    except ValueError as error:
+        raise BenchError(
+            f"{adaptation.adapter} is no adapter for a domain: {error}", "name another method"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence, and where it goes."""
+
+    preset: Pretraining
+    domains: Sequence[Domain]
+    out: Path
+    adaptation: Adaptation
+    device: str
+    report: Report
+
+    def train(self, place: int, save_every: int) -> Trained:
+        """The training on one domain, from the checkpoint of the domain before."""
+        domain, folder = self.domains[place], self.folder(place)
+        objective = self.objective(place)
+        return pretrain(
+            msgspec.structs.replace(self._preset(place), objective=objective),
+            domain.texts,
+            folder,
+            trained_on=(domain.name,),
+            device=self.device,
+            save_every=save_every,
+            progress=self.report.training(folder),
+        )
+
+    def folder(self, place: int) -> Path:
+        return folder_of(self.out, place, self.domains[place].name)
+
+    def start(self, place: int) -> Start:
+        """Of the training on a domain."""
+        if not place or self.adaptation.method == "adapter":
+            return self.preset.start
+        return Start(model=str(self.folder(place - 1)))
+
+    def objective(self, place: int) -> Objective:
+        """Of the training on a domain, with what the method must know before it."""
+        if self.adaptation.method == "plain" or (self.adaptation.method == "ewc" and not place):
+            return self.preset.objective  # before the first domain there is nothing to hold
+        mask = self._mlm().mask
+        if self.adaptation.method == "adapter":
+            adapter = _adapter(self.adaptation)
+            base, seed = self.preset.start.model, self.preset.seed
+            return DomainAdapter(base=base, adapter=adapter, seed=seed, mask=mask)
+        state = str(self.state(place))
+        if self.adaptation.method == "ewc":
+            return EWC(state=state, mask=mask, strength=self.adaptation.strength)
+        return DAS(state=state, mask=mask, soften=self.adaptation.soften)
+
+    def state(self, place: int) -> Path:
+        """The file with what is known before the training on a domain; measured where missing."""
+        path = self._state_file(place)
+        made_from = json.dumps(self._made_from(place))
+        if path.exists():
+            with safe_open(str(path), framework="pt") as held:
+                if (held.metadata() or {}).get(MADE_FROM) != made_from:
+                    raise BenchError(
+                        f"{path} was measured for another sequence", "name another folder"
+                    )
+            return path
+        measured = self._measure(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        tensors = {name: value.cpu().contiguous() for name, value in measured.items()}
+        save_file(tensors, str(unfinished), metadata={MADE_FROM: made_from})
+        return unfinished.replace(path)
+
+    def _made_from(self, place: int) -> Mapping[str, Any]:
+        """What decides a state, but for earlier states and checkpoints, which have records."""
+        texts = self._measured_domain(place).texts
+        return {
+            "method": self.adaptation.method,
+            "measured": self.adaptation.measured,
+            "texts": len(texts),
+            "sample": sample_of(texts),
+            "preset": to_table(self._preset(place)),
+        }
+
+    def _measured_domain(self, place: int) -> Domain:
+        """The one just learnt; before all, the first stands for what the model knows."""
+        return self.domains[max(place - 1, 0)]
+
+    def _measure(self, place: int) -> dict[str, Tensor]:
+        texts = self._measured_domain(place).texts
+        count = min(self.adaptation.measured, len(texts))
+        advance = self.report.measuring(self.folder(max(place - 1, 0)), count)
+        measurement = Measurement(
+            self._preset(place), self._mlm(), texts, count, self.device, advance
+        )
+        before = self._state_file(place - 1)
+        if self.adaptation.method == "ewc":
+            return measurement.held(before if place > 1 else None)
+        return measurement.importance(before if place else None)
+
+    def _preset(self, place: int) -> Pretraining:
+        """As given, from where the training on a domain starts."""
+        preset = msgspec.structs.replace(self.preset, start=self.start(place))
+        if self.adaptation.method != "adapter" or decays(_adapter(self.adaptation)):
+            return preset
+        optimizer = msgspec.structs.replace(preset.optimizer, weight_decay=0.0)
+        return msgspec.structs.replace(preset, optimizer=optimizer)
+
+    def _state_file(self, place: int) -> Path:
+        return self.out / STATES / f"{place + 1}.safetensors"
+
+    def _mlm(self) -> MLM:
+        if not isinstance(self.preset.objective, MLM):
+            raise TypeError("checked before")
+        return self.preset.objective

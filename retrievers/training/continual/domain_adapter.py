@@ -1,0 +1,77 @@
+"""An adapter for a domain: masked language modelling on a frozen encoder.
+
+Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019,
+https://arxiv.org/abs/1902.00751; one adapter per domain is what Ke et al. (ICLR 2023) compare with
+as ``Adapter``: what is kept apart forgets nothing, and hands nothing on. The loss is that of `mlm`;
+the head is trained too, beside the adapter, and dropped.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+from torch import nn
+
+from retrievers.adapters.adapting import Adapter
+from retrievers.adapters.adapting_folder import adapt
+from retrievers.models.card import Card
+from retrievers.models.lookup import replace_fields
+from retrievers.models.model import resolve_model
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.objectives.objective import Collator, Rate
+
+
+class DomainAdapter(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="domain-adapter",
+):
+    """Settings of an adapter for a domain.
+
+    Attributes:
+        base: card or folder that training starts from, and whose recipe the result has.
+        adapter: that is trained.
+        seed: of its weights.
+        mask: share of the tokens that is masked.
+    """
+
+    name: ClassVar[str] = "domain-adapter"
+    base: str
+    adapter: Adapter
+    seed: int = 0
+    mask: Rate = 0.15
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`; the encoder is changed in place.
+
+        Raises:
+            BenchError: the base says not how it is used, or the adapter does not fit.
+        """
+        return DomainAdapterTraining(encoder, self)
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`."""
+        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
+
+
+class DomainAdapterTraining(MLMTraining):
+    """The frozen encoder with an adapter, and its own head."""
+
+    def __init__(self, encoder: MaskedLM, settings: DomainAdapter) -> None:
+        super().__init__(encoder)
+        base = resolve_model(settings.base)
+        self.adapted = adapt(encoder.encoder, settings.adapter, base, settings.seed)
+
+    def save_encoder(self, folder: Path, card: Card) -> None:
+        """Write the adapter, with a card that uses it as the base is used."""
+        told = {
+            "title": card.title,
+            "trained_on": card.trained_on,
+            "warning": "the adapter was trained to predict words, not to retrieve",
+        }
+        base = {"expected": (), "unverified": (), "citation": "", "source": ""}  # not of this one
+        self.adapted.save(folder, replace_fields(self.adapted.base.card, base | told))

@@ -1,0 +1,178 @@
+"""EWC: continual pre-training that holds the weights which earlier domains depend on.
+
+Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017,
+https://arxiv.org/abs/1612.00796. With θ_t the weights after domain t and F_t the diagonal of the
+Fisher information there:
+
+    L = L_mlm + λ/2 Σ_t Σ_i F_t,i (θ_i − θ_t,i)²
+
+The sum over domains is itself such a term, but for a constant: F = Σ_t F_t around
+θ̄ = Σ_t F_t θ_t / F. So what is held does not grow with the sequence. F is the empirical one: the
+mean over texts of the squared gradient of the masked-language-model loss of that text alone.
+
+Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best of 500 to 50,000.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from foundation.errors import BenchError
+from retrievers.training.continual.importance import Batch, masked_loss
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import Collator, Rate
+
+FISHER, CENTRE = "fisher:", "centre:"
+
+
+class EWC(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="ewc",
+):
+    """Settings of EWC.
+
+    Attributes:
+        state: file with what is held, see `Held`.
+        mask: share of the tokens that is masked.
+        strength: λ.
+    """
+
+    name: ClassVar[str] = "ewc"
+    state: str
+    mask: Rate = 0.15
+    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`.
+
+        Raises:
+            BenchError: the state is of another model.
+        """
+        return EWCTraining(encoder, Held.read(encoder, self.state), self.strength)
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`."""
+        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What the penalty is made of, by name of the encoder's parameters.
+
+    Attributes:
+        fisher: F.
+        centre: θ̄.
+    """
+
+    fisher: dict[str, Tensor]
+    centre: dict[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both, by names that tell them apart."""
+        fisher = {f"{FISHER}{name}": value for name, value in self.fisher.items()}
+        return fisher | {f"{CENTRE}{name}": value for name, value in self.centre.items()}
+
+    @classmethod
+    def read(cls, encoder: MaskedLM, path: str) -> "Held":
+        """From a file.
+
+        Raises:
+            BenchError: it is that of another model.
+        """
+        tensors = load_file(path)
+        for name, parameter in encoder.named_parameters():
+            for part in (FISHER, CENTRE):
+                held = tensors.get(f"{part}{name}")
+                if held is None or held.shape != parameter.shape:
+                    raise BenchError(
+                        f"{path} does not hold {name} of this model",
+                        "remove the file, and it is measured again",
+                    )
+        return cls(_part(tensors, FISHER), _part(tensors, CENTRE))
+
+
+class EWCTraining(nn.Module):
+    """The encoder with its own head, and what holds its weights."""
+
+    def __init__(self, encoder: MaskedLM, held: Held, strength: float) -> None:
+        super().__init__()
+        self.encoder, self.strength = encoder, strength
+        for number, (name, parameter) in enumerate(encoder.named_parameters()):
+            # Names of buffers have no dots. Not saved with the weights: they do not change.
+            for part, values in (("fisher", held.fisher), ("centre", held.centre)):
+                value = values[name].to(parameter)
+                self.register_buffer(f"{part}_{number}", value, persistent=False)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        """The loss over the masked tokens, and the penalty."""
+        mlm = self.encoder.loss(self.encoder(input_ids, attention_mask)[-1], labels)
+        penalty = self.penalty()
+        return {"loss": mlm + penalty, "mlm": mlm, "penalty": penalty}
+
+    def penalty(self) -> Tensor:
+        """λ/2 Σ F (θ − θ̄)²."""
+        parts = []
+        for number, parameter in enumerate(self.encoder.parameters()):
+            moved = parameter - getattr(self, f"centre_{number}")
+            parts.append((getattr(self, f"fisher_{number}") * moved * moved).sum())
+        return self.strength / 2 * torch.stack(parts).sum()
+
+
+def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
+    """Diagonal of the empirical Fisher information, by name of the encoder's parameters.
+
+    Args:
+        texts: batches of one text, as masked language modelling reads them.
+    """
+    named = dict(encoder.named_parameters())
+    total, count = {name: torch.zeros_like(one) for name, one in named.items()}, 0
+    for text in texts:
+        loss = masked_loss(encoder, text)
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        for name, gradient in zip(named, found, strict=True):
+            if gradient is not None:
+                total[name] += gradient.square()
+        count += 1
+    return {name: value / max(count, 1) for name, value in total.items()}
+
+
+def hold(encoder: MaskedLM, found: Mapping[str, Tensor], before: Held | None) -> Held:
+    """What is held after a domain: what was held, and the Fisher information around the weights."""
+    centre = {name: one.detach().clone() for name, one in encoder.named_parameters()}
+    if before is None:
+        return Held(dict(found), centre)
+    total = {name: found[name] + before.fisher[name].to(found[name]) for name in centre}
+    return Held(total, {name: _centre(name, found, centre, before, total) for name in centre})
+
+
+def _centre(
+    name: str,
+    found: Mapping[str, Tensor],
+    now: Mapping[str, Tensor],
+    before: Held,
+    total: Mapping[str, Tensor],
+) -> Tensor:
+    """Weighted mean of where the weights are and were; where nothing weighs, where they are."""
+    share = before.fisher[name].to(total[name]) / total[name]
+    share = torch.where(total[name] > 0, share, torch.zeros_like(share))
+    return now[name] + share * (before.centre[name].to(now[name]) - now[name])
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,1 @@
+"""What every training shares: trainer, run folder, curve, saving."""

@@ -1,0 +1,172 @@
+"""The folder of a trained checkpoint: what Hugging Face, sentence-transformers and `bench` read.
+
+``config.json``, ``model.safetensors`` and the tokenizer are a plain Hugging Face checkpoint;
+``modules.json`` and what it names make it one of sentence-transformers; ``card.toml`` says how its
+vectors are made and what it was trained on. ``heads/`` holds what training goes on with.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from foundation.errors import BenchError
+from retrievers.models.card import Card
+from retrievers.models.lookup import CARD_FILE
+
+HEADS = "heads"
+HEADS_FILE = "model.safetensors"
+OBJECTIVE_FILE = "objective.json"
+ST_POOLING = {"cls": "cls", "mean": "mean", "last": "lasttoken"}
+
+
+def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
+    """Write a checkpoint that ``python -m bench run ... --model OUT`` takes.
+
+    The card is written last, so that a folder with a card is whole.
+
+    Args:
+        model: a Hugging Face encoder, without heads.
+        card: its name and checkpoint are replaced by those of the folder.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
+        folder = Path(name)
+        model.save_pretrained(str(folder), safe_serialization=True)
+        tokenizer.save_pretrained(str(folder))
+        if not card.stages:
+            _write_st_files(folder, card, model.config.hidden_size)
+        for path in sorted(folder.iterdir()):
+            _move(path, out / path.name)
+    write_card(card, out)
+
+
+def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
+    """``card.toml`` of a checkpoint, by default that in this folder; defaults are left out."""
+    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=checkpoint)
+    blank = msgspec.to_builtins(Card(name="", title="", kind="bm25"))
+    stated = {
+        field: value
+        for field, value in msgspec.to_builtins(card).items()
+        if value != blank[field] and not (field == "kind" and value == "transformer")
+    }
+    lines = [f"{field} = {_toml(value)}\n" for field, value in stated.items()]
+    unfinished = folder / f".{CARD_FILE}"
+    unfinished.write_text("".join(lines), encoding="utf-8")
+    return unfinished.replace(folder / CARD_FILE)
+
+
+def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
+    """What the module holds besides the encoder, apart, so that training can go on.
+
+    Args:
+        module: of an objective.
+        encoder: the part of it that `save_checkpoint` saves.
+        objective: whose settings are saved beside the weights.
+    """
+    from safetensors.torch import save_file
+
+    folder = out / HEADS
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().cpu() for name, value in own_parameters(module, encoder)}
+    save_file(tensors, str(folder / HEADS_FILE))
+    content = msgspec.json.format(msgspec.json.encode(objective))
+    (folder / OBJECTIVE_FILE).write_bytes(content)
+
+
+def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
+    """Go on with the heads of a folder, where it has any.
+
+    All of them are taken where all fit, as with the same objective, and when coCondenser goes on
+    from Condenser; otherwise only the head for masked language modelling, which all have.
+
+    Returns:
+        Whether anything was taken.
+
+    Raises:
+        BenchError: the heads are of the same objective and do not fit.
+    """
+    from safetensors.torch import load_file
+
+    path = folder / HEADS / HEADS_FILE
+    if not path.is_file():
+        return False
+    held = load_file(str(path))
+    saved = msgspec.json.decode((folder / HEADS / OBJECTIVE_FILE).read_bytes())
+    parameters = own_parameters(module, encoder)
+    all_fit = all(name in held and held[name].shape == one.shape for name, one in parameters)
+    if saved != msgspec.to_builtins(objective) and not all_fit:
+        parameters = [(name, one) for name, one in parameters if name.startswith("encoder.")]
+    for name, parameter in parameters:
+        if name not in held or held[name].shape != parameter.shape:
+            raise BenchError(
+                f"{path} does not fit: {name}", "remove its folder to begin with new heads"
+            )
+        parameter.data.copy_(held[name])
+    return True
+
+
+def own_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters of a module that are not the encoder's, by name; tied ones count as its own."""
+    inside = {id(parameter) for parameter in encoder.parameters()}
+    return [(name, one) for name, one in module.named_parameters() if id(one) not in inside]
+
+
+def _write_st_files(folder: Path, card: Card, width: int) -> None:
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalize else [])]
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    modes = {
+        f"pooling_mode_{mode}": ST_POOLING[card.pooling] == short
+        for short, mode in (
+            ("cls", "cls_token"),
+            ("mean", "mean_tokens"),
+            ("lasttoken", "lasttoken"),
+        )
+    }
+    settings = {
+        "prompts": {"query": card.prompts.query, "document": card.prompts.document},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if card.similarity == "cos" else "dot",
+    }
+    _write_json(folder / "modules.json", modules)
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
+    if card.normalize:
+        (folder / "2_Normalize").mkdir()
+    length = max(card.max_query_tokens, card.max_document_tokens)
+    lengths = {"max_seq_length": length, "do_lower_case": False}
+    _write_json(folder / "sentence_bert_config.json", lengths)
+    _write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _move(source: Path, target: Path) -> None:
+    """Put a file or folder in the place of what is there."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    source.replace(target)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it inline; JSON's strings, numbers and booleans are TOML's."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

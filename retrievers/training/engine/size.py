@@ -1,0 +1,65 @@
+"""What a training trained and what it wrote: counted on the network and on the files."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from foundation.errors import BenchError
+from foundation.records import Record
+
+SIZE_FILE = "size.json"
+WEIGHTS = (".safetensors", ".bin")
+
+
+class Size(Record, kw_only=True):
+    """Costs of a finished checkpoint or adapter.
+
+    Attributes:
+        parameters: of the network, adapters included; tied ones count once.
+        trained: of these, those that the optimizer changed.
+        saved_bytes: of the files of weights that were written.
+    """
+
+    parameters: int
+    trained: int
+    saved_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Trained parameters of all, in 0..1."""
+        return self.trained / self.parameters
+
+
+def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
+    """Count, and write ``size.json``.
+
+    Args:
+        network: as it was trained.
+        folder: of the training.
+        files: that were written; of these, those of weights count.
+    """
+    counts = [(one.numel(), one.requires_grad) for one in network.parameters()]
+    weights = [path for path in files if path.suffix in WEIGHTS]
+    size = Size(
+        parameters=sum(count for count, _ in counts),
+        trained=sum(count for count, trained in counts if trained),
+        saved_bytes=sum(path.stat().st_size for path in weights),
+    )
+    (folder / SIZE_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(size)))
+
+
+def read_size(folder: Path) -> Size | None:
+    """What `write_size` wrote; None where nothing was.
+
+    Raises:
+        BenchError: the file is damaged.
+    """
+    path = folder / SIZE_FILE
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Size)
+    except msgspec.DecodeError as error:
+        raise BenchError(f"{path} cannot be read: {error}", "remove it") from error

@@ -1,0 +1,187 @@
+"""A cross-encoder as teacher: trained on mined negatives, it scores what a retriever learns from.
+
+It reads query and document together (Nogueira and Cho, 2019), which is slower and better than two
+vectors. Scores are its logits, before any sigmoid.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.encoders.transformer import join
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
+from retrievers.training.engine.processes import wait_for
+from retrievers.training.finetune.collate import Pool
+from retrievers.training.finetune.examples import Documents, TrainingSet
+from retrievers.training.finetune.finetune_preset import Teacher
+
+BLOCK = 256  # queries whose scores are kept at a time
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
+
+    Attributes:
+        places: query, document and label (1 relevant, 0 not) of each place, int64 ``(n, 3)``.
+    """
+
+    examples: TrainingSet
+    places: Int64Array
+    valid_label_columns: tuple[str, ...] = ()
+
+    def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+        """Texts of the places ``features[i]["place"]``."""
+        queries, rows, labels = self.places[[one["place"] for one in features]].T
+        return {
+            "query": [self.examples.queries[query] for query in queries.tolist()],
+            "document": read_joined(self.examples.documents, rows),
+            "label": torch.from_numpy(labels.astype(np.float32)),
+        }
+
+
+def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
+    """What the teacher is trained on, in order: places as in `Pairs`, whole batches.
+
+    Each epoch shows each query once, with one relevant document and its negatives.
+    """
+    wanted = round(settings.epochs * len(examples))
+    places: list[tuple[int, int, int]] = []
+    for number in range(wanted):
+        epoch, at = divmod(number, len(examples))
+        if at == 0:
+            rng = np.random.default_rng((seed, 2, epoch))
+            order = rng.permutation(len(examples)).tolist()
+        query = order[at]
+        places.append((query, int(rng.choice(examples.positives[query])), 1))
+        negatives = rng.permutation(pool[query][pool[query] >= 0])[: settings.negatives]
+        places += [(query, row, 0) for row in negatives.tolist()]
+    whole = len(places) // settings.batch_size * settings.batch_size
+    if not whole:
+        raise BenchError(
+            f"the teacher has {len(places)} pairs to learn from, and batches of "
+            f"{settings.batch_size}",
+            "lower teacher.batch_size or raise teacher.epochs",
+        )
+    return np.array(places[:whole], np.int64)
+
+
+def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:
+    """A CrossEncoder with one score, on the CPU.
+
+    Args:
+        checkpoint: of an encoder, which gets a new head, or of a cross-encoder.
+        trained: whether it must have its head already.
+        seed: of a new head.
+
+    Raises:
+        BenchError: it cannot be loaded, or it has no head, or not one score.
+    """
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    architecture = str((checkpoint.config.get("architectures") or [""])[0])
+    if trained and not architecture.endswith("ForSequenceClassification"):
+        raise BenchError(
+            f"{checkpoint.folder} is no cross-encoder: its architecture is {architecture!r}",
+            "name it as teacher.start, and it is trained to be one",
+        )
+    local = {"local_files_only": True, "trust_remote_code": False}
+    torch.manual_seed(seed)
+    try:
+        with quiet_transformers():
+            transformer = Transformer(
+                str(checkpoint.folder),
+                transformer_task="sequence-classification",
+                model_kwargs={**local, "weights_only": True},
+                processor_kwargs=dict(local),
+                config_kwargs={**local} if trained else {**local, "num_labels": 1},
+            )
+    except LOAD_ERRORS as error:
+        raise BenchError(f"{checkpoint.folder} cannot be a cross-encoder: {error}") from error
+    if transformer.model.config.num_labels != 1:
+        raise BenchError(f"{checkpoint.folder} gives several scores, and one is needed")
+    transformer.processor = load_tokenizer(checkpoint)
+    transformer.max_seq_length = min(max_tokens, checkpoint.position_limit or max_tokens)
+    return CrossEncoder(modules=[transformer], device="cpu")
+
+
+def scored(
+    teacher: Any,
+    examples: TrainingSet,
+    pool: Int64Array,
+    folder: Path,
+    *,
+    batch_size: int,
+    advance: Advance | None = None,
+) -> Pool:
+    """The pool with the teacher's scores, which are kept in ``folder`` as they are made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scores = np.full(pool.shape, -np.inf, np.float32)
+    positive_scores: list[Float32Array] = []
+    for start in range(0, len(examples), BLOCK):
+        queries = range(start, min(start + BLOCK, len(examples)))
+        counts = [len(examples.positives[query]) for query in queries]
+        filled = [pool[query][pool[query] >= 0] for query in queries]
+        path = folder / f"{start:09}.npy"
+        wait_for(path)
+        if not path.is_file():
+            found = _predict(teacher, examples, queries, filled, batch_size)
+            unfinished = path.with_suffix(".unfinished.npy")
+            np.save(unfinished, found, allow_pickle=False)
+            unfinished.replace(path)
+        block = np.load(path, allow_pickle=False)
+        ends = np.cumsum([*counts, *map(len, filled)])
+        parts = np.split(block, ends[:-1])
+        positive_scores += parts[: len(counts)]
+        for query, own in zip(queries, parts[len(counts) :], strict=True):
+            scores[query, : len(own)] = own
+        if advance:
+            advance(queries.stop, len(examples))
+    return Pool(pool, scores, positive_scores)
+
+
+def without_close(pool: Pool, margin: float) -> Pool:
+    """The pool without negatives that score less than ``margin`` below the lowest relevant one."""
+    if pool.scores is None:
+        raise ValueError("a margin of the teacher needs the teacher's scores")
+    lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
+    close = pool.scores > lowest[:, None] - np.float32(margin)
+    return Pool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
+
+
+def read_joined(documents: Documents, rows: Int64Array) -> list[str]:
+    """Title and text of each row as one string."""
+    pairs = zip(*documents.read(rows), strict=True)
+    return [join("space", "", title, text)[0] for title, text in pairs]
+
+
+def _predict(
+    teacher: Any,
+    examples: TrainingSet,
+    queries: range,
+    filled: Sequence[Int64Array],
+    batch_size: int,
+) -> Float32Array:
+    """Scores of all relevant documents of some queries, then of all their negatives."""
+    own = [examples.positives[query] for query in queries]
+    asked = [
+        query
+        for rows_of in (own, filled)
+        for query, rows in zip(queries, rows_of, strict=True)
+        for _ in rows
+    ]
+    texts = read_joined(examples.documents, np.concatenate([*own, *filled]))
+    pairs = [(examples.queries[query], text) for query, text in zip(asked, texts, strict=True)]
+    found: Float32Array = teacher.predict(
+        pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
+    )
+    return found.astype(np.float32)

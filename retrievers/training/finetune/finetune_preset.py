@@ -1,0 +1,229 @@
+"""How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from foundation.records import Record
+from retrievers.adapters.adapting import Adapter, can_recompute, decays
+from retrievers.models.card import Card
+from retrievers.models.lookup import replace_fields
+from retrievers.models.recipe import Pooling, Similarity, TitleJoin
+from retrievers.training.engine.preset_files import PresetFiles, read_table
+from retrievers.training.finetune.negatives import Mining
+from retrievers.training.pretrain.preset import Above0, Count, Optimizer
+
+PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Contrastive(Record, kw_only=True, tag="contrastive",
+    tag_field="name",
+):  # fmt: skip
+    """Cross-entropy over in-batch and hard negatives (Karpukhin et al., DPR, EMNLP 2020).
+
+    Attributes:
+        temperature: similarities are divided by it; None for 0.05 with cosine and 1 with dot.
+        chunk: texts of one forward pass: the loss is still over the whole batch, whose vectors'
+            gradients are cached (GradCache: Gao et al., RepL4NLP 2021); 0 for all at once.
+    """
+
+    temperature: Above0 | None = None
+    chunk: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Distillation(Record, kw_only=True, tag_field="name"):
+    """A cross-encoder's scores are the goal; see `KL` and `MarginMSE`.
+
+    Attributes:
+        temperature: the retriever's similarities are divided by it; None as in `Contrastive`.
+        contrastive_weight: of the contrastive loss of the same batch, which is added.
+    """
+
+    temperature: Above0 | None = None
+    contrastive_weight: NotNegative = 0.0
+
+
+class KL(Distillation, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="kl"):
+    """KL divergence from the teacher's distribution over a query's own documents.
+
+    Attributes:
+        teacher_temperature: the teacher's scores are divided by it.
+    """
+
+    teacher_temperature: Above0 = 1.0
+
+
+class MarginMSE(
+    Distillation, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="margin-mse"
+):
+    """Squared error of the margins between relevant and other (Hofstätter et al., 2020)."""
+
+
+Loss = Contrastive | KL | MarginMSE
+COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single document
+
+
+def temperature_of(loss: Loss, similarity: Similarity) -> float:
+    """What similarities are divided by."""
+    if loss.temperature is not None:
+        return loss.temperature
+    return COSINE_TEMPERATURE if similarity == "cos" else 1.0
+
+
+class Teacher(Record, kw_only=True):
+    """A cross-encoder that scores queries with their documents.
+
+    Attributes:
+        model: folder or Hub id of a trained one; without it one is trained, with binary
+            cross-entropy on relevant documents and mined negatives.
+        start: card, folder or Hub id of the encoder that its training starts from; without it the
+            one that the retriever starts from.
+        negatives: of each relevant document in its training.
+        batch_size: pairs of one step of its training.
+        epochs: how often its training shows each query.
+        max_tokens: of a pair.
+        margin: negatives that it scores less than this below the lowest relevant document are
+            dropped; None for no such filter.
+    """
+
+    model: str = ""
+    start: str = ""
+    optimizer: Optimizer = Optimizer(lr=2e-5)
+    negatives: Count = 4
+    batch_size: Count = 32
+    epochs: Above0 = 1.0
+    max_tokens: Annotated[int, msgspec.Meta(ge=8)] = 512
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.model and self.start:
+            raise ValueError("a teacher is either a trained model or trained from a start")
+
+
+class Use(Record, kw_only=True):
+    """How the model makes vectors, in training and ever after; None is as the start model does."""
+
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    similarity: Similarity | None = None
+    title_join: TitleJoin | None = None
+    segment_ids: bool | None = None
+    max_query_tokens: Count | None = None
+    max_document_tokens: Count | None = None
+
+    def of(self, card: Card) -> Card:
+        """A card with what is set here.
+
+        Raises:
+            BenchError: the card would contradict itself.
+        """
+        fields = msgspec.structs.asdict(self)
+        return replace_fields(card, {name: one for name, one in fields.items() if one is not None})
+
+
+class Finetuning(Record, kw_only=True):
+    """Everything that decides a fine-tuned checkpoint, but for its start and its collections.
+
+    Attributes:
+        title: for people.
+        rounds: negatives of each round. Every round starts from the same weights; the encoder of
+            one mines the negatives of the next, and that of the last is the result.
+        loss: what is minimised.
+        teacher: scores negatives, for a distillation or for its margin alone.
+        adapter: what is trained instead of the encoder, which is frozen then.
+        use: how the finished checkpoint makes vectors.
+        batch_size: queries of one step, over all devices.
+        hard_negatives: of each query in a batch.
+        max_query_tokens: in training; None for as used afterwards.
+        max_document_tokens: the same.
+        steps: how many; or
+        epochs: how often each query is shown.
+        precision: of the forward pass; weights and optimizer are float32.
+        gradient_checkpointing: less memory for about a third more time.
+        source: paper and repository that the figures are from.
+        unverified: what was not read in a first-party source.
+    """
+
+    title: str
+    rounds: tuple[Mining, ...] = (Mining(),)
+    loss: Loss = Contrastive()
+    teacher: Teacher | None = None
+    adapter: Adapter | None = None
+    use: Use = Use()
+    optimizer: Optimizer = Optimizer(lr=2e-5)
+    batch_size: Annotated[int, msgspec.Meta(ge=2)] = 32
+    hard_negatives: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_query_tokens: Count | None = None
+    max_document_tokens: Count | None = None
+    steps: Count | None = None
+    epochs: Above0 | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+    source: str = ""
+    unverified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("set either steps or epochs")
+        if not self.rounds:
+            raise ValueError("there is at least one round")
+        if any(bool(one.sources) != bool(self.hard_negatives) for one in self.rounds):
+            raise ValueError("hard_negatives need sources in every round, and sources need them")
+        if self.gradient_checkpointing and self.adapter and not can_recompute(self.adapter):
+            raise ValueError("prefix_tuning of PEFT cannot be used with gradient_checkpointing")
+        self._check_teacher()
+
+    def _check_teacher(self) -> None:
+        if isinstance(self.loss, Contrastive):
+            if self.teacher is not None and self.teacher.margin is None:
+                raise ValueError("a contrastive loss has use for a teacher only with its margin")
+        elif self.teacher is None:
+            raise ValueError("a distillation needs a [teacher]")
+        if self.teacher is not None and not self.hard_negatives:
+            raise ValueError("a teacher scores hard_negatives, and there are none")
+        if self.teacher is not None and any(one.refresh_steps for one in self.rounds):
+            raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
+
+    def trained_by(self) -> Optimizer:
+        """The optimizer, as the adapter needs it where there is one."""
+        if self.adapter is None:
+            return self.optimizer
+        decay = self.optimizer.weight_decay if decays(self.adapter) else 0.0
+        lr = self.adapter.lr or self.optimizer.lr
+        return msgspec.structs.replace(self.optimizer, lr=lr, weight_decay=decay)
+
+    def steps_for(self, queries: int) -> int:
+        """Steps of one round with so many queries."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, int((self.epochs or 0) * queries) // self.batch_size)
+
+
+RECORDS = (Finetuning, Mining, Contrastive, KL, MarginMSE, Teacher, Adapter, Use, Optimizer)
+
+
+def from_table(table: Mapping[str, Any], source: str) -> Finetuning:
+    """A preset from a TOML table.
+
+    Raises:
+        BenchError: an unknown key, or a value of the wrong type.
+    """
+    return read_table(table, Finetuning, source, RECORDS)
+
+
+FILES = PresetFiles(
+    purpose="fine-tuning",
+    folder=PRESETS,
+    from_table=from_table,
+    records=RECORDS,
+    choice="loss.name",
+    instead_of={"steps": "epochs", "epochs": "steps"},
+)
+preset_names = FILES.names
+load_preset = FILES.load
+parse = FILES.parse
+changed = FILES.changed

@@ -1,0 +1,114 @@
+"""The losses of fine-tuning, on those of sentence-transformers.
+
+With vectors q of queries, d of documents and s = q . d / temperature (vectors have unit length
+where the model normalises):
+
+    contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch )
+    kl            mean over i of  KL( softmax t_i / teacher temperature || softmax s_i )
+    margin-mse    mean over i, j of  ( (s(q_i, d_i+) - s(q_i, d_ij-)) - (t_i+ - t_ij-) )^2
+
+where t are the teacher's scores, and s_i and t_i run over the documents of query i alone.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foundation.errors import BenchError
+from retrievers.training.finetune.finetune_preset import KL, Contrastive, Distillation, Loss
+
+Similarity = Callable[[Tensor, Tensor], Tensor]
+
+
+def loss_of(settings: Loss, model: Any, *, temperature: float = 1.0, devices: int = 1) -> nn.Module:
+    """A loss of sentence-transformers' trainer.
+
+    ``forward(features, labels)`` takes the tokenised queries, relevant documents and each further
+    document of the queries; labels are the teacher's scores ``(batch, 1 + negatives)`` or None.
+
+    Args:
+        settings: which, and its numbers.
+        model: a SentenceTransformer.
+        temperature: from `temperature_of`.
+        devices: over more than one, documents of all are negatives.
+    """
+    if isinstance(settings, Contrastive):
+        return _contrastive(model, temperature, settings.chunk, devices > 1)
+    return Distilled(model, settings, temperature, devices > 1)
+
+
+class Distilled(nn.Module):
+    """KL or MarginMSE, with a share of the contrastive loss; vectors are computed once."""
+
+    def __init__(
+        self, model: Any, settings: Distillation, temperature: float, gather: bool
+    ) -> None:
+        from sentence_transformers.sentence_transformer.losses import (
+            DistillKLDivLoss,
+            MarginMSELoss,
+        )
+
+        super().__init__()
+        self.model = model
+        similarity = _each_with_its_own(temperature)
+        kind = DistillKLDivLoss if isinstance(settings, KL) else MarginMSELoss
+        self._distil: Any = kind(model, similarity_fct=similarity)
+        self._teacher_temperature = getattr(settings, "teacher_temperature", 1.0)
+        self._weight = settings.contrastive_weight
+        self._contrast: Any = _contrastive(model, temperature, 0, gather)
+
+    def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+        """The loss of one batch."""
+        if labels is None:
+            raise BenchError("a distillation needs the teacher's scores")
+        vectors = [self.model(each)["sentence_embedding"] for each in features]
+        targets = labels / self._teacher_temperature
+        loss: Tensor = self._distil.compute_loss_from_embeddings(vectors, targets)
+        if self._weight:
+            contrast = self._contrast.compute_loss_from_embeddings(vectors, None)
+            loss = loss + self._weight * contrast
+        return loss
+
+
+def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
+
+    shared = {
+        "scale": 1 / temperature,
+        "similarity_fct": all_pairs,
+        "gather_across_devices": gather,
+    }
+    if chunk:
+        cached: nn.Module = CachedMultipleNegativesRankingLoss(
+            model, mini_batch_size=chunk, **shared
+        )
+        return cached
+    plain: nn.Module = MultipleNegativesRankingLoss(model, **shared)
+    return plain
+
+
+def all_pairs(queries: Tensor, documents: Tensor) -> Tensor:
+    """Dot products ``(queries, documents)``, in float32 at least.
+
+    Vectors may come from a forward pass in bfloat16. Its 8 bits are enough for them, but not for
+    what is divided by a temperature: at 0.02 a cosine's last bit is 0.2 of a logit.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        return _wide(queries) @ _wide(documents).T
+
+
+def _each_with_its_own(temperature: float) -> Similarity:
+    def similarity(queries: Tensor, documents: Tensor) -> Tensor:
+        with torch.autocast(queries.device.type, enabled=False):
+            return torch.einsum("nd,nd->n", _wide(queries), _wide(documents)) / temperature
+
+    return similarity
+
+
+def _wide(vectors: Tensor) -> Tensor:
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

@@ -1,0 +1,162 @@
+"""Which examples make up which batch: a pure function of the examples and a seed.
+
+Every epoch shows every query once, with one of its relevant documents. In-batch negatives are the
+other queries' documents, so a batch should hold no document that is relevant to two of its
+queries: a query that would bring one is put off to a later batch.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from foundation.arrays import Int64Array
+from foundation.errors import BenchError
+from retrievers.training.finetune.examples import TextKeys, TrainingSet
+
+PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Queries of each step and the relevant document shown with each, int64 ``(steps, batch)``.
+
+    Attributes:
+        crowded: batches in which a document is relevant to two queries: so many are relevant that
+            batches without that were not found.
+    """
+
+    queries: Int64Array
+    positives: Int64Array
+    crowded: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Number of batches."""
+        return len(self.queries)
+
+    @property
+    def batch_size(self) -> int:
+        """Queries of a batch."""
+        return int(self.queries.shape[1])
+
+
+def order_of(
+    examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
+) -> Order:
+    """The batches of a training.
+
+    Args:
+        keys: of all relevant documents.
+
+    Raises:
+        BenchError: see `check_batch`.
+    """
+    check_batch(examples, batch_size)
+    own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
+    stream = (
+        _Candidate(q, row, int(keys.of(np.array([row]))[0])) for q, row in _epochs(examples, seed)
+    )
+    batches = _batches(stream, own, batch_size)
+    shown = [next(batches) for _ in range(steps)]
+    return Order(
+        np.array([[one.query for one in batch.chosen] for batch in shown], np.int64),
+        np.array([[one.positive for one in batch.chosen] for batch in shown], np.int64),
+        crowded=sum(batch.crowded for batch in shown),
+    )
+
+
+def check_batch(examples: TrainingSet, batch_size: int) -> None:
+    """Refuse batches that are larger than the number of queries."""
+    if batch_size > len(examples):
+        raise BenchError(
+            f"a batch of {batch_size} queries is more than the {len(examples)} there are",
+            "lower batch_size: a query twice in a batch would be its own negative",
+        )
+
+
+def draw_negatives(
+    pool: Int64Array, banned: Sequence[int], keys: TextKeys, count: int, rng: np.random.Generator
+) -> Int64Array:
+    """``count`` of a query's negatives at random, without repetition where there are enough.
+
+    Args:
+        pool: rows, -1 where unfilled.
+        banned: keys of texts that are relevant to a query of the batch.
+
+    Returns:
+        Rows int64 ``(count,)``, all -1 where none is left.
+    """
+    rows = pool[pool >= 0]
+    rows = rows[~np.isin(keys.of(rows), np.array(banned, np.uint64))]
+    if not len(rows):
+        return np.full(count, -1, np.int64)
+    first = rng.permutation(rows)[:count]
+    return np.concatenate([first, rng.choice(rows, count - len(first))])
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    query: int
+    positive: int
+    key: int
+
+
+@dataclass
+class _Batch:
+    """A batch being filled: what is shown, and what must not be."""
+
+    chosen: list[_Candidate] = field(default_factory=list)
+    shown: set[int] = field(default_factory=set)
+    relevant: set[int] = field(default_factory=set)
+    crowded: bool = False
+
+    def fits(self, one: _Candidate, own: frozenset[int]) -> bool:
+        return one.key not in self.relevant and self.shown.isdisjoint(own)
+
+    def add(self, one: _Candidate, own: frozenset[int]) -> None:
+        self.chosen.append(one)
+        self.shown.add(one.key)
+        self.relevant |= own
+
+    def crowd(self, put_off: deque[_Candidate], own: Sequence[frozenset[int]]) -> bool:
+        """Take the first that was put off and whose query is not there yet."""
+        there = {one.query for one in self.chosen}
+        found = next((one for one in put_off if one.query not in there), None)
+        if found is None:
+            return False
+        put_off.remove(found)
+        self.add(found, own[found.query])
+        self.crowded = True
+        return True
+
+
+def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
+    """Query and relevant document, epoch after epoch, without end."""
+    epoch = 0
+    while True:
+        rng = np.random.default_rng((seed, epoch))
+        order, draws = rng.permutation(len(examples)), rng.random(len(examples))
+        for query in order.tolist():
+            rows = examples.positives[query]
+            yield query, int(rows[int(draws[query] * len(rows))])
+        epoch += 1
+
+
+def _batches(
+    stream: Iterator[_Candidate], own: Sequence[frozenset[int]], size: int
+) -> Iterator[_Batch]:
+    waiting: deque[_Candidate] = deque()
+    while True:
+        batch, put_off = _Batch(), deque[_Candidate]()
+        while len(batch.chosen) < size:
+            if len(put_off) >= PUT_OFF * size and batch.crowd(put_off, own):
+                continue
+            one = waiting.popleft() if waiting else next(stream)
+            if batch.fits(one, own[one.query]):
+                batch.add(one, own[one.query])
+            else:
+                put_off.append(one)
+        waiting.extendleft(reversed(put_off))
+        yield batch

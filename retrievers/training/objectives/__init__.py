@@ -1,0 +1,1 @@
+"""Pre-training objectives, and what they share."""

@@ -1,0 +1,97 @@
+"""coCondenser: Condenser over span pairs, and a contrast between the spans' vectors.
+
+Gao and Callan, "Unsupervised Corpus Aware Language Model Pre-training for Dense Passage
+Retrieval", ACL 2022, https://arxiv.org/abs/2108.05540. Two spans are drawn from each of n
+documents. With h_ij the late ``[CLS]`` of span j of document i:
+
+    L_ij^co = − log( exp⟨h_i1, h_i2⟩ / Σ_{kl ≠ ij} exp⟨h_ij, h_kl⟩ )
+    L       = L_mlm + L_mlm^c + 1/2n Σ_i Σ_j L_ij^co
+
+The first two are Condenser's, over the masked tokens of all spans. The loss of the batch is
+computed at once over about 2,048 documents by gradient caching; the spans of all processes count.
+
+Defaults: as Condenser, whose checkpoint, head included, it starts from; AdamW, learning rate 1e-4
+with linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents in a
+step, 8 epochs, spans of 128 tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from torch import Tensor, from_numpy, nn
+
+from retrievers.training.objectives.condenser import Condenser, CondenserTraining
+from retrievers.training.objectives.contrast import span_contrast
+from retrievers.training.objectives.gradient_cache import in_sub_batches
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
+from retrievers.training.objectives.objective import Collator, Example
+from retrievers.training.objectives.spans import two_spans
+
+
+class CoCondenser(
+    Condenser,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="cocondenser",
+):
+    """Settings of coCondenser: those of `Condenser`, and gradient caching.
+
+    Attributes:
+        sub_batch: spans that are encoded at a time; None encodes all at once. A batch has two for
+            each of its documents.
+    """
+
+    name: ClassVar[str] = "cocondenser"
+    sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`.
+
+        Raises:
+            BenchError: the encoder has no layer after ``skip_from``.
+        """
+        return CoCondenserTraining(encoder, self)
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`; the two spans of a text are neighbours in the batch."""
+        vocabulary = Vocabulary.of(tokenizer)
+        # A word has one token or more, so that longer spans would only be cut.
+        most_words = max_tokens - tokenizer.num_special_tokens_to_add()
+
+        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
+            rng = generator(examples)
+            pairs = [two_spans(one["text"], most_words, rng) for one in examples]
+            tokens = tokenize(tokenizer, [span for pair in pairs for span in pair], max_tokens)
+            inputs, labels = masked_copy(tokens, self.mask, vocabulary, rng)
+            attention = from_numpy(tokens.real)
+            return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+
+        return collate
+
+
+class CoCondenserTraining(CondenserTraining):
+    """Condenser's head, whose saved weights fit, and the contrast, which has none."""
+
+    def __init__(self, encoder: MaskedLM, settings: CoCondenser) -> None:
+        super().__init__(encoder, settings)
+        self.sub_batch = settings.sub_batch
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        """``loss`` and those it is the sum of: ``head_mlm``, ``late_mlm`` and ``contrast``.
+
+        Args:
+            input_ids: int64 ``(2n, length)``; rows 2i and 2i + 1 are spans of document i.
+            attention_mask: bool ``(2n, length)``.
+            labels: int64 ``(2n, length)``, -100 where nothing is masked.
+        """
+        batch = (input_ids, attention_mask, labels)
+        vectors, head, late = in_sub_batches(self.outputs, batch, self.sub_batch)
+        losses = self.total(head, late, labels)
+        contrast = span_contrast(vectors)
+        return {**losses, "loss": losses["loss"] + contrast, "contrast": contrast}

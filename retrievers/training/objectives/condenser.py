@@ -1,0 +1,144 @@
+"""Condenser: masked tokens are predicted from early token states and the late ``[CLS]``.
+
+Gao and Callan, "Condenser: a Pre-training Architecture for Dense Retrieval", EMNLP 2021,
+https://arxiv.org/abs/2104.08253. The encoder of L layers is split after layer S. A short head
+reads
+
+    [ h_cls^L ; h_1^S … h_N^S ]
+
+so that what the layers after S find out about the text reaches the head's predictions through
+``[CLS]`` alone. With m the masked tokens and x̃ → x the masked and the original text:
+
+    L_mlm   = − 1/|m| Σ_{i ∈ m} log softmax(lm(h_i^head))[x_i]
+    L_mlm^c = − 1/|m| Σ_{i ∈ m} log softmax(lm(h_i^L))[x_i]          ("late MLM")
+    L       = L_mlm + L_mlm^c
+
+lm is one masked-language-model head for both, tied to the word embeddings. The layers of the head
+are dropped after training.
+
+Defaults: S = L / 2 (6 of 12), 2 layers in the head, late MLM, 15 % of the tokens masked as whole
+words; AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and decay, weight decay
+0.01, 1,024 texts of 128 tokens in a step, 8 epochs.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from torch import Tensor, nn
+from torch.nn import functional
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
+from retrievers.training.objectives.masking import IGNORED
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.retromae import after_cls, summed
+
+Outputs = tuple[Tensor, Tensor, Tensor]
+
+
+class Condenser(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="condenser",
+):
+    """Settings of Condenser.
+
+    Attributes:
+        head_layers: layers of the head.
+        skip_from: the layer whose token states the head reads; 0 is the embedding layer; None is
+            half the depth.
+        late_mlm: whether the last layer predicts too.
+        mask: share of the tokens that is masked.
+    """
+
+    name: ClassVar[str] = "condenser"
+    head_layers: Annotated[int, msgspec.Meta(ge=1)] = 2
+    skip_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    late_mlm: bool = True
+    mask: Rate = 0.15
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`.
+
+        Raises:
+            BenchError: the encoder has no layer after ``skip_from``.
+        """
+        return CondenserTraining(encoder, self)
+
+    def skipped_from(self, encoder: MaskedLM) -> int:
+        """``skip_from`` in layers of this encoder.
+
+        Raises:
+            BenchError: see `heads`.
+        """
+        depth = len(encoder.layers)
+        layer = depth // 2 if self.skip_from is None else self.skip_from
+        if layer >= depth:
+            raise BenchError(
+                f"skip_from is {layer}, but the encoder has {depth} layers",
+                f"use at most {depth - 1}: the layers after it are those that fill [CLS]",
+            )
+        return layer
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`; it is that of masked language modelling."""
+        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
+
+
+class CondenserTraining(nn.Module):
+    """The encoder and Condenser's head.
+
+    Raises:
+        BenchError: see `Condenser.heads`.
+    """
+
+    def __init__(self, encoder: MaskedLM, settings: Condenser) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.skip_from = settings.skipped_from(encoder)
+        self.late_mlm = settings.late_mlm
+        self.layers = nn.ModuleList(
+            TransformerLayer(encoder.config) for _ in range(settings.head_layers)
+        )
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        """``loss`` and the two it is the sum of, ``head_mlm`` and ``late_mlm``."""
+        _, head, late = self.outputs(input_ids, attention_mask, labels)
+        return self.total(head, late, labels)
+
+    def outputs(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Outputs:
+        """What each text gives, independently of the others in the batch.
+
+        Returns:
+            The late ``[CLS]`` vectors ``(texts, width)``, and for each text the sum of the
+            cross-entropies of its masked tokens at the head and at the last layer, ``(texts,)``.
+        """
+        states = self.encoder(input_ids, attention_mask)
+        late, early = states[-1], states[self.skip_from]
+        hidden = after_cls(late, early)
+        for layer in self.layers:
+            hidden = layer(hidden, hidden, attention_mask)
+        at_head = self._cross_entropies(hidden, labels)
+        at_last = self._cross_entropies(late, labels) if self.late_mlm else at_head.new_zeros(())
+        return late[:, 0], at_head, at_last.expand_as(at_head)
+
+    def total(self, head: Tensor, late: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Sums of texts to the means over all masked tokens of the batch."""
+        masked = (labels != IGNORED).sum().clamp(min=1)
+        losses = {"head_mlm": head.sum() / masked}
+        if self.late_mlm:
+            losses["late_mlm"] = late.sum() / masked
+        return summed(**losses)
+
+    def _cross_entropies(self, states: Tensor, labels: Tensor) -> Tensor:
+        texts, _ = places = (labels != IGNORED).nonzero(as_tuple=True)
+        found = functional.cross_entropy(
+            self.encoder.head(states[places]), labels[places], reduction="none"
+        )
+        return found.new_zeros(len(labels)).index_add(0, texts, found)

@@ -1,0 +1,106 @@
+"""DupMAE (RetroMAE v2): RetroMAE, and the ordinary tokens must say which words the text has.
+
+Xiao, Liu, Shao and Cao, "RetroMAE-2: Duplex Masked Auto-Encoder For Pre-Training
+Retrieval-Oriented Language Models", ACL 2023, https://arxiv.org/abs/2305.02564 (first version
+https://arxiv.org/abs/2211.08769). To the losses of RetroMAE with enhanced decoding it adds one of
+the bag of words. With h_1 … h_N the last hidden states after ``[CLS]``, lm the head and Set(x) the
+distinct tokens of the N ordinary ones of the text:
+
+    v     = max over j ≥ 1 of lm(h_j)                     one number for each of the vocabulary
+    L_bow = − 1/N Σ_{t ∈ Set(x)} log softmax(v)[t]        mean over texts
+    L     = L_enc + L_dec + w L_bow
+
+lm is the head for masked language modelling, as in the authors' code; the paper draws it as a
+linear projection. The paper's vectors join a reduced ``[CLS]`` with a reduced v; what remains here
+is a plain encoder, whose vectors are ``[CLS]``.
+
+Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masking import IGNORED
+from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.retromae import EnhancedDecoding, RetroMAE, summed
+
+
+class DupMAE(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="dupmae",
+):
+    """Settings of DupMAE.
+
+    Attributes:
+        encoder_mask: see `RetroMAE`.
+        decoder_mask: see `RetroMAE`, in enhanced decoding.
+        bow_weight: w.
+    """
+
+    name: ClassVar[str] = "dupmae"
+    encoder_mask: Rate = 0.3
+    decoder_mask: Rate = 0.5
+    bow_weight: Annotated[float, msgspec.Meta(gt=0)] = 0.1
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`."""
+        return DupMAETraining(encoder, self.bow_weight)
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`; it is RetroMAE's."""
+        retromae = RetroMAE(encoder_mask=self.encoder_mask, decoder_mask=self.decoder_mask)
+        return retromae.collator(tokenizer, max_tokens)
+
+
+class DupMAETraining(EnhancedDecoding):
+    """RetroMAE's decoder, whose saved weights fit; the bag of words needs none of its own."""
+
+    def __init__(self, encoder: MaskedLM, bow_weight: float) -> None:
+        super().__init__(encoder)
+        self.bow_weight = bow_weight
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        labels: Tensor,
+        decoder_input_ids: Tensor,
+        decoder_labels: Tensor,
+        decoder_context: Tensor,
+    ) -> dict[str, Tensor]:
+        """RetroMAE's losses, ``bow``, which is w L_bow, and their sum; see `EnhancedDecoding`."""
+        states = self.encoder(input_ids, attention_mask)[-1]
+        stream = self.decode(states, decoder_input_ids, decoder_context)
+        bow = self.bag_of_words(states, attention_mask, decoder_labels)
+        return summed(
+            encoder_mlm=self.encoder.loss(states, labels),
+            decoder_mlm=self.encoder.loss(stream, decoder_labels),
+            bow=self.bow_weight * bow,
+        )
+
+    def bag_of_words(self, states: Tensor, real: Tensor, tokens: Tensor) -> Tensor:
+        """L_bow.
+
+        Args:
+            states: last hidden states ``(texts, length, width)``.
+            real: bool ``(texts, length)``, False at padding.
+            tokens: int64 ``(texts, length)``, the ordinary tokens as they are, -100 elsewhere.
+        """
+        logits = self.encoder.head(states[:, 1:])
+        padding = ~real[:, 1:, None].bool()
+        found = functional.log_softmax(logits.masked_fill(padding, float("-inf")).amax(1), dim=1)
+        ordinary = tokens != IGNORED
+        bag = torch.zeros_like(found).scatter_reduce(
+            1, tokens.where(ordinary, 0), ordinary.to(found.dtype), "amax"
+        )
+        lengths = ordinary.sum(dim=1).clamp(min=1)
+        return -((bag * found).sum(dim=1) / lengths).mean()

@@ -1,0 +1,113 @@
+"""The generator of replaced-token detection: a masked language model that is used and not trained.
+
+Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", ICLR
+2020, https://arxiv.org/abs/2003.10555.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foundation.errors import BenchError, first_line
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
+from retrievers.training.engine.saved import HEADS, HEADS_FILE
+from retrievers.training.engine.start import find_checkpoint
+
+OF_THE_MODEL = "encoder.model."  # what begins the names of its head in files of `saved`
+
+
+class Generator:
+    """A masked language model that fills in what is masked.
+
+    It is not a module, so that it is no part of what is trained and saved by a module that uses
+    it: it is named by the settings and never changes.
+
+    Args:
+        model: such as ``DistilBertForMaskedLM``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.requires_grad_(False)
+
+    @torch.no_grad()
+    def filled(
+        self, shown: Tensor, attention_mask: Tensor, masked: Tensor, *, dropout: bool
+    ) -> Tensor:
+        """The texts with their likeliest tokens where they are masked.
+
+        Args:
+            shown: int64 ``(texts, length)``, what is masked replaced by the mask.
+            attention_mask: bool ``(texts, length)``, False at padding.
+            masked: bool ``(texts, length)``.
+            dropout: whether the model's dropout is on.
+        """
+        model = self.model.to(shown.device).train(dropout)
+        logits = model(input_ids=shown, attention_mask=attention_mask.long()).logits
+        return torch.where(masked, logits.argmax(dim=-1), shown)
+
+
+def load_generator(name: str) -> Generator:
+    """The masked language model of a checkpoint, in float32, on the CPU.
+
+    Args:
+        name: card, folder or Hub id; a folder of this suite's own training may keep the head apart.
+
+    Raises:
+        BenchError: there is none, it is damaged, or it has no head.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    checkpoint, _ = find_checkpoint(name)
+    try:
+        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
+    except LOAD_ERRORS as error:
+        raise BenchError(
+            f"the generator {name} cannot be loaded: {first_line(error)}",
+            "name a masked language model, such as distilbert/distilbert-base-uncased",
+        ) from error
+    missing = _without_head(model, checkpoint, report["missing_keys"])
+    if missing:
+        raise BenchError(
+            f"the generator {name} lacks {len(missing)} weights: {', '.join(missing[:3])}",
+            "its tokens would be noise: train a head with the preset mlm, and name its folder",
+        )
+    return Generator(model)
+
+
+def check_generator(name: str, tokenizer: Any, max_tokens: int) -> None:
+    """Refuse a generator that would read texts otherwise than the encoder does.
+
+    Raises:
+        BenchError: its tokens have other ids, or it has too few positions.
+    """
+    checkpoint, _ = find_checkpoint(name)
+    if load_tokenizer(checkpoint).get_vocab() != tokenizer.get_vocab():
+        raise BenchError(
+            f"the generator {name} has another vocabulary than the encoder",
+            "name one with the same tokenizer, such as a smaller model of the same family",
+        )
+    limit = checkpoint.position_limit
+    if limit is not None and max_tokens > limit:
+        raise BenchError(
+            f"max_tokens is {max_tokens}, and the generator {name} has positions for {limit}",
+            f"use max_tokens = {limit}",
+        )
+
+
+def _without_head(model: Any, checkpoint: Checkpoint, missing: Iterable[str]) -> list[str]:
+    """Missing weights that are not in the folder of heads either; those that are, are taken."""
+    from safetensors.torch import load_file
+
+    path = checkpoint.root / HEADS / HEADS_FILE
+    held = load_file(str(path)) if path.is_file() else {}
+    own = dict(model.named_parameters(remove_duplicate=False))  # tied ones under each name
+    found = set()
+    for name in missing:
+        value = held.get(OF_THE_MODEL + name)
+        if name in own and value is not None and value.shape == own[name].shape:
+            own[name].data.copy_(value)
+            found.add(id(own[name]))
+    return sorted(name for name in missing if name not in own or id(own[name]) not in found)

@@ -1,0 +1,168 @@
+"""BERT or RoBERTa with its masked-language-model head, as every objective trains it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.masking import IGNORED
+
+# Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
+HEADS = {"bert": "cls", "roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head"}
+
+
+class MaskedLM(nn.Module):
+    """An encoder and its head, whose decoder is tied to the word embeddings.
+
+    Args:
+        model: ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
+
+    Raises:
+        BenchError: the architecture is another one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        if model.config.model_type not in HEADS:
+            raise BenchError(
+                f"a model of type {model.config.model_type} cannot be pre-trained here",
+                f"start from one of these types: {', '.join(HEADS)}",
+            )
+        self.model = model
+
+    @property
+    def config(self) -> Any:
+        """Configuration of the Hugging Face model."""
+        return self.model.config
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder without a head: what is kept in the end."""
+        return self.model.base_model
+
+    @property
+    def head(self) -> nn.Module:
+        """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``."""
+        head: nn.Module = getattr(self.model, HEADS[self.config.model_type])
+        return head
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The encoder's transformer layers, first to last."""
+        layers: nn.ModuleList = self.encoder.encoder.layer
+        return layers
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Hidden states after the embeddings and after each layer.
+
+        Args:
+            input_ids: int64 ``(texts, length)``.
+            attention_mask: bool or int64 ``(texts, length)``, 0 at padding.
+
+        Returns:
+            ``layers + 1`` tensors ``(texts, length, width)``; the last holds the embeddings of
+            texts at position 0.
+        """
+        states: tuple[Tensor, ...] = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask.long(),
+            output_hidden_states=True,
+            return_dict=True,
+        ).hidden_states
+        return states
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """The embedding layer: words and positions, normalised; ``(texts, length, width)``."""
+        embedded: Tensor = self.encoder.embeddings(input_ids=input_ids)
+        return embedded
+
+    def positions(self, length: int) -> Tensor:
+        """Position embeddings of the first places, ``(length, width)``."""
+        table = self.encoder.embeddings.position_embeddings
+        first = 0 if self.config.model_type == "bert" else table.padding_idx + 1
+        found: Tensor = table.weight[first : first + length]
+        return found
+
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy over the tokens with a label; 0 where there are none.
+
+        Logits are computed for those tokens only.
+
+        Args:
+            states: ``(texts, length, width)``.
+            labels: int64 ``(texts, length)``, -100 where there is nothing to say.
+        """
+        chosen = labels != IGNORED
+        logits = self.head(states[chosen])
+        total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
+        return total / chosen.sum().clamp(min=1)
+
+
+def initialise(module: nn.Module, deviation: float) -> None:
+    """Random weights as BERT draws them: normal, biases 0, norms 1."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=deviation)
+            nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+
+
+class TransformerLayer(nn.Module):
+    """A layer of BERT whose queries and context may be two streams; new, with random weights.
+
+    Devlin et al., BERT, NAACL 2019; Vaswani et al., Attention Is All You Need, NIPS 2017. With one
+    stream for both it is BERT's own layer.
+
+    Args:
+        config: of the encoder, for widths, heads, dropout and activation.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        from transformers.activations import ACT2FN
+
+        width, inner = config.hidden_size, config.intermediate_size
+        self.heads = config.num_attention_heads
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.activation = ACT2FN[config.hidden_act]
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        initialise(self, config.initializer_range)
+
+    def forward(self, stream: Tensor, context: Tensor, allowed: Tensor) -> Tensor:
+        """One layer; the residual connections are those of ``stream``.
+
+        Args:
+            stream: queries, ``(texts, rows, width)``.
+            context: keys and values, ``(texts, length, width)``.
+            allowed: bool, ``(texts, rows, length)`` or, for all rows alike, ``(texts, length)``:
+                True where a row may attend.
+        """
+        attended = self.output(self._attend(stream, context, allowed))
+        stream = self.attention_norm(stream + self.dropout(attended))
+        changed: Tensor = self.down(self.activation(self.up(stream)))
+        normed: Tensor = self.norm(stream + self.dropout(changed))
+        return normed
+
+    def _attend(self, stream: Tensor, context: Tensor, allowed: Tensor) -> Tensor:
+        mask = allowed[:, None] if allowed.dim() == 3 else allowed[:, None, None]
+        attended = functional.scaled_dot_product_attention(
+            self._split(self.query(stream)),
+            self._split(self.key(context)),
+            self._split(self.value(context)),
+            attn_mask=mask.bool(),
+            dropout_p=self.attention_dropout if self.training else 0.0,
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+    def _split(self, states: Tensor) -> Tensor:
+        """``(texts, length, width)`` to ``(texts, heads, length, width of a head)``."""
+        return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)

@@ -1,0 +1,185 @@
+"""Whole-word masks, vectorised: no Python loop over tokens.
+
+A word is what the tokenizer's first step splits off, so that the pieces of a word are masked
+together (whole-word masking, https://github.com/google-research/bert, release of May 2019).
+Everything drawn comes from a generator that the caller seeds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from foundation.arrays import BoolArray, Int64Array
+from foundation.errors import BenchError
+from retrievers.training.objectives.objective import Example
+
+NOT_A_WORD = -1
+IGNORED = -100  # label that cross-entropy leaves out
+KEPT, RANDOM = 0.1, 0.1  # of the masked tokens: shown as they are, replaced by a random one
+LEVELS = 65_536  # of a draw that decides whether a word is hidden from a row
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A batch of texts, padded on the right to the longest.
+
+    Attributes:
+        ids: int64 ``(texts, length)``.
+        real: bool ``(texts, length)``, False at padding.
+        words: int64 ``(texts, length)``, number of the word in its text, counted from 0 without
+            gaps; -1 at special tokens and padding.
+    """
+
+    ids: Int64Array
+    real: BoolArray
+    words: Int64Array
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking must know of a tokenizer: the id of the mask, and how many ids there are."""
+
+    mask_id: int
+    size: int
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "Vocabulary":
+        """From a Hugging Face tokenizer.
+
+        Raises:
+            BenchError: it has no mask token.
+        """
+        if tokenizer.mask_token_id is None:
+            raise BenchError(
+                "the tokenizer has no mask token", "start from a checkpoint such as BERT's"
+            )
+        return cls(tokenizer.mask_token_id, len(tokenizer))
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> Tokens:
+    """Tokens of texts, special tokens included, cut after ``max_tokens``."""
+    encoded = tokenizer(
+        list(texts),
+        truncation=True,
+        max_length=max_tokens,
+        padding=True,
+        return_attention_mask=True,
+        return_tensors="np",
+    )
+    words = np.array([one.word_ids for one in encoded.encodings], dtype=np.float64)
+    return Tokens(
+        ids=encoded["input_ids"].astype(np.int64),
+        real=encoded["attention_mask"].astype(bool),
+        words=renumber(np.nan_to_num(words, nan=NOT_A_WORD).astype(np.int64)),
+    )
+
+
+def renumber(words: Int64Array) -> Int64Array:
+    """Word numbers of each row counted from 0 without gaps; -1 stays."""
+    before = np.concatenate([np.full_like(words[:, :1], NOT_A_WORD), words[:, :-1]], axis=1)
+    begins = (words != before) & (words != NOT_A_WORD)
+    return np.where(words == NOT_A_WORD, NOT_A_WORD, begins.cumsum(axis=1) - 1)
+
+
+def generator(examples: Sequence[Example]) -> np.random.Generator:
+    """A generator that depends on nothing but which examples these are."""
+    return np.random.default_rng([one["draw"] for one in examples])
+
+
+def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
+    """BoolArray whole words until a share of the tokens of each text is masked.
+
+    Words are taken in a random order while they fit into ``rate`` times the text's tokens (special
+    ones not counted). The word that would exceed it is taken with the probability of the part of
+    it that still fits, so that the expected share is ``rate`` in every text whatever its words;
+    where nothing was taken, the first word is.
+
+    Args:
+        words: int64 ``(texts, length)``, see `Tokens`.
+        rate: between 0 and 1.
+
+    Returns:
+        bool ``(texts, length)``, True where masked; a text without words has none.
+    """
+    count = int(words.max(initial=NOT_A_WORD)) + 1
+    if not count:
+        return np.zeros(words.shape, dtype=bool)
+    texts = len(words)
+    sizes = _word_sizes(words, count)
+    keys = np.where(
+        sizes > 0, rng.random((texts, count), np.float32), 2
+    )  # words that are not there: last
+    order = keys.argsort(axis=1)
+    ordered = np.take_along_axis(sizes, order, axis=1)
+    ends = ordered.cumsum(axis=1)
+    target = rate * sizes.sum(axis=1, keepdims=True)
+    part = (target - (ends - ordered)) / np.maximum(ordered, 1)  # of the word that fits
+    taken = rng.random((texts, 1)) < part
+    taken[:, 0] = True
+    masked = np.empty((texts, count), dtype=bool)
+    np.put_along_axis(masked, order, taken & (ordered > 0), axis=1)
+    chosen: BoolArray = np.take_along_axis(masked, words.clip(0), axis=1) & (words != NOT_A_WORD)
+    return chosen
+
+
+def _word_sizes(words: Int64Array, count: int) -> Int64Array:
+    """Tokens of each word, int64 ``(texts, count)``."""
+    rows = np.arange(len(words))[:, None] * count
+    real = words != NOT_A_WORD
+    sizes = np.bincount((words + rows)[real], minlength=len(words) * count)
+    return sizes.reshape(len(words), count)
+
+
+def replace_masked(
+    ids: Int64Array, masked: BoolArray, vocabulary: Vocabulary, rng: np.random.Generator
+) -> Int64Array:
+    """Ids with 80 % of the masked tokens replaced by the mask, 10 % by a random id, 10 % kept."""
+    shown = ids.copy()
+    texts, places = masked.nonzero()
+    draws = rng.random(len(texts), dtype=np.float32)
+    said = np.where(draws < RANDOM + KEPT, ids[texts, places], vocabulary.mask_id)
+    random = draws < RANDOM
+    said[random] = rng.integers(0, vocabulary.size, int(random.sum()))
+    shown[texts, places] = said
+    return shown
+
+
+def masked_copy(
+    tokens: Tokens, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a masked language model reads, and what it must say.
+
+    Returns:
+        Input ids and labels, int64 ``(texts, length)``; labels are -100 where nothing is masked.
+    """
+    masked = whole_word_mask(tokens.words, rate, rng)
+    inputs = replace_masked(tokens.ids, masked, vocabulary, rng)
+    return torch.from_numpy(inputs), torch.from_numpy(np.where(masked, tokens.ids, IGNORED))
+
+
+def context_mask(tokens: Tokens, rate: float, rng: np.random.Generator) -> torch.Tensor:
+    """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
+
+    For every row and every word a coin is tossed: with probability ``rate`` the whole word is
+    hidden from the row. A row never sees its own token and never padding; special tokens, position
+    0 among them, are never hidden from other rows, and position 0 is shown to itself too.
+
+    Returns:
+        bool ``(texts, length, length)``: True where the row may attend to the column.
+    """
+    texts, length = tokens.words.shape
+    count = int(tokens.words.max(initial=NOT_A_WORD)) + 1
+    seen = np.empty((texts, length, length), dtype=bool)
+    for text in range(texts):
+        coins = rng.integers(0, LEVELS, (length, count + 1), dtype=np.uint16)
+        shown = coins >= round(rate * LEVELS)
+        shown[:, count] = True  # column -1: what is not a word
+        np.take(shown, tokens.words[text], axis=1, out=seen[text], mode="wrap")
+    seen &= tokens.real[:, None, :]
+    places = np.arange(length)
+    seen[:, places, places] = False
+    seen[:, :, 0] = True
+    return torch.from_numpy(seen)

@@ -1,0 +1,71 @@
+"""Masked language modelling with whole-word masks.
+
+Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+NAACL 2019, https://arxiv.org/abs/1810.04805. With m the masked tokens, x̃ the text with 80 % of
+them replaced by the mask, 10 % by a random token and 10 % as they are, and h the last hidden
+states:
+
+    L = − 1/|m| Σ_{i ∈ m} log softmax(head(h_i))[x_i]
+
+Whole words are masked, at 15 % of the tokens. The head's decoder is the table of word embeddings;
+a checkpoint without a head gets a new one around it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from torch import Tensor, from_numpy, nn
+
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
+from retrievers.training.objectives.objective import Collator, Example, Rate
+
+
+class MLM(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="name",
+    tag="mlm",
+):
+    """Settings of masked language modelling.
+
+    Attributes:
+        mask: share of the tokens that is masked.
+    """
+
+    name: ClassVar[str] = "mlm"
+    mask: Rate = 0.15
+
+    def heads(self, encoder: MaskedLM) -> nn.Module:
+        """See `Objective`."""
+        return MLMTraining(encoder)
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """See `Objective`."""
+        vocabulary = Vocabulary.of(tokenizer)
+
+        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
+            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            inputs, labels = masked_copy(tokens, self.mask, vocabulary, generator(examples))
+            attention = from_numpy(tokens.real)
+            return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+
+        return collate
+
+
+class MLMTraining(nn.Module):
+    """The encoder with its own head and nothing else."""
+
+    def __init__(self, encoder: MaskedLM) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        """The loss over the masked tokens."""
+        states = self.encoder(input_ids, attention_mask)
+        return {"loss": self.encoder.loss(states[-1], labels)}

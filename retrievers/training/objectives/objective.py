@@ -1,0 +1,117 @@
+"""What a pre-training objective is, and which there are.
+
+An objective is its settings: a strict, frozen record that is read from the ``[objective]`` table
+of a preset and that makes the modules and the collator it needs. To add one, write its file and a
+line in `OBJECTIVES`.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, runtime_checkable
+
+import msgspec
+
+from foundation.errors import BenchError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from retrievers.training.objectives.masked_lm import MaskedLM
+
+Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
+
+
+class Example(TypedDict):
+    """One place in the stream of training texts.
+
+    Attributes:
+        text: of the document.
+        draw: a number of its own for every place, the same in every run with the same seed: what
+            a collator draws must follow from it alone, so that a resumed run draws the same.
+    """
+
+    text: str
+    draw: int
+
+
+Collator = Callable[[Sequence[Example]], "dict[str, Tensor]"]
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A frozen msgspec Struct with ``tag_field="name"`` and ``tag`` equal to ``name``."""
+
+    @property
+    def name(self) -> str:
+        """As in `OBJECTIVES`."""
+        ...
+
+    def heads(self, encoder: "MaskedLM") -> "nn.Module":
+        """A module that trains the encoder.
+
+        It holds the encoder as its attribute ``encoder``; whatever else it holds is saved apart
+        and dropped from the finished checkpoint. ``forward(**batch)`` returns a dictionary of
+        scalars: ``loss``, which is minimised, and the losses that it is the sum of, by name.
+        """
+        ...
+
+    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+        """What turns texts into the batch that ``forward`` takes."""
+        ...
+
+
+# Name in a preset: the class. Imported when it is asked for: each imports torch.
+OBJECTIVES = {
+    "mlm": "retrievers.training.objectives.mlm:MLM",
+    "retromae": "retrievers.training.objectives.retromae:RetroMAE",
+    "dupmae": "retrievers.training.objectives.dupmae:DupMAE",
+    "condenser": "retrievers.training.objectives.condenser:Condenser",
+    "cocondenser": "retrievers.training.objectives.cocondenser:CoCondenser",
+    "seed": "retrievers.training.objectives.seed:SEED",
+    "simcse": "retrievers.training.objectives.simcse:SimCSE",
+    "diffcse": "retrievers.training.objectives.diffcse:DiffCSE",
+    "ict": "retrievers.training.objectives.ict:ICT",
+}
+
+
+def objective_type(name: str) -> type:
+    """The class of an objective.
+
+    Raises:
+        BenchError: there is none of that name.
+    """
+    if name not in OBJECTIVES:
+        close = difflib.get_close_matches(name.lower(), OBJECTIVES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(OBJECTIVES)}"
+        raise BenchError(f"no pre-training objective is called {name!r}", hint)
+    module, _, kind = OBJECTIVES[name].partition(":")
+    found: type = getattr(importlib.import_module(module), kind)
+    return found
+
+
+def read_objective(table: Mapping[str, Any]) -> Objective:
+    """The objective of a preset's ``[objective]`` table, such as ``{"name": "mlm"}``.
+
+    Raises:
+        BenchError: no name, an unknown one, an unknown field, or a value of the wrong type.
+    """
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise BenchError("[objective] has no name", f"write name = one of {', '.join(OBJECTIVES)}")
+    kind = objective_type(name)
+    try:
+        objective: Objective = msgspec.convert(dict(table), type=kind)
+    except msgspec.ValidationError as error:
+        raise BenchError(f"objective {name}: {error}", _hint(str(error), kind)) from error
+    return objective
+
+
+def _hint(problem: str, kind: Any) -> str:
+    """The field that a misspelt one was meant to be, from msgspec's message."""
+    fields = kind.__struct_fields__
+    _, found, rest = problem.partition("unknown field `")
+    if not found:
+        return ""
+    close = difflib.get_close_matches(rest.partition("`")[0], fields, n=1)
+    return f"did you mean {close[0]}?" if close else f"it has {', '.join(fields) or 'no fields'}"

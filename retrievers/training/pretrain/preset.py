@@ -1,0 +1,143 @@
+"""How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from foundation.records import Record
+from retrievers.training.engine.preset_files import PresetFiles, read_table
+from retrievers.training.objectives.objective import Objective, read_objective
+
+PRESETS = Path(__file__).parents[1] / "presets" / "pretrain"
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Above0 = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Scratch(Record, kw_only=True):
+    """A new BERT with random weights.
+
+    Attributes:
+        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets.
+        positions: longest input in tokens.
+    """
+
+    tokenizer: str
+    layers: Count
+    width: Count
+    heads: Count
+    intermediate: Count
+    positions: Count = 512
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be split among {self.heads} heads")
+
+
+class Start(Record, kw_only=True):
+    """Where the weights come from: one of the two.
+
+    Attributes:
+        model: card, folder or Hub id.
+        scratch: a new model.
+    """
+
+    model: str = ""
+    scratch: Scratch | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.model) == bool(self.scratch):
+            raise ValueError("start from either a model or scratch")
+
+
+class Optimizer(Record, kw_only=True):
+    """AdamW (Loshchilov and Hutter, 2019) and its schedule.
+
+    Attributes:
+        lr: highest learning rate.
+        warmup: share of the steps over which it rises from 0.
+        schedule: how it falls to 0 afterwards; ``constant`` does not.
+        max_grad_norm: gradients are scaled down to this norm.
+    """
+
+    lr: Above0 = 1e-4
+    warmup: Share = 0.1
+    weight_decay: Share = 0.01
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_grad_norm: Above0 = 1.0
+
+
+class Pretraining(Record, kw_only=True):
+    """Everything that decides a pre-trained checkpoint, but for its texts.
+
+    Attributes:
+        title: for people.
+        batch_size: texts of one forward pass on one device.
+        accumulate: forward passes of one step.
+        max_tokens: where texts are cut, special tokens included.
+        steps: how many; or
+        epochs: how often each text is read.
+        precision: of the forward pass; weights and optimizer are float32.
+        gradient_checkpointing: less memory for about a third more time.
+        source: paper and section that the figures are from.
+    """
+
+    title: str
+    start: Start
+    objective: Objective
+    optimizer: Optimizer = Optimizer()
+    batch_size: Count = 32
+    accumulate: Count = 1
+    max_tokens: Annotated[int, msgspec.Meta(ge=8)] = 512
+    steps: Count | None = None
+    epochs: Above0 | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("set either steps or epochs")
+
+
+RECORDS = (Pretraining, Start, Scratch, Optimizer)
+
+
+def from_table(table: Mapping[str, Any], source: str) -> Pretraining:
+    """A preset from a TOML table or from what `to_table` made.
+
+    Raises:
+        BenchError: an unknown key, or a value of the wrong type.
+    """
+    # Before the rest, so that its errors keep their own hints.
+    objective = table.get("objective")
+    found = read_objective(objective) if isinstance(objective, Mapping) else None
+    return read_table(table, Pretraining, source, RECORDS, lambda *_: found)
+
+
+def to_table(preset: Pretraining) -> dict[str, Any]:
+    """Plain data that says all of a preset."""
+    table: dict[str, Any] = msgspec.to_builtins(preset)
+    return table
+
+
+FILES = PresetFiles(
+    purpose="pre-training",
+    folder=PRESETS,
+    from_table=from_table,
+    records=RECORDS,
+    choice="objective.name",
+    instead_of={
+        "steps": "epochs",
+        "epochs": "steps",
+        "start.model": "scratch",
+        "start.scratch": "model",
+    },
+)
+preset_names = FILES.names
+load_preset = FILES.load
+changed = FILES.changed
