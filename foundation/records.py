@@ -1,10 +1,118 @@
-"""The base of every record that is read from a file or kept in one."""
+"""Strict records: the base class, and the one way to decode them from JSON and TOML."""
 
-from typing import dataclass_transform
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
+
+from foundation.errors import BenchError
+from foundation.suggestions import did_you_mean
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
+_INVALID_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Frozen, and strict when decoded: an unknown field or a wrong type is refused."""
+
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T], hint: str = "") -> T:
+    """The record in a JSON file.
+
+    Args:
+        hint: what to do where the file is damaged.
+
+    Raises:
+        BenchError: it cannot be read, is not JSON, or is not such a record.
+    """
+    return decode_json(_content(path), kind, path, hint)
+
+
+def read_toml(path: Path, kind: type[T]) -> T:
+    """The record in a TOML file.
+
+    Raises:
+        BenchError: it cannot be read, is not TOML, or is not such a record.
+    """
+    return decode_toml(_content(path), kind, path)
+
+
+def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
+    """Decode a record from JSON; ``source`` names the content in messages.
+
+    Raises:
+        BenchError: not JSON, or not such a record.
+    """
+    return _decode(lambda: msgspec.json.decode(content, type=kind), kind, source, "JSON", hint)
+
+
+def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -> T:
+    """Decode a record from TOML; ``source`` names the content in messages.
+
+    Raises:
+        BenchError: not TOML, or not such a record; the hint names the field that was meant.
+    """
+    return _decode(lambda: msgspec.toml.decode(content, type=kind), kind, source, "TOML", hint)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, hint: str) -> T:
+    try:
+        return decode()
+    except msgspec.ValidationError as error:
+        raise BenchError(f"{source}: {error}", _meant(str(error), kind) or hint) from error
+    except RecursionError as error:
+        raise BenchError(f"{source} is nested too deeply to be {form} of ours", hint) from error
+    # ValueError: a number of more digits than Python converts, or text that is not UTF-8
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BenchError(f"{source} is not {form}: {error}", hint) from error
+
+
+def _meant(problem: str, kind: type[Any]) -> str:
+    """The field or choice that a misspelt one was meant to be, from msgspec's message."""
+    records = list(_records(msgspec.inspect.type_info(kind)))
+    if found := _UNKNOWN_FIELD.search(problem):
+        fields = {field.encode_name for record in records for field in record.fields}
+        return did_you_mean(found[1], fields, f"known fields: {', '.join(sorted(fields))}")
+    if found := _INVALID_CHOICE.search(problem):
+        choices = {str(one) for record in records for one in _choices(record)}
+        return did_you_mean(found[1], choices)
+    return ""
+
+
+def _records(
+    info: Any, seen: frozenset[type] = frozenset()
+) -> Iterator[msgspec.inspect.StructType]:
+    """Struct types that a type consists of, itself among them."""
+    if isinstance(info, msgspec.inspect.StructType):
+        if info.cls in seen:
+            return
+        yield info
+        for field in info.fields:
+            yield from _records(field.type, seen | {info.cls})
+        return
+    for name in ("item_type", "key_type", "value_type", "types", "item_types"):
+        inner = getattr(info, name, ())
+        for one in inner if isinstance(inner, tuple) else (inner,):
+            yield from _records(one, seen)
+
+
+def _choices(record: msgspec.inspect.StructType) -> Iterator[Any]:
+    """Values of the fields of a record that are one of a few."""
+    for field in record.fields:
+        kinds = getattr(field.type, "types", (field.type,))
+        for kind in (*kinds, *(getattr(one, "key_type", None) for one in kinds)):
+            if isinstance(kind, msgspec.inspect.LiteralType):
+                yield from kind.values
