@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.compare.statistics import Paired
 from bench.gate.check import Against, Check, Row
-from bench.gate.power import Foreseen
+from bench.gate.power import DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
 from reports.markdown import table
@@ -48,7 +48,7 @@ def markdown(check: Check) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def foreseen_table(foreseen: Sequence[Foreseen]) -> str:
+def foreseen_table(foreseen: Sequence[DetectableEffect]) -> str:
     """What a check could see, and where the guess comes from."""
     rows = [
         [

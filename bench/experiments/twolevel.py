@@ -21,15 +21,13 @@ to 95 with 5, and 88 to 95 with 2; one over queries alone 22 to 96, as the seeds
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from bench.compare.statistics import ALPHA, POWER
+from bench.compare.statistics import ALPHA, detectable_effect, t_quantile
 from foundation.arrays import Float64Array
 from foundation.records import Record
 
-_NODES = 80  # of the integral of the t density
 _TINY = 1e-12
 
 
@@ -98,11 +96,18 @@ def interval(parts: Sequence[Float64Array], weights: Sequence[float] | None = No
         mean=mean,
         low=mean - reach * found.error,
         high=mean + reach * found.error,
-        p=2 * (1 - t_cdf(abs(mean) / found.error, found.degrees)),
+        p=_two_sided_p(mean / found.error, found.degrees),
         seeds_sd=deviation,
         seeds_share=found.seeds / found.error**2,
-        detectable=(reach + t_quantile(POWER, found.degrees)) * found.error,
+        detectable=detectable_effect(found.error, found.degrees),
     )
+
+
+def _two_sided_p(t: float, degrees: float) -> float:
+    """p of a t statistic."""
+    from scipy.special import stdtr  # late: `list` must answer without scipy
+
+    return float(2 * stdtr(degrees, -abs(t)))
 
 
 def variance(parts: Sequence[Float64Array], weights: Sequence[float] | None = None) -> Variance:
@@ -160,32 +165,3 @@ def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
 def _times(rng: np.random.Generator, count: int, resamples: int) -> Float64Array:
     """How often each of ``count`` is drawn, in ``count - 1`` draws: ``(resamples, count)``."""
     return rng.multinomial(count - 1, np.full(count, 1 / count), resamples).astype(np.float64)
-
-
-def t_cdf(x: float, degrees: float) -> float:
-    """Student's t: share below ``x``, its density integrated over the angle ``atan(x / sqrt(df))``.
-
-    By Gauss's rule, to 1e-9 from 1 to 1,000 degrees of freedom.
-    """
-    nodes, weights = _gauss()
-    end = math.atan(x / math.sqrt(degrees))
-    area = end / 2 * float(np.dot(weights, np.cos(end / 2 * (nodes + 1)) ** (degrees - 1)))
-    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    return min(1.0, 0.5 + area * math.exp(scale) / math.sqrt(math.pi))
-
-
-@cache
-def _gauss() -> tuple[Float64Array, Float64Array]:
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return nodes, weights
-
-
-def t_quantile(level: float, degrees: float) -> float:
-    """Inverse of `t_cdf`, by bisection; for levels of at least a half."""
-    low, high = 0.0, 1.0
-    while t_cdf(high, degrees) < level:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, degrees) < level else (low, middle)
-    return (low + high) / 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bench.compare.statistics import Paired, Resampling
-from bench.gate.power import MEAN, Foreseen
+from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
 from bench.gate.verdicts import Decision, Rule, Word, worse
@@ -96,7 +96,7 @@ class Check(Record, kw_only=True):
     floor: float
     tolerance: float | None
     against: tuple[Against, ...]
-    foreseen: tuple[Foreseen, ...]
+    foreseen: tuple[DetectableEffect, ...]
     warnings: tuple[str, ...]
     quick: Quick | None = None
     looks: tuple[Look, ...] = ()
@@ -106,7 +106,7 @@ class Check(Record, kw_only=True):
 def conclude(
     candidate: str,
     against: Sequence[Against],
-    foreseen: Sequence[Foreseen],
+    foreseen: Sequence[DetectableEffect],
     terms: Terms,
     *,
     quick: Quick | None = None,
@@ -149,7 +149,7 @@ def gap(name: str, why: str) -> Row:
     return Row(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
 
 
-def blind(foreseen: Sequence[Foreseen], margin: float) -> str:
+def blind(foreseen: Sequence[DetectableEffect], margin: float) -> str:
     """A warning where losses as large as the margin cannot be seen; "" where they can."""
     decides = [one for one in foreseen if len(foreseen) == 1 or one.name == MEAN]
     if not decides or decides[0].detectable <= margin:

@@ -24,7 +24,7 @@ class _Tested:
     panel: Panel
     paired: Paired
     skew: Studentised
-    p_alike: float
+    p_randomisation: float
     p_holm: float
 
 
@@ -151,7 +151,7 @@ def _evidence(
     return Evidence(
         rule=terms.rule,
         collections=tuple(
-            Loss(name, one.paired.difference, one.p_holm, one.p_alike)
+            Loss(name, one.paired.difference, one.p_holm, one.p_randomisation)
             for name, one in tested.items()
         ),
         mean=_loss_of_mean(several.row) if several else None,

@@ -1,40 +1,42 @@
 """What a check could see, before anything is encoded: the minimum detectable effect.
 
-It needs the standard deviation of the differences, which nobody knows yet. Pairs of stored results
-of the same kind are the best source: sibling checkpoints differ far less than different models.
-Without any, a pessimistic constant stands in, and is named.
+It needs the standard deviation of the differences, which nobody knows yet. Stored results of other
+models beside this baseline are the best source, if they are of the candidate's kind: sibling
+checkpoints differ far less than different models. One stored result must not decide what is
+stated: a copy of the baseline would promise everything, a broken checkpoint nothing. So both are
+left out, and the median of the rest counts. Without any, a pessimistic constant stands in.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from statistics import NormalDist
+from dataclasses import dataclass
 
 import numpy as np
 
 from bench.compare.panels import protocol_differences
-from bench.compare.statistics import ALPHA, POWER
+from bench.compare.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
 from bench.results.find import Stored
 from bench.results.record import Result
+from foundation.arrays import Float64Array
 from foundation.records import Record
 
 # Measured, RR@10 of the embedded collection: minilm with 31 and with 32 tokens 0.10; bm25 and
 # hashing 0.36; minilm and bm25 0.50. Twice the first, and a little more than the last.
 PESSIMISTIC = {"siblings": 0.2, "different models": 0.6}
 MOST_PAIRS = 20
+NAMED = 4  # models that a source names
 MEAN = "mean"
-_BOTH = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
 
 
-class Foreseen(Record):
+class DetectableEffect(Record):
     """What a check of one collection, or of the mean, could see.
 
     Attributes:
         deviation: standard deviation of the differences; None for the mean.
-        source: where it comes from.
-        detectable: loss that is found, at 5 % two-sided, 80 times in 100; with what the gate allows
-            for gains that a sample misses.
+        source: where the deviation comes from, for people.
+        detectable: loss that is found, at 5 % two-sided, about 80 times in 100; with what the gate
+            allows for gains that a sample misses.
     """
 
     name: str
@@ -51,67 +53,115 @@ def kind_of(a: Result, b: Result) -> str:
     return "siblings" if forms[0] and forms[0] == forms[1] else "different models"
 
 
-def foresee(
+def detectable_effects(
     kind: str,
     baselines: Mapping[str, Stored],
     known: Sequence[Stored],
     weights: Mapping[str, float],
     measure: str | None = None,
-) -> tuple[Foreseen, ...]:
-    """For each collection and then for the mean, where there will be one.
+    floor: float = 0.1,
+) -> tuple[DetectableEffect, ...]:
+    """Effects on each collection, and then on the mean where there will be one.
 
     Args:
         kind: of candidate and baseline, see `kind_of`.
-        baselines: stored results by collection.
-        known: stored results of any model, from which pairs are taken.
+        baselines: the baseline's stored results by collection.
+        known: stored results of any model, which are paired with the baseline's.
         weights: of the collections in the mean.
         measure: instead of the main one of each collection.
+        floor: models whose means are further apart are no pair: the floor decides on such a one.
     """
     asked = {name: measure or one.result.main_measure for name, one in baselines.items()}
-    rows = [_on(kind, baselines[name], known, asked[name]) for name in weights if name in asked]
-    measures = {asked[row.name] for row in rows}
-    if len(rows) < max(2, len(weights)) or len(measures) > 1:
-        return tuple(rows)
-    unseen = allowance([row.queries for row in rows], [weights[row.name] for row in rows])
-    alone = [weights[row.name] * (row.detectable - allowance([row.queries])) for row in rows]
-    error = math.hypot(*alone) + unseen
-    mean = Foreseen(MEAN, sum(row.queries for row in rows), None, "its collections", error)
-    return (*rows, mean)
+    effects = [
+        _effect_on(kind, baselines[name], known, asked[name], floor)
+        for name in weights
+        if name in asked
+    ]
+    measures = {asked[effect.name] for effect in effects}
+    if len(effects) < max(2, len(weights)) or len(measures) > 1:
+        return tuple(effects)
+    queries = [effect.queries for effect in effects]
+    unseen = allowance(queries, [weights[effect.name] for effect in effects])
+    alone = [weights[e.name] * (e.detectable - allowance([e.queries])) for e in effects]
+    mean = math.hypot(*alone) + unseen
+    return (*effects, DetectableEffect(MEAN, sum(queries), None, "its collections", mean))
 
 
-def _on(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> Foreseen:
+def _effect_on(
+    kind: str, baseline: Stored, known: Sequence[Stored], measure: str, floor: float
+) -> DetectableEffect:
     queries = baseline.result.queries
-    found = _deviations(kind, baseline, known, measure)
-    if found:
-        pairs = "1 stored pair" if len(found) == 1 else f"the largest of {len(found)} stored pairs"
-        deviation, source = max(found), f"{pairs} ({kind})"
-    else:
-        deviation, source = PESSIMISTIC[kind], f"a pessimistic constant ({kind})"
-    effect = _BOTH * deviation / math.sqrt(queries) + allowance([queries])
-    return Foreseen(baseline.collection, queries, deviation, source, effect)
+    deviation, source = _deviation(kind, baseline, known, measure, floor)
+    error = deviation / math.sqrt(queries)
+    effect = detectable_effect(error, max(1, queries - 1)) + allowance([queries])
+    return DetectableEffect(baseline.collection, queries, deviation, source, effect)
 
 
-def _deviations(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> list[float]:
-    """Of the differences of stored pairs of a kind, under the baseline's protocol."""
-    protocol = baseline.result.protocol
-    usable = [
-        one
-        for one in known
-        if one.collection == baseline.collection
-        and measure in one.result.measures
-        and not protocol_differences(one.result.protocol, protocol)
-    ]
-    pairs = [pair for pair in combinations(usable, 2) if _is_pair(kind, *pair)]
-    return [_deviation(a, b, measure) for a, b in pairs[:MOST_PAIRS]]
+@dataclass(frozen=True)
+class _Pair:
+    """Another model's stored result beside the baseline's.
+
+    Attributes:
+        differences: float64 ``(n,)``, by query that both have.
+    """
+
+    model: str
+    differences: Float64Array
+
+    def unusable(self, floor: float) -> str:
+        """Why the pair says nothing of a candidate worth checking; "" where it does."""
+        if np.count_nonzero(np.abs(self.differences) > SAME_SCORE) < FEW:
+            return f"fewer than {FEW} queries differ"
+        apart = abs(float(self.differences.mean()))
+        return f"{apart:.4f} apart, more than the floor" if apart > floor else ""
 
 
-def _is_pair(kind: str, a: Stored, b: Stored) -> bool:
-    return a.result.key != b.result.key and kind_of(a.result, b.result) == kind
+def _deviation(
+    kind: str, baseline: Stored, known: Sequence[Stored], measure: str, floor: float
+) -> tuple[float, str]:
+    """Standard deviation of the differences to expect, and where it comes from."""
+    pairs = _pairs(kind, baseline, known, measure)
+    reasons = [pair.unusable(floor) for pair in pairs]
+    usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
+    left_out = [f"{p.model} ({why})" for p, why in zip(pairs, reasons, strict=True) if why]
+    note = f"; left out: {_listed(left_out)}" if left_out else ""
+    if not usable:
+        return PESSIMISTIC[kind], f"a pessimistic constant ({kind}){note}"
+    deviation = float(np.median([pair.differences.std(ddof=1) for pair in usable]))
+    number = "1 stored pair" if len(usable) == 1 else f"the median of {len(usable)} stored pairs"
+    names = _listed([pair.model for pair in usable])
+    return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
 
 
-def _deviation(a: Stored, b: Stored, measure: str) -> float:
-    values = [
-        dict(zip(ids, by[measure].tolist(), strict=True)) for ids, by in (a.scores(), b.scores())
-    ]
-    common = sorted(set(values[0]) & set(values[1]))
-    return float(np.std([values[0][query] - values[1][query] for query in common]))
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _pairs(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> list[_Pair]:
+    """The newest results of a kind under the baseline's protocol, each evaluation once."""
+    results = {
+        other.result.key: other
+        for other in sorted(known, key=lambda stored: stored.result.conditions.time)
+        if other.collection == baseline.collection
+        and other.result.key != baseline.result.key
+        and measure in other.result.measures
+        and kind_of(other.result, baseline.result) == kind
+        and not protocol_differences(other.result.protocol, baseline.result.protocol)
+    }
+    if measure not in baseline.result.measures:
+        return []
+    newest = list(results.values())[::-1][:MOST_PAIRS]
+    values = _by_query(baseline, measure)
+    return [_pair(other, _by_query(other, measure), values) for other in newest]
+
+
+def _pair(other: Stored, theirs: Mapping[str, float], values: Mapping[str, float]) -> _Pair:
+    common = sorted(theirs.keys() & values.keys())
+    differences = np.array([theirs[query] - values[query] for query in common])
+    return _Pair(other.result.model, differences)
+
+
+def _by_query(stored: Stored, measure: str) -> dict[str, float]:
+    ids, by_measure = stored.scores()
+    return dict(zip(ids, by_measure[measure].tolist(), strict=True))

@@ -3,7 +3,7 @@
 The first row that applies decides:
 
 ====================================================================  ============  ====
-what is found                                                         outcome       exit
+figures                                                               outcome       exit
 ====================================================================  ============  ====
 an evaluation failed or there is no result                            MISSING       4
 the checkpoint claims to be a known one, and a score differs          DRIFT         5
@@ -15,9 +15,8 @@ rule loss: a collection lost (p of Holm <= 0.05), or the mean (p)     REGRESSION
 rule loss: the same by the randomisation test alone, p of skew > .05  INCONCLUSIVE  3
 rule loss: none of this                                               OK            0
 rule margin: losses beyond the margin are ruled out                   OK            0
-rule margin: the loss observed is beyond the margin, or the mean's    REGRESSION    1
-loss is significant
-rule margin: none of this                                             INCONCLUSIVE  3
+rule margin: not ruled out, and the mean lost (p <= 0.05)             REGRESSION    1
+rule margin: neither, however large the loss observed                 INCONCLUSIVE  3
 speed: slower than allowed, lower limit of the interval included      REGRESSION    1
 speed: slower or not, the interval holds both                         INCONCLUSIVE  3
 ====================================================================  ============  ====
@@ -29,12 +28,13 @@ p is the larger of two: the randomisation test's, which is exact where the model
 and the one of `bench.gate.skew`, which allows for rare large gains that balance many small
 losses and that a sample may miss. Both are two-sided and only losses count: without any difference
 between the models, a collection or the mean is a false alarm in at most about 2.5 % of checks each,
-and 5 % together. The simulation in the tests folder shows how often, what the allowance costs, and
-where it is too small: measures that are all or nothing, such as R@10 with one relevant document,
-whose rare gains are as large as the allowance and more than one of which may be missing. The floor
-is for the difference that was observed: chance alone passes a narrow floor on a small collection. A
-check with ``--quick`` is REGRESSION where it says so here, MISSING where something is, and else
-INCONCLUSIVE: it never passes.
+and 5 % together. Rule margin needs the same significance: on few queries a loss beyond the margin
+is observed by chance alone. `tests/benchmarks/gate_simulation.py` measures both rules on real
+differences, what the allowance costs, and where it is too small: measures that are all or nothing,
+such as R@10 with one relevant document, whose rare gains are as large as the allowance and more
+than one of which may be missing. The floor is for the difference that was observed: chance alone
+passes a narrow floor on a small collection. A check with ``--quick`` is REGRESSION where it says so
+here, MISSING where something is, and else INCONCLUSIVE: it never passes.
 """
 
 from collections.abc import Iterable
@@ -53,24 +53,25 @@ class Loss(Record):
     """A difference of a collection or the mean: candidate minus baseline.
 
     Attributes:
-        p: that a loss is one, though rare gains may be missing from the sample.
-        p_alike: the same for exchangeable models; at most ``p``.
+        p: the larger of the randomisation test's and of the one that allows for rare gains which
+            the sample missed.
+        p_randomisation: of the randomisation test; at most ``p``.
     """
 
     name: str
     difference: float
     p: float
-    p_alike: float
+    p_randomisation: float
 
     @property
     def significant(self) -> bool:
-        """Whether it is a loss that chance does not explain."""
+        """True for a loss that chance does not explain."""
         return self.difference < 0 and self.p <= ALPHA
 
     @property
-    def doubtful(self) -> bool:
-        """Whether it is one only if no rare gains are missing."""
-        return self.difference < 0 and self.p_alike <= ALPHA < self.p
+    def inconclusive(self) -> bool:
+        """True for a loss that is significant only if no rare gains are missing."""
+        return self.difference < 0 and self.p_randomisation <= ALPHA < self.p
 
 
 class Evidence(Record, kw_only=True):
@@ -112,31 +113,31 @@ class Decision(Record):
         return int(ExitCode[self.outcome])
 
 
-def decide(found: Evidence) -> Decision:
-    """The truth table of this module."""
-    if found.missing:
-        return Decision("MISSING", found.missing)
-    if found.drifted is not None:
-        return _same_claim(found.drifted)
+def decide(evidence: Evidence) -> Decision:
+    """Apply the truth table of this module."""
+    if evidence.missing:
+        return Decision("MISSING", evidence.missing)
+    if evidence.drifted is not None:
+        return _same_claim(evidence.drifted)
     beyond = tuple(
-        f"{_lost(one)}, more than the floor of {found.floor:.4f}"
-        for one in found.collections
-        if -one.difference > found.floor
+        f"{_lost(loss)}, more than the floor of {evidence.floor:.4f}"
+        for loss in evidence.collections
+        if -loss.difference > evidence.floor
     )
     if beyond:
         return Decision("REGRESSION", beyond)
-    if found.same_rankings:
+    if evidence.same_rankings:
         return Decision("OK", ("every ranking is the same",))
-    if found.changed < FEW:
-        return Decision("INCONCLUSIVE", (_few(found.changed),))
-    if found.rule == "margin":
-        return _by_margin(found)
-    return _by_loss(found)
+    if evidence.changed < FEW:
+        return Decision("INCONCLUSIVE", (_few(evidence.changed),))
+    if evidence.rule == "margin":
+        return _by_margin(evidence)
+    return _by_loss(evidence)
 
 
 def worse(decisions: Iterable[Decision]) -> Decision:
     """The worst of several decisions; the first of equals."""
-    return max(decisions, key=lambda one: WORST.index(one.outcome))
+    return max(decisions, key=lambda decision: WORST.index(decision.outcome))
 
 
 def _same_claim(drifted: tuple[str, ...]) -> Decision:
@@ -145,20 +146,20 @@ def _same_claim(drifted: tuple[str, ...]) -> Decision:
     return Decision("OK", ("every score is within the tolerance",))
 
 
-def _by_loss(found: Evidence) -> Decision:
-    tested = (*found.collections, *([found.mean] if found.mean else []))
-    if lost := [one for one in tested if one.significant]:
-        return Decision("REGRESSION", tuple(f"{_lost(one)} (p {one.p:.4f})" for one in lost))
-    if doubtful := [one for one in tested if one.doubtful]:
+def _by_loss(evidence: Evidence) -> Decision:
+    tested = (*evidence.collections, *([evidence.mean] if evidence.mean else []))
+    if lost := [loss for loss in tested if loss.significant]:
+        return Decision("REGRESSION", tuple(f"{_lost(loss)} (p {loss.p:.4f})" for loss in lost))
+    if unclear := [loss for loss in tested if loss.inconclusive]:
         words = (
             "chance does not explain it, but rare gains that these queries miss could balance it"
         )
-        return Decision("INCONCLUSIVE", tuple(f"{_lost(one)}: {words}" for one in doubtful))
+        return Decision("INCONCLUSIVE", tuple(f"{_lost(loss)}: {words}" for loss in unclear))
     return Decision("OK", ("no significant loss",))
 
 
-def _lost(one: Loss) -> str:
-    return f"{one.name} lost {-one.difference:.4f}"
+def _lost(loss: Loss) -> str:
+    return f"{loss.name} lost {-loss.difference:.4f}"
 
 
 def _few(changed: int) -> str:
@@ -166,14 +167,19 @@ def _few(changed: int) -> str:
     return f"{changed} {queries} changed: too few to say anything (from {FEW} on)"
 
 
-def _by_margin(found: Evidence) -> Decision:
-    limit, margin = found.largest_loss, found.margin
+def _by_margin(evidence: Evidence) -> Decision:
+    limit, margin = evidence.largest_loss, evidence.margin
     if limit is not None and limit <= margin:
         return Decision("OK", (f"a loss of the mean beyond {margin:.4f} is ruled out",))
     words = "no loss" if limit is None else f"only a loss beyond {limit:.4f}"
     reason = f"{words} of the mean is ruled out, not one beyond {margin:.4f}"
-    alone = found.collections[0] if len(found.collections) == 1 else None
-    mean = found.mean or alone
-    if mean and (-mean.difference > margin or mean.significant):
-        return Decision("REGRESSION", (f"{reason}; observed {mean.difference:+.4f}",))
-    return Decision("INCONCLUSIVE", (reason,))
+    alone = evidence.collections[0] if len(evidence.collections) == 1 else None
+    mean = evidence.mean or alone
+    if mean and mean.significant:
+        return Decision("REGRESSION", (f"{_lost(mean)} (p {mean.p:.4f}); {reason}",))
+    return Decision("INCONCLUSIVE", (reason + (_observed(mean, margin) if mean else ""),))
+
+
+def _observed(mean: Loss, margin: float) -> str:
+    explained = ", which chance can explain" if -mean.difference > margin else ""
+    return f"; observed {mean.difference:+.4f}{explained}"

@@ -17,6 +17,7 @@ from foundation.records import Record
 from retrievers.models.recipe import Dtype, Option, Pooling, Prompts, Similarity, TitleJoin
 
 CARDS = Path(__file__).parent / "cards"
+WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
 
 class CardStage(Record, kw_only=True):
@@ -57,13 +58,29 @@ class CardAdapter(Record, kw_only=True):
 
 
 class Expected(Record, kw_only=True):
-    """A published score of exactly this checkpoint; value and tolerance are in 0..1."""
+    """A published score of exactly this checkpoint.
+
+    Attributes:
+        value: from 0 to 1.
+        tolerance: from 0 to `WIDEST_TOLERANCE`; a wider one would accept another model.
+
+    Raises:
+        ValueError: value or tolerance is outside its bounds, or not a number.
+    """
 
     dataset: str
     measure: str
     value: float
     source: str
     tolerance: float = 0.001
+
+    def __post_init__(self) -> None:
+        for field, most in (("value", 1.0), ("tolerance", WIDEST_TOLERANCE)):
+            number = getattr(self, field)
+            if not 0 <= number <= most:  # false for nan, too
+                raise ValueError(
+                    f"{field} of an expected score is from 0 to {most:g}, not {number}"
+                )
 
 
 class Card(Record, kw_only=True):

@@ -18,7 +18,7 @@ from bench.experiments.grid import FILES
 from bench.experiments.places import Places
 from bench.experiments.plan import plan_of
 from bench.experiments.records import MEAN
-from bench.experiments.twolevel import draw, interval, t_cdf, t_quantile, variance
+from bench.experiments.twolevel import draw, interval, variance
 from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(5)
@@ -32,11 +32,11 @@ def crossed(rng, seeds, queries, of_seeds, of_queries, of_both, mean=0.0):
     )
 
 
-@pytest.mark.parametrize("degrees", [1.0, 1.7, 2.0, 5.5, 40.0, 900.0])
-@pytest.mark.parametrize("x", [0.0, 0.3, 2.0, 12.7])
-def test_students_t_agrees_with_scipy(x, degrees):
-    assert t_cdf(x, degrees) == pytest.approx(stats.t.cdf(x, degrees), abs=1e-9)
-    assert t_quantile(0.975, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-8)
+def test_p_is_two_sided_from_students_t_distribution():
+    part = crossed(RNG, 4, 30, 0.05, 0.1, 0.1, mean=0.02)
+    spread = variance([part])
+    expected = 2 * stats.t.sf(abs(part.mean()) / spread.error, spread.degrees)
+    assert interval([part]).p == pytest.approx(expected, rel=1e-9)
 
 
 def test_resampling_two_levels_by_brute_force_has_the_mean_and_variance_of_the_draws():

@@ -11,7 +11,7 @@ from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
 from bench.gate.check import Terms, blind, conclude, first_look
 from bench.gate.evidence import check_against
-from bench.gate.power import Foreseen
+from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
@@ -165,6 +165,6 @@ def test_what_is_inside_a_suite_that_was_typed_too_changes_no_weight(inside):
 
 
 def test_collections_that_cannot_see_the_margin_are_said():
-    seen = [Foreseen("one", 50, 0.2, "guess", 0.08)]
+    seen = [DetectableEffect("one", 50, 0.2, "guess", 0.08)]
     assert "0.0800" in blind(seen, 0.01)
     assert blind(seen, 0.1) == ""

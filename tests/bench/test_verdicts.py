@@ -57,7 +57,10 @@ LOST = {"mean": Loss("mean", -0.02, 0.01, 0.01)}
         (MARGIN, {"largest_loss": None}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"changed": 9}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"largest_loss": 0.03, **LOST}, ("REGRESSION", 1)),
-        (MARGIN, {"largest_loss": 0.03, "mean": Loss("mean", -0.02, 0.2, 0.2)}, ("REGRESSION", 1)),
+        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.02, 0.2, 0.2)}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.02, 0.06, 0.01)}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.001, 0.01, 0.01)}, ("REGRESSION", 1)),
+        (MARGIN, {"largest_loss": None, "mean": Loss("m", -0.02, 0.2, 0.2)}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"mean": Loss("mean", -0.001, 0.01, 0.01)}, ("OK", 0)),
         (MARGIN, {"floor": 0.009}, ("REGRESSION", 1)),
     ],
@@ -70,6 +73,19 @@ def test_each_row_of_the_truth_table(evidence, changed, expected):
 def test_the_worst_of_several_outcomes_decides(outcomes):
     found = worse([Decision(one, ("why",)) for one in outcomes])
     assert WORST.index(found.outcome) == max(WORST.index(one) for one in outcomes)
+
+
+@given(st.floats(-0.5, 0.5), st.floats(0.0501, 1), st.sampled_from(["loss", "margin"]))
+def test_no_difference_that_chance_explains_is_a_regression_by_either_rule(difference, p, rule):
+    mean = Loss("mean", difference, p, p)
+    evidence = msgspec.structs.replace(PLAIN, rule=rule, mean=mean, largest_loss=0.5)
+    assert decide(evidence).outcome != "REGRESSION"
+
+
+def test_a_loss_beyond_the_margin_that_chance_explains_says_so():
+    mean = Loss("mean", -0.02, 0.2, 0.2)
+    (reason,) = decide(msgspec.structs.replace(MARGIN, mean=mean, largest_loss=0.03)).reasons
+    assert "observed -0.0200, which chance can explain" in reason
 
 
 @given(st.floats(-0.5, 0.5), st.floats(0, 1), st.floats(0, 0.4))

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bench.compare.statistics import Differences, Resampling, paired, resample
 from bench.gate.check import Against, Check, Row, Terms, conclude
-from bench.gate.power import Foreseen
+from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, relation
 from bench.gate.speed_check import Pace, SpeedCheck
@@ -61,7 +61,7 @@ def check() -> Check:
         floor=0.1,
         tolerance=None,
         against=(against,),
-        foreseen=(Foreseen(AWKWARD, 300, 0.2, "a guess", 0.03),),
+        foreseen=(DetectableEffect(AWKWARD, 300, 0.2, "a guess", 0.03),),
         warnings=("blind",),
     )
 

@@ -50,6 +50,31 @@ def test_a_wrong_card_is_refused(tmp_path: Path, fields: dict[str, object], prob
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "-0.1", "1.01"])
+def test_a_published_score_outside_0_and_1_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(BenchError, match="value of an expected score is from 0 to 1"):
+        load_card(card_expecting(tmp_path, value=value))
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "inf", "1e300", "-0.001", "0.051"])
+def test_a_tolerance_that_would_accept_any_model_is_refused(tmp_path: Path, tolerance: str) -> None:
+    with pytest.raises(BenchError, match=r"tolerance of an expected score is from 0 to 0\.05"):
+        load_card(card_expecting(tmp_path, tolerance=tolerance))
+
+
+@pytest.mark.parametrize(("value", "tolerance"), [("0.0", "0.0"), ("1.0", "0.05"), ("1", "0")])
+def test_bounds_of_published_scores_are_allowed(tmp_path: Path, value: str, tolerance: str) -> None:
+    (claim,) = load_card(card_expecting(tmp_path, value=value, tolerance=tolerance)).expected
+    assert (claim.value, claim.tolerance) == (float(value), float(tolerance))
+
+
+def card_expecting(folder: Path, value: str = "0.5", tolerance: str = "0.01") -> Path:
+    path = tiny.write_card(folder / "mine.toml", **GOOD)
+    stated = f'dataset = "beir/nq"\nmeasure = "nDCG@10"\nsource = "a paper"\nvalue = {value}'
+    path.write_text(f"{path.read_text()}\n[[expected]]\n{stated}\ntolerance = {tolerance}\n")
+    return path
+
+
 def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(BenchError) as caught:
         load_card(tiny.write_card(tmp_path / "mine.toml", **GOOD, normalise=True))

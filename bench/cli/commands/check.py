@@ -24,7 +24,7 @@ from bench.evaluate.measures import parse_measure
 from bench.evaluate.suites import mean_weights
 from bench.gate.check import Against, Check, Terms, blind, conclude
 from bench.gate.evidence import check_against
-from bench.gate.power import Foreseen, foresee, kind_of
+from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
 from bench.results.find import Stored, find_results, results_of
@@ -152,14 +152,16 @@ def _foresee(
     weights: Mapping[str, float],
     options: argparse.Namespace,
     terms: Terms,
-) -> tuple[Foreseen, ...]:
+) -> tuple[DetectableEffect, ...]:
     """Said before hours of encoding: what these collections can show."""
     _, _, baselines = others[0]
     if not baselines or terms.expect_same:
         return ()
     first = next(iter(baselines.values())).result
     kind = kind_of(_as_recipe_of(first, contender), first)
-    foreseen = foresee(kind, baselines, find_results(options.results), weights, terms.measure)
+    foreseen = detectable_effects(
+        kind, baselines, find_results(options.results), weights, terms.measure, terms.floor
+    )
     print(foreseen_table(foreseen), file=sys.stderr)
     if warning := blind(foreseen, terms.margin):
         print(f"warning: {warning}", file=sys.stderr)
