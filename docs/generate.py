@@ -1,0 +1,251 @@
+"""Pages of the reference, generated from the code: options, records, presets, grids.
+
+docs/conf.py calls `write_reference` whenever the site is built.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from bench.cli.main import COMMANDS
+from bench.results.record import Conditions, Protocol, Result, Timings
+from datasets_cfg.catalogue import dataset_names, facts_for
+from datasets_cfg.facts import Archive, Counts, Facts, Suite
+from retrievers.models.card import (
+    Card,
+    CardAdapter,
+    CardPrompts,
+    CardStage,
+    Expected,
+    all_cards,
+)
+from retrievers.models.recipe import Recipe
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PRESETS = ROOT / "retrievers/training/presets"
+GRIDS = ROOT / "bench/experiments/plans"
+
+
+def write_reference(folder: Path) -> None:
+    """Write the generated pages; a page that is the same already is left alone."""
+    pages = {
+        "commands": commands(),
+        "cards": cards(),
+        "collections": collections(),
+        "results": results(),
+        "presets": shipped(
+            "Presets",
+            {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"},
+        ),
+        "grids": shipped("Grids", {"Experiments": GRIDS}),
+    }
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def cell(text: object) -> str:
+    """Text inside a cell of a table."""
+    return " ".join(str(text).replace("|", "\\|").split())
+
+
+def code(text: object) -> str:
+    """Code inside a cell of a table; "" for nothing."""
+    return f"`{cell(text)}`" if str(text) else ""
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def type_name(kind: Any) -> str:
+    """A type as people write it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is None:
+        return "nothing" if kind is type(None) else getattr(kind, "__name__", str(kind))
+    if hasattr(kind, "__metadata__"):
+        return type_name(arguments[0])
+    if str(origin) == "typing.Literal":
+        return ", ".join(map(str, arguments))
+    names = [type_name(one) for one in arguments if one is not Ellipsis]
+    if origin is tuple:
+        return f"several of: {names[0]}" if Ellipsis in arguments else " and ".join(names)
+    if origin is dict:
+        return f"table of {names[1]} by {names[0]}"
+    if "Union" in str(origin):
+        return " or ".join(name for name in names if name != "nothing")
+    return str(kind)
+
+
+def field_texts(record: type[Any]) -> dict[str, str]:
+    """The text below each field, and of the section ``Attributes`` of the docstring."""
+    texts: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        if base.__module__ in ("builtins", "msgspec"):
+            continue
+        texts |= _below_fields(base) | _attributes(base)
+    return texts
+
+
+def _below_fields(record: type[Any]) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
+    except (OSError, TypeError):
+        return {}
+    body = getattr(tree, "body", [])
+    return {
+        before.target.id: " ".join(after.value.value.split())
+        for before, after in zip(body, body[1:], strict=False)
+        if isinstance(before, ast.AnnAssign)
+        and isinstance(before.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
+
+
+def _attributes(record: type[Any]) -> dict[str, str]:
+    doc = inspect.cleandoc(record.__dict__.get("__doc__") or "")
+    _, _, section = doc.partition("Attributes:\n")
+    texts: dict[str, str] = {}
+    for match in re.finditer(r"^    ([\w, ]+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+        for name in match[1].split(","):
+            texts[name.strip()] = " ".join(match[2].split())
+    return texts
+
+
+def record_table(record: type[msgspec.Struct]) -> str:
+    """Fields of a strict record."""
+    texts = field_texts(record)
+    rows = []
+    for field in msgspec.structs.fields(record):
+        default = "" if field.required else field.default
+        if default is msgspec.NODEFAULT:
+            default = "{}" if field.default_factory is dict else "..."
+        shown = "required" if field.required else code(repr(default)) if default != "" else '`""`'
+        if isinstance(default, msgspec.Struct):
+            shown = "see below"
+        rows.append(
+            (code(field.name), cell(type_name(field.type)), shown, cell(texts.get(field.name, "")))
+        )
+    return table(("field", "type", "default", "meaning"), rows)
+
+
+def summary(record: type[Any]) -> str:
+    """First paragraphs of a docstring, without its sections."""
+    doc = inspect.cleandoc(record.__doc__ or "")
+    return re.split(r"\n(?:Attributes|Examples|Raises):", doc)[0].strip()
+
+
+def commands() -> str:
+    """Every command with all options."""
+    text = ["# Commands\n\n", "Every command answers `--help`.\n"]
+    for name, (record, group) in COMMANDS.items():
+        doc = inspect.cleandoc(record.__doc__ or "")
+        about, _, examples = doc.partition("Examples:\n")
+        text.append(f"\n## {name}\n\n*{group.name}.* {about.strip()}\n\n")
+        if examples:
+            text.append(f"```bash\n{textwrap.dedent(examples).strip()}\n```\n\n")
+        rows = [row for row in _options(record)]
+        text.append(table(("option", "value", "default", "meaning"), rows))
+    return "".join(text)
+
+
+def _options(record: type[Any]) -> Iterator[tuple[str, ...]]:
+    texts, positional = field_texts(record), True
+    for field in dataclasses.fields(record):
+        kind = inspect.get_annotations(record, eval_str=True).get(field.name) or field.type
+        if field.kw_only:
+            positional = False
+        plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
+        if dataclasses.is_dataclass(plain) and field.default is not dataclasses.MISSING:
+            yield from _options(plain)
+            continue
+        required = field.default is dataclasses.MISSING
+        default = "required" if required else _default(field.default)
+        shown = field.name.upper() if positional else f"--{field.name.replace('_', '-')}"
+        value = "" if plain is bool else type_name(plain)
+        yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
+
+
+def _default(value: Any) -> str:
+    if value in (None, False, (), ""):
+        return ""
+    return code(" ".join(map(str, value)) if isinstance(value, tuple) else value)
+
+
+def cards() -> str:
+    """Fields of model cards, and the shipped ones."""
+    text = ["# Model cards\n\nA model is one TOML file.\n"]
+    for record in (Card, CardStage, CardPrompts, CardAdapter, Expected):
+        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
+    rows = [
+        (code(card.name), cell(card.title), code(card.checkpoint), cell(card.licence))
+        for card in all_cards().values()
+    ]
+    text.append("\n## Shipped cards\n\n" + table(("name", "title", "checkpoint", "licence"), rows))
+    return "".join(text)
+
+
+def collections() -> str:
+    """Facts of collections, and the shipped ones."""
+    text = ["# Collections\n\nA collection is one TOML file, or a folder.\n"]
+    for record in (Facts, Archive, Counts, Suite):
+        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
+    rows = []
+    for name in dataset_names():
+        facts = facts_for(name)
+        counts = facts.counts
+        rows.append(
+            (
+                code(name),
+                f"{counts.documents:,}" if counts.documents else "",
+                f"{counts.queries:,}" if counts.queries else "",
+                code(facts.main_measure),
+                cell(facts.licence),
+            )
+        )
+    header = ("name", "documents", "queries", "main measure", "licence")
+    text.append("\n## Shipped collections\n\n" + table(header, rows))
+    return "".join(text)
+
+
+def results() -> str:
+    """The files of a result, and the fields of its record."""
+    text = [
+        "# Results on disk\n\nA result is a folder `OUT/<collection>/<model>/<key>/`:\n\n",
+        table(
+            ("file", "content"),
+            [
+                (code("result.json"), "means, protocol, recipe, checks, timings, conditions"),
+                (code("per_query.parquet"), "one row a query, one column a measure, unrounded"),
+                (code("run.trec.gz"), "the ranking, scores with 9 significant digits"),
+            ],
+        ),
+    ]
+    for record in (Result, Protocol, Recipe, Timings, Conditions):
+        text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
+    return "".join(text)
+
+
+def shipped(title: str, folders: dict[str, Path]) -> str:
+    """TOML files as they are, with their first comment as a sentence."""
+    text = [f"# {title}\n"]
+    for heading, folder in folders.items():
+        text.append(f"\n## {heading}\n")
+        for path in sorted(folder.glob("*.toml")):
+            text.append(f"\n### {path.stem}\n\n```toml\n{path.read_text().strip()}\n```\n")
+    return "".join(text)
+
+
