@@ -6,6 +6,7 @@ docs/conf.py calls `write_reference` whenever the site is built.
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ from retrievers.models.card import (
     all_cards,
 )
 from retrievers.models.recipe import Recipe
-
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = ROOT / "retrievers/training/presets"
@@ -106,7 +106,7 @@ def _below_fields(record: type[Any]) -> dict[str, str]:
     body = getattr(tree, "body", [])
     return {
         before.target.id: " ".join(after.value.value.split())
-        for before, after in zip(body, body[1:], strict=False)
+        for before, after in itertools.pairwise(body)
         if isinstance(before, ast.AnnAssign)
         and isinstance(before.target, ast.Name)
         and isinstance(after, ast.Expr)
@@ -157,7 +157,7 @@ def commands() -> str:
         text.append(f"\n## {name}\n\n*{group.name}.* {about.strip()}\n\n")
         if examples:
             text.append(f"```bash\n{textwrap.dedent(examples).strip()}\n```\n\n")
-        rows = [row for row in _options(record)]
+        rows = list(_options(record))
         text.append(table(("option", "value", "default", "meaning"), rows))
     return "".join(text)
 
@@ -247,5 +247,3 @@ def shipped(title: str, folders: dict[str, Path]) -> str:
         for path in sorted(folder.glob("*.toml")):
             text.append(f"\n### {path.stem}\n\n```toml\n{path.read_text().strip()}\n```\n")
     return "".join(text)
-
-
