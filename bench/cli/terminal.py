@@ -1,0 +1,108 @@
+"""stdout and stderr while a command runs: what is printed never decides how it ends.
+
+A reader that goes away (``| head``) is no failure, and the command goes on to its end. Names that
+come from files reach the terminal as text that it shows and does not obey.
+"""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from bench.exit_codes import ExitCode
+from foundation.printable import printable
+
+_GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the stream was closed
+_MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm goes from one bar to another
+
+
+class Output:
+    """A text stream that outlives its reader: after a failure, what is written is dropped.
+
+    Attributes:
+        failure: why the rest was dropped; None while everything was written.
+    """
+
+    def __init__(self, stream: TextIO, bars: bool) -> None:
+        self._stream = stream
+        self._bars = bars
+        self.failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write text as `printable` shows it."""
+        if self.failure is None:
+            with self._until_it_fails():
+                self._stream.write(self._shown(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        if self.failure is None:
+            with self._until_it_fails():
+                self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _shown(self, text: str) -> str:
+        if self._bars and _MOVE.fullmatch(text):
+            return text
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        if self._bars and text.startswith("\r"):  # a bar, drawn anew
+            return "\r" + printable(text[1:], encoding)
+        return printable(text, encoding)
+
+    @contextmanager
+    def _until_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:  # closed by the program itself
+            self.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
+        except OSError as error:
+            self.failure = error
+            # Python writes what is left in the stream's buffer when it ends, and fails again.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+
+
+@contextmanager
+def terminal() -> Iterator[Output]:
+    """Stand between the program and its stdout and stderr; yields stdout."""
+    _open_closed()
+    before = sys.stdout, sys.stderr
+    stdout = Output(sys.stdout or _null(), bars=False)
+    stderr = Output(sys.stderr or _null(), bars=True)
+    sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, stderr)
+    try:
+        yield stdout
+    finally:
+        stdout.flush()  # under --help, too, which ends with SystemExit
+        stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
+def exit_code(decision: int, stdout: Output) -> int:
+    """The command's own decision; a lost output is said, and makes no success."""
+    stdout.flush()
+    failure = stdout.failure
+    if failure is None or failure.errno in _GONE:
+        return decision
+    print(f"error: the output is not complete: {failure.strerror}", file=sys.stderr)
+    return decision or ExitCode.BAD_INPUT
+
+
+def _open_closed() -> None:
+    """Open what the caller closed (``>&-``): else the next file opened is taken for stdout."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _null() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115

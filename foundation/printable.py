@@ -1,0 +1,48 @@
+"""Text that a terminal shows and does not obey."""
+
+import codecs
+import re
+
+# Controls but tab and line end, signs that turn the direction of writing or end a line, and the
+# surrogates by which Python stands for the bytes of a path that is not UTF-8.
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+_HANDLER = "bench.printable"
+
+
+def printable(text: str, encoding: str = "utf-8") -> str:
+    r"""The text with ``\u001b`` in place of what a terminal would obey or cannot show.
+
+    JSON stays JSON of the same content.
+
+    Args:
+        encoding: of the terminal; signs that it lacks are written as ``\u00e9``.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    safe = _OBEYED.sub(lambda match: _escape(match[0]), text)
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        return safe
+    return safe.encode(encoding, _HANDLER).decode(encoding)
+
+
+def one_line(text: str) -> str:
+    """Text on one line, for a cell or a heading: white space is one space, controls are shown."""
+    return printable(" ".join(text.split()))
+
+
+def _escape(text: str) -> str:
+    r"""JSON's escapes: ``\uXXXX``, two of them beyond the basic plane."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return _escape(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_HANDLER, _replace)
