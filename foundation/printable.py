@@ -9,6 +9,7 @@ _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
+_LONG = re.compile(r"\S{301,}")
 _HANDLER = "bench.printable"
 
 
@@ -31,6 +32,11 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 def one_line(text: str) -> str:
     """Text on one line, for a cell or a heading: white space is one space, controls are shown."""
     return printable(" ".join(text.split()))
+
+
+def shortened(text: str) -> str:
+    """The text with words of more than 300 signs cut, as a message needs no whole one."""
+    return _LONG.sub(lambda match: f"{match[0][:200]}…{match[0][-50:]}", text)
 
 
 def _escape(text: str) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import platformdirs
 
@@ -24,6 +25,8 @@ from bench.cli.arguments.interchange import add_export, add_import, add_merge
 from bench.cli.arguments.pretraining import add_pretrain
 from bench.cli.arguments.speed import add_speed
 from bench.cli.arguments.watching import add_forgetting, add_watch
+from bench.cli.early_checks import check_before_work, check_typed
+from foundation.printable import shortened
 
 COMMANDS = (
     add_run,
@@ -63,16 +66,27 @@ examples:
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns its exit code."""
-    options = parser().parse_args(arguments)
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    check_typed(typed)
+    options = parser().parse_args(typed)
     _prepare(options)
+    check_before_work(options)
     module = importlib.import_module(f"bench.cli.commands.{options.command}")
     command: Callable[[argparse.Namespace, Path], int] = getattr(module, options.command)
     return command(options, cache_dir(options))
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with an argument without repeating all of it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message, and end with the exit code of bad input."""
+        super().error(shortened(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m bench",
         description="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
         epilog=EXAMPLES,

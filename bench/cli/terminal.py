@@ -105,4 +105,4 @@ def _open_closed() -> None:
 
 
 def _null() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123

@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.experiments.execute import FULL
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
+from foundation.failures import lacks_memory
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
-NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 NO_MEMORY_HINT = (
     "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
     "and a smaller cache_chunk"
@@ -84,8 +84,8 @@ def _plain(error: Exception) -> Exception:
     text = str(error).strip()
     if isinstance(error, OSError) and error.errno in FULL:
         return OSError(error.errno, error.strerror, error.filename)
-    if isinstance(error, MemoryError) or any(one in text.lower() for one in NO_MEMORY):
-        return BenchError(f"out of memory: {text.partition(chr(10))[0]}", NO_MEMORY_HINT)
+    if lacks_memory(error):
+        return BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT)
     if hasattr(error, "hint"):
         return BenchError(text, error.hint)
     line = f"{type(error).__name__}: {text.partition(chr(10))[0]}"

@@ -29,6 +29,7 @@ def add_ablate(commands: Any) -> None:
         "ablate",
         "change one field a row, train and evaluate with several seeds, and say what it did",
         EXAMPLES,
+        folders=("out",),
     )
     plan_options(ablate, "ablations", "cells")
     ablate.add_argument(

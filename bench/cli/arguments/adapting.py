@@ -1,12 +1,12 @@
 """Options of ``adapt``."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.pretraining import preset_options
 from bench.cli.arguments.shared import (
     add_command,
+    local_path,
     memory_option,
     place_options,
     plan_options,
@@ -62,6 +62,7 @@ def add_continual(commands: Any) -> None:
         "continual",
         "compare ways to learn one collection after the other: what each gains and forgets",
         CONTINUAL_EXAMPLES,
+        folders=("out",),
     )
     plan_options(continual, "sequences", "models, results")
     memory_option(continual)
@@ -73,11 +74,15 @@ def add_continual(commands: Any) -> None:
 def add_compose(commands: Any) -> None:
     """Trained adapters as one."""
     compose = add_command(
-        commands, "compose", "put trained adapters of one base together", COMPOSE_EXAMPLES
+        commands,
+        "compose",
+        "put trained adapters of one base together",
+        COMPOSE_EXAMPLES,
+        folders=("out",),
     )
     compose.add_argument("how", choices=("average", "outputs", "stack"))
     compose.add_argument(
-        "folders", nargs="+", type=Path, metavar="ADAPTER", help="folders of trained adapters"
+        "folders", nargs="+", type=local_path, metavar="ADAPTER", help="folders of trained adapters"
     )
     compose.add_argument(
         "--weights",
@@ -87,7 +92,7 @@ def add_compose(commands: Any) -> None:
         help="one for each adapter, of any sum (default: equal ones); not of a stack",
     )
     compose.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of what comes out"
+        "--out", type=local_path, required=True, metavar="DIR", help="folder of what comes out"
     )
 
 
@@ -98,6 +103,7 @@ def add_adapt(commands: Any) -> None:
         "adapt",
         "go on pre-training on one collection after the other, a checkpoint for each",
         EXAMPLES,
+        folders=("out",),
     )
     adapt.add_argument(
         "preset", metavar="PRESET", help="of `pretrain`, or a .toml file; for each collection"
@@ -110,7 +116,7 @@ def add_adapt(commands: Any) -> None:
         help="collections, suites or folders, in the order that they are learnt",
     )
     adapt.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoints"
+        "--out", type=local_path, required=True, metavar="DIR", help="folder of the checkpoints"
     )
     _method(adapt)
     preset_options(adapt)

@@ -1,9 +1,14 @@
 """Options of the commands about what there is and where it lies."""
 
-from pathlib import Path
 from typing import Any
 
-from bench.cli.arguments.shared import add_command, model_options, not_negative, place_options
+from bench.cli.arguments.shared import (
+    add_command,
+    local_path,
+    model_options,
+    not_negative,
+    place_options,
+)
 
 
 def add_list(commands: Any) -> None:
@@ -85,7 +90,7 @@ def add_cache(commands: Any) -> None:
     cache.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     cache.add_argument(
         "--cache-dir",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="whose vectors (default: $BENCH_CACHE, then the user's)",
     )

@@ -8,6 +8,7 @@ from typing import Any
 from bench.cli.arguments.shared import (
     add_command,
     device_option,
+    local_path,
     memory_option,
     mismatch_option,
     not_negative,
@@ -16,9 +17,11 @@ from bench.cli.arguments.shared import (
     recipe_options,
     resampling_options,
     results_option,
+    results_place,
     share,
 )
-from bench.results.location import place_of
+
+_DECIMAL = r"[0-9]{1,9}(?:\.[0-9]{0,9})?"  # bounded: a pattern that is not takes minutes to fail
 
 CHECK_EXAMPLES = """\
 examples:
@@ -91,6 +94,8 @@ def add_check(commands: Any) -> None:
         "check",
         "may this checkpoint ship? exit 0 yes, 1 regression, 3 inconclusive, 4 missing, 5 drift",
         CHECK_EXAMPLES,
+        folders=("results",),
+        files=("markdown", "junit"),
     )
     check.add_argument("checkpoint", metavar="CHECKPOINT", help="name, card file, folder or Hub id")
     check.add_argument(
@@ -112,8 +117,8 @@ def add_check(commands: Any) -> None:
     _terms(check)
     _first_look(check)
     _speed(check)
-    check.add_argument("--markdown", type=Path, metavar="FILE", help="for a pull request")
-    check.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML")
+    check.add_argument("--markdown", type=local_path, metavar="FILE", help="for a pull request")
+    check.add_argument("--junit", type=local_path, metavar="FILE", help="JUnit XML")
     results_option(check)
     check.add_argument("--measure", metavar="NAME", help="instead of the main measure")
     check.add_argument("--depth", type=positive, metavar="N", help="documents per query")
@@ -212,8 +217,8 @@ def _speed(check: argparse.ArgumentParser) -> None:
 
 def duration(text: str) -> float:
     """Seconds of ``90``, ``90s``, ``5m`` or ``1.5h``."""
-    found = re.fullmatch(r"(\d+\.?\d*)([smh]?)", text)
-    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else 0.0
+    match = re.fullmatch(rf"({_DECIMAL})([smh]?)", text)
+    seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match else 0.0
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text} is no time like 90s, 5m or 1h")
     return seconds
@@ -221,10 +226,10 @@ def duration(text: str) -> float:
 
 def times(text: str) -> float:
     """A factor of 1 or more."""
-    found = float(text) if re.fullmatch(r"\d+\.?\d*", text) else 0.0
-    if found < 1:
+    factor = float(text) if re.fullmatch(_DECIMAL, text) else 0.0
+    if factor < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return found
+    return factor
 
 
 def add_leaderboard(commands: Any) -> None:
@@ -249,7 +254,7 @@ def add_leaderboard(commands: Any) -> None:
     )
     board.add_argument(
         "--out",
-        type=place_of,
+        type=results_place,
         default=Path("leaderboard"),
         metavar="DIR",
         help="folder or URL of the pages (default: leaderboard)",
@@ -259,12 +264,12 @@ def add_leaderboard(commands: Any) -> None:
     group = board.add_argument_group("places")
     group.add_argument(
         "--data-dir",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="where collections lie, for texts of queries (default: $BENCH_DATA)",
     )
     group.add_argument(
-        "--cache-dir", type=Path, metavar="DIR", help="of `run` (default: $BENCH_CACHE)"
+        "--cache-dir", type=local_path, metavar="DIR", help="of `run` (default: $BENCH_CACHE)"
     )
 
 

@@ -1,11 +1,11 @@
 """Options of the commands that evaluate: ``run``, ``score``, ``estimate``."""
 
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.shared import (
     add_command,
     device_option,
+    local_path,
     memory_option,
     model_options,
     place_options,
@@ -26,7 +26,9 @@ Vectors are kept (--cache-dir): a second run encodes nothing, a stopped one goes
 
 def add_run(commands: Any) -> None:
     """Evaluate models on collections."""
-    run = add_command(commands, "run", "evaluate models on collections", RUN_EXAMPLES)
+    run = add_command(
+        commands, "run", "evaluate models on collections", RUN_EXAMPLES, folders=("out",)
+    )
     run.add_argument("names", nargs="+", metavar="NAME", help="collections, suites or folders")
     run.add_argument(
         "--index",
@@ -49,8 +51,9 @@ def add_score(commands: Any) -> None:
         "score",
         "score a TREC run file",
         "example:\n  python -m bench score my-run.trec --dataset beir/scifact\n",
+        folders=("out",),
     )
-    score.add_argument("run_file", type=Path, help="TREC run, six columns, plain or .gz")
+    score.add_argument("run_file", type=local_path, help="TREC run, six columns, plain or .gz")
     score.add_argument("--dataset", required=True, metavar="NAME", help="collection or folder")
     score.add_argument("--name", help="name of the run in tables (default: the file's)")
     scoring_options(score)

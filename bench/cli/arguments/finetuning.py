@@ -1,11 +1,11 @@
 """Options of ``finetune``."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.shared import (
     add_command,
+    local_path,
     place_options,
     positive,
     training_options,
@@ -30,7 +30,11 @@ queries of these collections (and of --held-out) are left out.
 def add_finetune(commands: Any) -> None:
     """Make a retriever from a checkpoint and judged queries."""
     finetune = add_command(
-        commands, "finetune", "fine-tune an encoder on the judged queries of collections", EXAMPLES
+        commands,
+        "finetune",
+        "fine-tune an encoder on the judged queries of collections",
+        EXAMPLES,
+        folders=("out",),
     )
     finetune.add_argument(
         "preset", metavar="PRESET", help=f"{', '.join(preset_names())}, or a .toml file"
@@ -57,7 +61,7 @@ def add_finetune(commands: Any) -> None:
         help="further collections whose test queries must not be trained on",
     )
     finetune.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoint"
+        "--out", type=local_path, required=True, metavar="DIR", help="folder of the checkpoint"
     )
     _changes(finetune)
     work_options(finetune)

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bench.cli.arguments.shared import add_command, results_option
-from bench.results.location import place_of
+from bench.cli.arguments.shared import add_command, local_path, results_option, results_place
 
 EXPORT_EXAMPLES = """\
 examples:
@@ -45,6 +44,7 @@ def add_export(commands: Any) -> None:
         "export",
         "stored results as mteb, the Hub or trec_eval read",
         EXPORT_EXAMPLES,
+        folders=("out",),
     )
     export.add_argument("format", choices=("mteb", "model-index", "trec"))
     export.add_argument(
@@ -57,7 +57,7 @@ def add_export(commands: Any) -> None:
         "--as", dest="name", metavar="NAME", help="name of the one model in the files"
     )
     export.add_argument(
-        "--out", type=place_of, required=True, metavar="DIR", help="folder or URL of the files"
+        "--out", type=results_place, required=True, metavar="DIR", help="folder or URL of the files"
     )
     results_option(export)
 
@@ -65,16 +65,25 @@ def add_export(commands: Any) -> None:
 def add_import(commands: Any) -> None:
     """Scores of others as claims."""
     command = add_command(
-        commands, "import", "published scores, as claims beside results", IMPORT_EXAMPLES, "import_"
+        commands,
+        "import",
+        "published scores, as claims beside results",
+        IMPORT_EXAMPLES,
+        "import_",
+        folders=("out",),
     )
     command.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="of mteb, or a model card; or a folder"
+        "files",
+        nargs="+",
+        type=local_path,
+        metavar="FILE",
+        help="of mteb, or a model card; or a folder",
     )
     command.add_argument("--model", metavar="NAME", help="the model (default: as the files say)")
     command.add_argument("--source", default="", metavar="TEXT", help="who stated the scores")
     command.add_argument(
         "--out",
-        type=place_of,
+        type=results_place,
         default=Path("results"),
         metavar="DIR",
         help="results that the claims go beside: a folder or URL (default: results)",
@@ -83,13 +92,15 @@ def add_import(commands: Any) -> None:
 
 def add_merge(commands: Any) -> None:
     """Folders of results as one."""
-    merge = add_command(commands, "merge", "folders of results as one folder", MERGE_EXAMPLES)
+    merge = add_command(
+        commands, "merge", "folders of results as one folder", MERGE_EXAMPLES, folders=("out",)
+    )
     merge.add_argument(
-        "places", nargs="+", type=place_of, metavar="DIR", help="results: folders or URLs"
+        "places", nargs="+", type=results_place, metavar="DIR", help="results: folders or URLs"
     )
     merge.add_argument(
         "--out",
-        type=place_of,
+        type=results_place,
         required=True,
         metavar="DIR",
         help="folder or URL; what it holds stays",

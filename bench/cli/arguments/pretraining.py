@@ -1,11 +1,11 @@
 """Options of ``pretrain``."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.shared import (
     add_command,
+    local_path,
     place_options,
     positive,
     training_options,
@@ -28,7 +28,11 @@ The same command goes on where it was interrupted.
 def add_pretrain(commands: Any) -> None:
     """Make a checkpoint from texts."""
     pretrain = add_command(
-        commands, "pretrain", "pre-train an encoder on the corpora of collections", EXAMPLES
+        commands,
+        "pretrain",
+        "pre-train an encoder on the corpora of collections",
+        EXAMPLES,
+        folders=("out",),
     )
     pretrain.add_argument(
         "preset", metavar="PRESET", help=f"{', '.join(preset_names())}, or a .toml file"
@@ -41,7 +45,7 @@ def add_pretrain(commands: Any) -> None:
         help="collections, suites or folders; only their documents are read",
     )
     pretrain.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the checkpoint"
+        "--out", type=local_path, required=True, metavar="DIR", help="folder of the checkpoint"
     )
     preset_options(pretrain)
     work_options(pretrain)

@@ -2,22 +2,30 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.results.location import place_of
+from bench.results.location import Place, place_of
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def add_command(
-    commands: Any, name: str, help_: str, epilog: str, function: str = ""
+    commands: Any,
+    name: str,
+    help_: str,
+    epilog: str,
+    function: str = "",
+    folders: Sequence[str] = (),
+    files: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """A command with the options that all have.
 
     Args:
         function: that does it, in a module of ``bench.cli.commands`` of the same name; by default
             the command's name.
+        folders, files: options that name what the command writes, checked before its work.
     """
     added: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -26,7 +34,7 @@ def add_command(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    added.set_defaults(command=function or name)
+    added.set_defaults(command=function or name, folders_out=folders, files_out=files)
     added.add_argument("--json", action="store_true", help="one JSON document on stdout")
     added.add_argument("--quiet", action="store_true", help="no progress on stderr")
     return added
@@ -86,7 +94,7 @@ def scoring_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--split", help="instead of the collection's")
     group.add_argument(
         "--out",
-        type=place_of,
+        type=results_place,
         default=Path("results"),
         metavar="DIR",
         help="where results go: a folder, or a URL such as s3://bucket/prefix (default: results)",
@@ -99,13 +107,13 @@ def place_options(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("places")
     group.add_argument(
         "--data-dir",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="where collections lie (default: $BENCH_DATA, then a download)",
     )
     group.add_argument(
         "--cache-dir",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="downloads, corpora, vectors (default: $BENCH_CACHE, then the user's)",
     )
@@ -127,7 +135,7 @@ def plan_options(command: Options, out: str, kept: str) -> None:
     command.add_argument("--variant", default="", metavar="NAME", help="of the file, such as small")
     command.add_argument(
         "--out",
-        type=Path,
+        type=local_path,
         default=Path(out),
         metavar="DIR",
         help=f"where {kept} and reports are kept (default: {out})",
@@ -142,7 +150,7 @@ def results_option(command: Options) -> None:
     """Stored results."""
     command.add_argument(
         "--results",
-        type=place_of,
+        type=results_place,
         default=Path("results"),
         metavar="DIR",
         help="stored results: a folder, or a URL such as s3://bucket/prefix (default: results)",
@@ -215,25 +223,41 @@ def device_option(command: argparse.ArgumentParser) -> None:
     )
 
 
+def local_path(text: str) -> Path:
+    """A path; an empty one would be the working folder, where ``$DIR`` is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path: name a folder or file")
+    return Path(text)
+
+
+def results_place(text: str) -> Place:
+    """A path or the URL of a store; not empty."""
+    local_path(text)
+    return place_of(text)
+
+
 def positive(text: str) -> int:
     """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return int(text)
+    return _whole(text, 1)
 
 
 def resamples(text: str) -> int:
     """A whole number up to a million: more take memory and tell nothing."""
-    found = positive(text)
-    if found > 1_000_000:
+    count = positive(text)
+    if count > 1_000_000:
         raise argparse.ArgumentTypeError(f"{text} is more than 1,000,000")
-    return found
+    return count
 
 
 def not_negative(text: str) -> int:
     """A whole number from 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return _whole(text, 0)
+
+
+def _whole(text: str, lowest: int) -> int:
+    """A number of at most 18 digits, which every integer of 64 bits holds."""
+    if not text.isdecimal() or len(text) > 18 or int(text) < lowest:
+        raise argparse.ArgumentTypeError(f"{text} is not {lowest} or more")
     return int(text)
 
 
@@ -250,6 +274,6 @@ def share(text: str) -> float:
 
 def device(text: str) -> str:
     """A device by its name."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", text):
         raise argparse.ArgumentTypeError(f"{text} is not auto, cpu, cuda or cuda:N")
     return text

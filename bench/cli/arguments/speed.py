@@ -2,12 +2,12 @@
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.shared import (
     add_command,
     device_option,
+    local_path,
     model_options,
     place_options,
     positive,
@@ -33,6 +33,7 @@ def add_speed(commands: Any) -> None:
         "speed",
         "how fast a model is on this machine, alone and against other tools",
         SPEED_EXAMPLES,
+        folders=("plots",),
     )
     speed.add_argument(
         "names", nargs="*", metavar="NAME", help="collections to race on, from start to scores"
@@ -47,10 +48,12 @@ def add_speed(commands: Any) -> None:
     )
     _amounts(speed)
     speed.add_argument("--split", help="instead of the collection's")
-    speed.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG files there")
+    speed.add_argument(
+        "--plots", type=local_path, metavar="DIR", help="draw PNG and SVG files there"
+    )
     speed.add_argument(
         "--history",
-        type=Path,
+        type=local_path,
         nargs="+",
         default=[],
         metavar="FILE",

@@ -2,12 +2,12 @@
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 from bench.cli.arguments.shared import (
     add_command,
     device_option,
+    local_path,
     memory_option,
     mismatch_option,
     place_options,
@@ -45,8 +45,11 @@ def add_watch(commands: Any) -> None:
         "watch",
         "evaluate the checkpoints of a running training as they are completed",
         WATCH_EXAMPLES,
+        folders=("results", "out"),
     )
-    watch.add_argument("folder", type=Path, metavar="DIR", help="where checkpoint-N folders appear")
+    watch.add_argument(
+        "folder", type=local_path, metavar="DIR", help="where checkpoint-N folders appear"
+    )
     watch.add_argument(
         "--on", nargs="+", required=True, metavar="NAME", help="collections, suites or folders"
     )
@@ -65,7 +68,7 @@ def add_watch(commands: Any) -> None:
     resampling_options(group)
     _measuring(watch)
     watch.add_argument(
-        "--out", type=Path, metavar="DIR", help="ledger and curve (default: DIR/watch)"
+        "--out", type=local_path, metavar="DIR", help="ledger and curve (default: DIR/watch)"
     )
     watch.add_argument(
         "--keep-vectors",
@@ -110,6 +113,7 @@ def add_forgetting(commands: Any) -> None:
         "forgetting",
         "checkpoints of successive trainings by collections: backward and forward transfer",
         FORGETTING_EXAMPLES,
+        files=("plot",),
     )
     forgetting.add_argument(
         "checkpoints",
@@ -136,7 +140,9 @@ def add_forgetting(commands: Any) -> None:
     forgetting.add_argument(
         "--format", choices=("markdown", "csv"), default="markdown", help="default: markdown"
     )
-    forgetting.add_argument("--plot", type=Path, metavar="FILE", help="heat map, as SVG and PNG")
+    forgetting.add_argument(
+        "--plot", type=local_path, metavar="FILE", help="heat map, as SVG and PNG"
+    )
     resampling_options(forgetting)
     _measuring(forgetting)
 

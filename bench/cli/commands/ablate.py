@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.cli.commands.plans import report, say, typed
 from bench.compare.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
@@ -42,7 +42,6 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
-    check_out(options.out)
     places = Places(
         cache_dir, options.data_dir, not options.offline, options.device, options.allow_mismatch
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import check_out, open_named, print_json
+from bench.cli.commands.common import open_named, print_json
 from bench.cli.commands.pretrain import Bar, preset_of
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
@@ -26,7 +26,6 @@ from retrievers.training.pretrain.pretrain import CURVE_FILE
 def adapt(options: argparse.Namespace, cache_dir: Path) -> int:
     """``adapt``: train on each collection in turn, say what to type for the forgetting matrix."""
     preset, adaptation = preset_of(options), _adaptation(options)
-    check_out(options.out)
     names = expand(options.on, options.data_dir)
     datasets = [open_named(name, options, cache_dir) for name in names]
     with Bars() as bars:

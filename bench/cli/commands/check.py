@@ -10,8 +10,6 @@ import msgspec
 from bench.cli.commands.candidate import Found, evaluate_all, own_name
 from bench.cli.commands.common import (
     Contender,
-    check_file,
-    check_out,
     open_contender,
     open_named,
     print_json,
@@ -41,10 +39,6 @@ PUBLISHED = "published"
 def check(options: argparse.Namespace, cache_dir: Path) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
     terms = _terms(options)
-    check_out(options.results)
-    for report in (options.markdown, options.junit):
-        if report is not None:
-            check_file(report)
     contender = open_contender(options.checkpoint, options)
     others = _others(options)
     baseline = open_baseline(contender, others[0], options) if options.speed else None

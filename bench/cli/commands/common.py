@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 
-from bench.results.location import Place
-from bench.results.object_store import RemotePath
 from datasets_cfg.dataset import Dataset, open_dataset
 from foundation.errors import BenchError
 from reports.tables import facts_table
@@ -71,23 +69,6 @@ def is_official(dataset: Dataset, different: Sequence[str], allowed: bool) -> bo
             "`verify` says more; --allow-mismatch goes on all the same, and marks the result",
         )
     return not different
-
-
-def check_out(out: Place) -> None:
-    """What cannot hold results is refused before hours of encoding: a file, or a closed store."""
-    if isinstance(out, RemotePath):
-        out.check_writable()
-        return
-    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise BenchError(f"{nearest} is a file, and results go into a folder", "change --out")
-
-
-def check_file(path: Path) -> None:
-    """A place that cannot hold a file is refused before hours of work."""
-    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if path.is_dir() or not (nearest == path or nearest.is_dir()):
-        raise BenchError(f"{path} cannot be a file: {nearest} is there", "name another file")
 
 
 def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:

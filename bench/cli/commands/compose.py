@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.adapters.adapting_average import average_adapters
@@ -62,7 +62,6 @@ def compose(options: argparse.Namespace, cache_dir: Path) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Nothing is written over, and no weights are passed by."""
-    check_out(options.out)
     if options.out.exists() and any(options.out.iterdir()):
         raise BenchError(f"{options.out} holds something else", "name another folder")
     if options.how == "stack" and options.weights:

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 
 from bench.cli.commands.adapt import Bars
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.cli.commands.opening import check_once, open_collections
 from bench.cli.commands.plans import report, say, typed
+from bench.cli.early_checks import check_out
 from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
 from bench.evaluate.pipeline import Options, conditions_here

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.evaluate.runs import write_run
 from bench.exit_codes import ExitCode
 from bench.results.find import Stored, results_of
@@ -27,7 +27,6 @@ def export(options: argparse.Namespace, cache_dir: Path) -> int:
     if options.name and len(options.names) > 1:
         raise BenchError("--as names one model", f"export {len(options.names)} models one by one")
     chosen = {name: _chosen(name, options) for name in options.names}
-    check_out(options.out)
     written = []
     for typed, stored in chosen.items():
         name = options.name or _name(stored)

@@ -8,7 +8,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import check_out, open_named, print_json
+from bench.cli.commands.common import open_named, print_json
 from bench.cli.commands.losses import losses_of, resumed
 from bench.exit_codes import ExitCode
 from bench.store import VectorStore
@@ -38,7 +38,6 @@ DEFAULT = "stdlib-code"
 def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
     """``finetune``: mine, train, draw the losses, say what to type next."""
     preset = _preset(options)
-    check_out(options.out)
     model = resolve_model(options.model, like=options.like)
     names = expand(options.on, options.data_dir)
     training = [open_named(name, options, cache_dir) for name in names]

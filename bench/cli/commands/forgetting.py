@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from bench.cli.commands.common import Contender, check_out, open_contender, print_json
+from bench.cli.commands.common import Contender, open_contender, print_json
 from bench.cli.commands.opening import check_once, open_collections, pipeline_options
+from bench.cli.early_checks import check_out
 from bench.compare.panels import Entrant, Entry
 from bench.compare.statistics import Resampling
 from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
@@ -48,7 +49,8 @@ def _check(options: argparse.Namespace) -> None:
     _check_once([*options.checkpoints, *([options.base] if options.base else [])])
     if options.plot is not None and not can_plot():
         raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
-    check_out(options.results)
+    if not options.stored:
+        check_out(options.results)
 
 
 def _check_once(checkpoints: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.exit_codes import ExitCode
 from bench.results.interchange import model_index, mteb_results
 from bench.results.interchange.claimed import Claimed, keep
@@ -18,7 +18,6 @@ RUNS = (".trec", ".gz", ".run", ".txt")
 
 def import_(options: argparse.Namespace, cache_dir: Path) -> int:
     """``import``: everything is read before anything is written."""
-    check_out(options.out)
     found = [one for path in _files(options.files) for one in _read(path, options)]
     claims = [one for one in found if isinstance(one, Claimed)]
     left_out = [one for one in found if isinstance(one, str)]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
+from bench.cli.early_checks import check_out
 from bench.compare.statistics import Resampling
 from bench.exit_codes import ExitCode
 from bench.leaderboard.assembly import Choice, assemble, chosen

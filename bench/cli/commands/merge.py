@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import check_out, print_json
+from bench.cli.commands.common import print_json
 from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims
@@ -33,7 +33,6 @@ class Merged(msgspec.Struct, frozen=True):
 
 def merge(options: argparse.Namespace, cache_dir: Path) -> int:
     """``merge``: everything is read before anything is written."""
-    check_out(options.out)
     sources = [_variants(place) for place in options.places]
     stated = [find_claims(place) for place in options.places]
     for place, *found in zip(options.places, sources, stated, strict=True):

@@ -8,7 +8,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import check_out, open_named, print_json
+from bench.cli.commands.common import open_named, print_json
 from bench.cli.commands.losses import losses_of, resumed
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
@@ -37,7 +37,6 @@ CHANGES = {
 def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
     """``pretrain``: train, draw the losses, say what to type next."""
     preset = preset_of(options)
-    check_out(options.out)
     names = expand(options.on, options.data_dir)
     datasets = [open_named(name, options, cache_dir) for name in names]
     with Bar(options.out.name) as bar:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from bench.cli.commands.common import (
     Contender,
-    check_out,
     is_official,
     open_contender,
     open_named,
@@ -42,7 +41,6 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     """``run``: evaluate every model on every collection; a table each, then the suites' means."""
     choices = _choices(options)
     names = expand(options.names, options.data_dir)
-    check_out(options.out)
     bases = Bases()
     contenders = [open_contender(name, options, bases) for name in options.model]
     _check_names(contenders)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import check_out, open_contender, print_json
+from bench.cli.commands.common import open_contender, print_json
 from bench.cli.commands.opening import open_collections, pipeline_options
+from bench.cli.early_checks import check_out
 from bench.compare.panels import Entry
 from bench.compare.statistics import Resampling
 from bench.exit_codes import ExitCode
@@ -65,7 +66,6 @@ def _check(options: argparse.Namespace, out: Path) -> None:
             f"{options.folder} is no folder",
             "name the folder that the training writes its checkpoints to (its output_dir)",
         )
-    check_out(options.results)
     check_out(out)
     if options.like is not None:
         load_card(options.like)

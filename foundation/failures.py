@@ -1,4 +1,4 @@
-"""Failures of the operating system as bad input: which file, what is wrong, what to do."""
+"""Failures of the machine as bad input: which file or resource, what is wrong, what to do."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -27,6 +27,8 @@ _HINTS = {
     errno.EMFILE: "allow more open files: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files: close other programs",
 }
+# What torch, FAISS and the C library say, in errors of other classes than MemoryError.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
 
 @contextmanager
@@ -44,11 +46,34 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def as_bad_input(error: OSError) -> BenchError | None:
-    """The error with its place and what to do; None where it is about no file.
+def lacks_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the CPU or the GPU."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
 
-    A full disk and a limit of open files count without a file's name, too.
-    """
+
+def as_bad_input(error: Exception) -> BenchError | None:
+    """What a failure of the machine says of the input; None where it is none."""
+    if isinstance(error, OSError):
+        return _of_file(error)
+    if lacks_memory(error):
+        return BenchError(
+            f"not enough memory: {first_line(error)}",
+            "give it more, or ask for less: --max-memory, a smaller --depth or fewer collections",
+        )
+    if isinstance(error, RecursionError):
+        return BenchError("a file is nested too deeply to be read", "look at the file named last")
+    if isinstance(error, UnicodeEncodeError):
+        text = error.object if len(error.object) <= 200 else f"{error.object[:200]}…"
+        return BenchError(
+            f"{text!r} cannot be written as {error.encoding}",
+            "rename it in UTF-8; where that is not the locale's encoding, set PYTHONUTF8=1",
+        )
+    return None
+
+
+def _of_file(error: OSError) -> BenchError | None:
+    """A full disk and a limit of open files count without a file's name, too."""
     if error.filename is None and error.errno not in (*FULL, errno.EMFILE, errno.ENFILE):
         return None
     place = "a file" if error.filename is None else _shown(error.filename)
