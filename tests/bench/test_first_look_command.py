@@ -122,7 +122,7 @@ def test_bm25_runs_once_where_it_has_no_stored_result(bench, folder):
         bench("run", folder, "--model", model, "--quiet")
     done = check(bench, folder, card(bench, "bad", 2), "--baseline", "old", "--quick")
     assert done.code == ExitCode.REGRESSION, done.stderr
-    assert bench.results.record("tiny", "bm25").is_dir()
+    assert bench.results("tiny", "bm25").is_dir()
 
 
 @pytest.mark.parametrize(

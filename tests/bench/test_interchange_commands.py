@@ -52,7 +52,7 @@ def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_
     assert exported.stdout.strip() == str(tmp_path / "runs" / "hashing" / "tiny.trec.gz")
     run = tmp_path / "runs" / "hashing" / "tiny.trec.gz"
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
-    measured, back = (load(bench.results.record("tiny", name)) for name in ("hashing", "back"))
+    measured, back = (load(bench.results("tiny", name)) for name in ("hashing", "back"))
     assert back.measures == measured.measures
 
 
