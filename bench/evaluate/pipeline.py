@@ -169,7 +169,7 @@ def _search(
     with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
     recall = _index_recall(hits, truth, depth) if truth else {}
-    return _Searched(without_self(dataset, hits, reach), recall, plan.missing_rows, checks)
+    return _Searched(without_self(dataset, hits, reach), recall, stored.encoded, checks)
 
 
 def check_memory(dataset: Dataset, dim: int, options: Options) -> None:

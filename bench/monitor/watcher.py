@@ -20,6 +20,7 @@ from bench.monitor.scanner import Files, Finished, Unfinished, model_folder
 from bench.results.find import find_results
 from bench.results.location import Place
 from bench.store import VectorStore
+from bench.store.store import folder_names
 from bench.store.usage import remove, usage
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
@@ -162,7 +163,8 @@ class Watcher:
     def _tidy(self, model: Model) -> None:
         """Remove the vectors of a checkpoint: those of a long training would fill the disk."""
         names = [one.dataset.name for one in self.work.opened]
-        mine = {model.recipe.for_dataset(name).fingerprint[:32] for name in names}
+        recipes = [model.recipe.for_dataset(name) for name in names]
+        mine = {folder for recipe in recipes for folder in folder_names(recipe)}
         for row in usage(self.work.vectors) if not self.work.keep_vectors else ():
             if row.fingerprint in mine:
                 remove(self.work.vectors, row)

@@ -73,7 +73,8 @@ class Timings(Record):
     """Wall-clock seconds of each stage. Vectors found in the store are not encoded again.
 
     Attributes:
-        encoded_documents: distinct texts that were not stored.
+        encoded_documents: distinct texts that this process encoded: not those that were stored,
+            nor those that another process encoded meanwhile.
         encoded_tokens: documents and queries, cut as the recipe says; 0 without a tokenizer.
         busy_s: seconds by kind of work (load, tokenise, forward, copy, write, search, rescore);
             kinds that run beside each other overlap, so their sum may exceed the stages'.

@@ -49,14 +49,18 @@ class Work:
     keep: Callable[[Batch, Float32Array], None]
     advance: Advance | None
 
-    def do(self, batches: Sequence[Batch]) -> None:
+    def do(self, batches: Sequence[Batch]) -> int:
         """Make all of these shards, or wait for them.
+
+        Returns:
+            How many texts were encoded here, not by another process.
 
         Raises:
             BenchError: no space is left.
             BenchError: the encoder fails.
         """
         refused: list[Batch] = []
+        encoded = 0
         with (
             ExitStack() as claims,
             ThreadPoolExecutor(1) as writer,
@@ -65,6 +69,7 @@ class Work:
             writing: Future[None] | None = None
             for batch, claim, encode in prepared:
                 vectors = encode(self.advance)
+                encoded += len(batch)
                 if writing:
                     writing.result()
                 writing = writer.submit(self._finish, batch, claim, vectors)
@@ -75,7 +80,8 @@ class Work:
                 "waiting for another process: it encodes %d shards of these texts", len(refused)
             )
         for batch in refused:  # without another claim in hand, so that none waits for the other
-            self._wait_for(batch)
+            encoded += self._wait_for(batch)
+        return encoded
 
     def _free(
         self, batches: Sequence[Batch], refused: list[Batch], claims: ExitStack
@@ -111,10 +117,13 @@ class Work:
         self.keep(batch, vectors)
         claim.release()
 
-    def _wait_for(self, batch: Batch) -> None:
+    def _wait_for(self, batch: Batch) -> int:
+        """Texts that had to be encoded here after all."""
         with Claim.wait(self._path(batch, ".lock")):
-            if not self._is_there(batch):  # the other process has died
-                self.keep(batch, self.prepare(batch)(self.advance))
+            if self._is_there(batch):
+                return 0
+            self.keep(batch, self.prepare(batch)(self.advance))  # the other process has died
+            return len(batch)
 
     def _path(self, batch: Batch, suffix: str) -> Path:
         return self.folder / f"{name_of(batch.keys)}{suffix}"

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.locks import Claim
-
-Role = Literal["document", "query"]
+from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest

@@ -56,14 +56,15 @@ class Planner:
         self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
         self._named: set[Path] = set()
 
-    def plan(self, folder: Path, dim: int, keys: UInt64Array) -> Plan:
-        """Find texts in the shards of a folder, and cut the rest.
+    def plan(self, folders: Sequence[Path], dim: int, keys: UInt64Array) -> Plan:
+        """Find texts in the shards of folders, and cut the rest.
 
         Args:
+            folders: of one side of a recipe; the first that has a text is read.
             dim: length of a vector.
             keys: of the texts, ``(n, 2)``.
         """
-        present, damaged = self._present(folder)
+        present, damaged = self._present(folders)
         while True:
             shards = tuple(present)
             among = np.concatenate([np.empty((0, 2), np.uint64), *present.values()])
@@ -79,11 +80,11 @@ class Planner:
         vectors = None if missing else StoredVectors(*_compact(shards, used, places), dim)
         return Plan(keys, vectors, missing, tuple(damaged))
 
-    def _present(self, folder: Path) -> tuple[dict[Shard, UInt64Array], list[Path]]:
+    def _present(self, folders: Sequence[Path]) -> tuple[dict[Shard, UInt64Array], list[Path]]:
         """Shards with their keys, by name, and the manifests of those that are damaged."""
         present: dict[Shard, UInt64Array] = {}
         damaged = []
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for path in (path for folder in folders for path in _files(folder)):
             if MANIFEST_NAME.fullmatch(path.name):
                 try:
                     shard, keys = read_shard(path)
@@ -124,6 +125,10 @@ class Planner:
     def forget(self, manifest_path: Path) -> None:
         """Say damage of this shard again if there is any: it was mended."""
         self._named.discard(manifest_path)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _used(shards: Sequence[Shard], places: Int64Array) -> list[Shard]:

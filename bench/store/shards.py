@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.store.disk_full import explained
-from bench.store.keys import KEY_BYTES, Role, keys_from_bytes, name_of
+from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import Claim
 from foundation.records import Record
-from retrievers.models.recipe import Recipe, StoreDtype
+from retrievers.models.recipe import Recipe, Role, StoreDtype
 
 FORMAT = 1
 SUFFIXES: dict[StoreDtype, str] = {"float32": ".f32", "float16": ".f16"}

@@ -1,10 +1,14 @@
 """Vectors on disk: every text encoded once, and found by its content.
 
 Below the store's folder there is one folder a recipe, named after its fingerprint, with
-``recipe.json`` for people and shards of up to 2,048 texts (``bench.store.shards``). What is
-missing is cut into shards in the order of the corpus. So a stopped run goes on where it was and
-ends with the same files, and another split, subset or collection encodes only texts that it does
-not share.
+``recipe.json`` and shards of up to 2,048 texts (``bench.store.shards``). Documents are kept in the
+folder of the recipe's document side, queries in that of its query side, facts in that of the
+recipe itself; for a model without prompts these are one folder. Read is every folder whose
+``recipe.json`` has the same side, because folders were once those of whole recipes.
+
+What is missing is cut into shards in the order of the corpus. So a stopped run goes on where it
+was and ends with the same files, and another split, subset or collection encodes only texts that
+it does not share.
 """
 
 import hashlib
@@ -12,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,7 @@ import numpy as np
 
 from bench.store.disk_full import explained
 from bench.store.encoding import Advance, Batch, Encode, Work
-from bench.store.keys import Role, corpus_keys, query_keys
+from bench.store.keys import corpus_keys, query_keys
 from bench.store.planning import Plan, Planner
 from bench.store.shards import discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
@@ -29,9 +34,10 @@ from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import Claim, FolderInUse
+from foundation.records import read_json
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.recipe import Recipe
+from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
@@ -45,6 +51,7 @@ class VectorStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._in_use: dict[Path, FolderInUse] = {}
+        self._recipes: dict[Path, Recipe] = {}
         self._planner = Planner()
 
     def plan(self, encoder: Encoder, corpus: Corpus) -> Plan:
@@ -54,7 +61,7 @@ class VectorStore:
         damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self._folder / KEYS_FOLDER))
-        return self._plan(encoder.recipe, keys)
+        return self._plan(encoder.recipe, "document", keys)
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: Plan, advance: Advance | None = None
@@ -89,7 +96,7 @@ class VectorStore:
             some = [texts[row] for row in batch.rows.tolist()]
             return lambda advance: encoder.encode_queries(some, advance)
 
-        plan = self._plan(encoder.recipe, query_keys(texts))
+        plan = self._plan(encoder.recipe, "query", query_keys(texts))
         return self._fill(encoder, plan, "query", prepare, None).rows(np.arange(len(texts)))
 
     def remember(
@@ -110,12 +117,34 @@ class VectorStore:
         return found
 
     def _folder_of(self, recipe: Recipe) -> Path:
-        return self._folder / recipe.fingerprint[:32]
+        return self._folder / folder_name(recipe)
 
-    def _plan(self, recipe: Recipe, keys: UInt64Array) -> Plan:
-        folder = self._folder_of(recipe)
-        self._use(folder)
-        return self._planner.plan(folder, recipe.dim, keys)
+    def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> Plan:
+        folders = self._folders_with(recipe.side(role), role)
+        for folder in folders:
+            self._use(folder)
+        return self._planner.plan(folders, recipe.dim, keys)
+
+    def _folders_with(self, side: Recipe, role: Role) -> list[Path]:
+        """Folders that vectors of a side may be in; first the one that new ones are written to."""
+        own = self._folder_of(side)
+        there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        return [
+            own,
+            *(folder for folder in there if folder != own and self._has(folder, side, role)),
+        ]
+
+    def _has(self, folder: Path, side: Recipe, role: Role) -> bool:
+        """Whether a folder was made by a recipe that has this side."""
+        if folder not in self._recipes:
+            try:
+                recipe = read_json(folder / RECIPE_FILE, Recipe)
+            except BenchError:
+                return False  # no folder of a recipe, or of one that this version does not know
+            if folder_name(recipe) != folder.name:
+                return False  # not what was written
+            self._recipes[folder] = recipe
+        return self._recipes[folder].side(role).fingerprint == side.fingerprint
 
     def _fill(
         self,
@@ -125,28 +154,30 @@ class VectorStore:
         prepare: Callable[[Batch], Encode],
         advance: Advance | None,
     ) -> StoredVectors:
-        recipe = encoder.recipe
-        folder = self._described(recipe)
-        self._tidy(folder, plan)
+        side = encoder.recipe.side(role)
         if plan.vectors is not None:
-            return plan.vectors
+            self._tidy(self._folder_of(side), plan)
+            return _used(plan.vectors)
+        folder = self._described(side)
+        self._tidy(folder, plan)
         clock: Clock = getattr(encoder, "clock", None) or Clock()
 
         def keep(batch: Batch, vectors: Float32Array) -> None:
             with clock.phase("write"):
-                write_shard(folder, role, recipe, batch.keys, vectors)
+                write_shard(folder, role, side, batch.keys, vectors)
 
-        Work(folder, prepare, keep, advance).do(plan.missing)
-        done = self._plan(recipe, plan.keys)
+        encoded = Work(folder, prepare, keep, advance).do(plan.missing)
+        done = self._plan(side, role, plan.keys)
         if done.vectors is None:
             raise BenchError(
                 f"{done.missing_rows:,} vectors in {folder} were lost after they were written",
                 "type the same command again",
             )
-        return done.vectors
+        return _used(replace(done.vectors, encoded=encoded))
 
     def _tidy(self, folder: Path, plan: Plan) -> None:
-        sweep(folder)
+        if folder.is_dir():
+            sweep(folder)
         sweep(self._made(self._folder / KEYS_FOLDER))
         for manifest_path in plan.damaged:
             discard(manifest_path)
@@ -177,13 +208,36 @@ class VectorStore:
         """
         folder = self._made(self._folder_of(recipe))
         path = folder / RECIPE_FILE
-        try:
-            os.utime(path)
-        except FileNotFoundError:
+        if path.exists():
+            _mark_used(folder)
+        else:
             _keep(path, msgspec.json.format(msgspec.json.encode(recipe), indent=1))
-        except OSError:
-            logger.debug("%s cannot be written", path)
         return folder
+
+
+def folder_name(recipe: Recipe) -> str:
+    """Name of the folder of a recipe."""
+    return recipe.fingerprint[:32]
+
+
+def folder_names(recipe: Recipe) -> set[str]:
+    """Names of the folders where documents, queries and facts of a recipe are kept."""
+    return {folder_name(one) for one in (recipe, recipe.side("document"), recipe.side("query"))}
+
+
+def _used(vectors: StoredVectors) -> StoredVectors:
+    """The vectors; their folders are marked as used."""
+    for folder in {shard.manifest_path.parent for shard in vectors.shards}:
+        _mark_used(folder)
+    return vectors
+
+
+def _mark_used(folder: Path) -> None:
+    """Make now the time of last use, where that may be written."""
+    try:
+        os.utime(folder / RECIPE_FILE)
+    except OSError:
+        logger.debug("%s cannot be written", folder / RECIPE_FILE)
 
 
 def _documents_at(corpus: Corpus, rows: Int64Array) -> tuple[list[str], list[str]]:

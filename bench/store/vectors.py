@@ -28,11 +28,14 @@ class StoredVectors:
         places: int64 ``(n,)``, row of each text in all shards put one after the other; texts
             that are the same share one.
         dim: length of a vector.
+        encoded: distinct texts that this process encoded; the others were stored already, or
+            another process encoded them meanwhile.
     """
 
     shards: tuple[Shard, ...]
     places: Int64Array
     dim: int
+    encoded: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:

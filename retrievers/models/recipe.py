@@ -20,6 +20,7 @@ TitleJoin = Literal["space", "pair", "sep", "none"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 StoreDtype = Literal["float32", "float16"]
 Backend = Literal["torch", "onnx", "int8"]
+Role = Literal["document", "query"]
 Option = bool | int | float | str
 
 
@@ -113,6 +114,39 @@ class Recipe(Record, kw_only=True):
         fields = msgspec.structs.asdict(self)
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
+
+    def side(self, role: Role) -> "Recipe":
+        """The recipe of one side: all that changes its vectors, the other side as plain as can be.
+
+        Recipes with equal fingerprints of a side have equal vectors there, so that a change of the
+        other side (a prompt of queries, say) encodes nothing again. A recipe without prompts, with
+        one length and one encoder is its own side. A third party's class reads what it likes of a
+        recipe, so there both sides are the whole recipe.
+        """
+        if self.encoder:
+            return self
+        plain = msgspec.structs.replace(
+            self, dataset_prompts={}, query_files={}, query_checkpoint="", query_revision=""
+        )
+        if role == "document":
+            return msgspec.structs.replace(
+                plain,
+                prompts=Prompts(document=self.prompts.document),
+                max_query_tokens=self.max_document_tokens,
+            )
+        if self.query_files:
+            plain = msgspec.structs.replace(
+                plain,
+                files=self.query_files,
+                checkpoint=self.query_checkpoint,
+                revision=self.query_revision,
+            )
+        return msgspec.structs.replace(
+            plain,
+            prompts=Prompts(query=self.prompts.query),
+            max_document_tokens=self.max_query_tokens,
+            title_join="space",  # a query has no title
+        )
 
     def for_dataset(self, name: str) -> "Recipe":
         """This recipe with the prompts of one dataset (``beir/quora``) and no others.

@@ -28,14 +28,14 @@ from stores_for_tests import (
 )
 
 from bench.store import VectorStore, planning
-from bench.store.keys import name_of
-from bench.store.shards import Shard
+from bench.store.keys import document_keys, name_of, query_keys
+from bench.store.shards import Shard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from foundation.locks import Claim
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.hashing import HashingEncoder
-from retrievers.models.recipe import Prompts
+from retrievers.models.recipe import Prompts, Recipe
 
 ROWS = 4  # of a shard, in these tests
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +151,91 @@ def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
     queries = store.queries(encoder, ["same"])
     assert encoder.documents == encoder.queries == ["same"]
     assert not np.array_equal(everything(documents), queries)
+
+
+OTHER_QUERIES = {
+    "prompt": {"prompts": Prompts(query="query: ")},
+    "length": {"max_query_tokens": 5},
+    "encoder": {"files": {"a": "1"}, "query_files": {"a": "2"}, "query_checkpoint": "x"},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_QUERIES.values(), ids=OTHER_QUERIES)
+def test_a_change_of_the_queries_encodes_no_document_again(change, corpus, store):
+    plain = msgspec.structs.replace(RECIPE, files={"a": "1"})
+    encode(store, corpus, CountingEncoder(plain))
+    store.queries(CountingEncoder(plain), ["one", "two"])
+    encoder = CountingEncoder(msgspec.structs.replace(plain, **change))
+    vectors = encode(store, corpus, encoder)
+    queries = store.queries(encoder, ["one", "two"])
+    assert (encoder.documents, encoder.queries) == ([], ["one", "two"])
+    assert np.array_equal(everything(vectors), directly(corpus))
+    direct = HashingEncoder(encoder.recipe).encode_queries(["one", "two"])
+    assert np.array_equal(queries, direct)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompts": Prompts(document="passage: ")},
+        {"max_document_tokens": 5},
+        {"title_join": "pair"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_of_the_documents_encodes_no_query_again(change, corpus, store):
+    encode(store, corpus)
+    store.queries(CountingEncoder(), ["one", "two"])
+    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
+    assert store.plan(encoder, corpus).missing_rows == 10
+    store.queries(encoder, ["one", "two"])
+    assert encoder.queries == []
+
+
+def stored_by_whole_recipe(recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+    """A folder as commit b01a6c1 wrote it: both sides, named after the whole recipe."""
+    encoder, texts = HashingEncoder(recipe), ["one", "two"]
+    titles = corpus.titles.to_pylist()
+    documents = encoder.encode_documents(titles, corpus.texts.to_pylist())
+    keys = document_keys(titles, corpus.texts.to_pylist())
+    own = folder / recipe.fingerprint[:32]
+    write_shard(own, "document", recipe, keys, documents)
+    write_shard(own, "query", recipe, query_keys(texts), encoder.encode_queries(texts))
+    (own / "recipe.json").write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=1))
+
+
+def test_vectors_kept_by_the_whole_recipe_are_those_of_each_side(corpus, store, tmp_path):
+    prompts = Prompts(query="q ", document="d ")
+    old = msgspec.structs.replace(RECIPE, prompts=prompts, max_query_tokens=5)
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    before = files_below(tmp_path / "vectors")
+    asked = msgspec.structs.replace(old, prompts=Prompts(query="other ", document="d "))
+    for recipe, encoded in ((old, []), (asked, ["one", "two"])):
+        encoder = CountingEncoder(recipe)
+        vectors, queries = encode(store, corpus, encoder), store.queries(encoder, ["one", "two"])
+        assert (encoder.documents, encoder.queries) == ([], encoded)
+        assert vectors.encoded == 0
+        assert np.array_equal(queries, HashingEncoder(recipe).encode_queries(["one", "two"]))
+    assert before.items() <= files_below(tmp_path / "vectors").items()
+
+
+def test_a_folder_that_does_not_say_its_own_recipe_is_not_read(corpus, store, tmp_path):
+    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    said = tmp_path / "vectors" / old.fingerprint[:32] / "recipe.json"
+    for content in (msgspec.json.encode(RECIPE), b"{", b'{"model": "words"}', b"[" * 100_000):
+        said.write_bytes(content)
+        other = VectorStore(tmp_path / "vectors")
+        assert other.plan(CountingEncoder(), corpus).missing_rows == 10
+
+
+def test_damage_in_a_folder_of_a_whole_recipe_is_encoded_again(corpus, store, tmp_path):
+    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    encoder = CountingEncoder()
+    flip_a_bit(store.plan(encoder, corpus).vectors.shards[0])
+    assert np.array_equal(everything(encode(store, corpus, encoder)), directly(corpus))
+    assert len(encoder.documents) == 10
 
 
 @pytest.mark.parametrize(
@@ -454,7 +539,7 @@ WORK = """
     encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
     print("ready", flush=True)
     vectors = encode(VectorStore(Path(sys.argv[2])), corpus, encoder)
-    print(len(encoder.documents), len(vectors.places))
+    print(len(encoder.documents), vectors.encoded, len(vectors.places))
 """
 
 
@@ -514,8 +599,9 @@ def test_two_processes_share_the_work_and_the_result(tmp_path):
     encode(VectorStore(tmp_path / "undisturbed"), corpus)
     both = [working(tmp_path, "shared", pause_s=0.1) for _ in range(2)]
     answers = [process.communicate(timeout=120)[0].split() for process in both]
-    encoded = [int(count) for _, count, _ in answers]
+    encoded = [int(count) for _, count, _, _ in answers]
     assert [process.returncode for process in both] == [0, 0]
+    assert [int(stated) for _, _, stated, _ in answers] == encoded
     assert sum(encoded) == 60
     assert all(encoded)
     assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
@@ -531,7 +617,7 @@ def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_p
         store = VectorStore(tmp_path / "vectors")
         vectors = store.documents(encoder, corpus, store.plan(encoder, corpus), done.append)
         killer.join()
-    assert len(encoder.documents) == sum(done) == 4
+    assert len(encoder.documents) == vectors.encoded == sum(done) == 4
     assert np.array_equal(everything(vectors), directly(corpus))
 
 

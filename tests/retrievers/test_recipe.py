@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe, Stage
+from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe, Role, Stage
 
 BASE = Recipe(
     model="tiny",
@@ -83,6 +83,65 @@ def test_the_fingerprint_is_the_same_in_another_process() -> None:
         [sys.executable, "-c", code], input=text, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == BASE.fingerprint
+
+
+ONLY_QUERIES = {
+    "max_query_tokens": 32,
+    "prompts": Prompts(query="q: "),
+    "query_files": {"model.safetensors": "cc"},
+}
+ONLY_DOCUMENTS = {
+    "max_document_tokens": 128,
+    "prompts": Prompts(document="d: "),
+    "title_join": "pair",
+}
+NO_SIDE = {"dataset_prompts": {"beir/quora": Prompts(query="q: ")}}
+NOT_BOTH = {*ONLY_QUERIES, *ONLY_DOCUMENTS, *NO_SIDE, "encoder"}
+
+
+def sides_changed(changes: dict[str, Any], base: Recipe = BASE) -> set[str]:
+    changed = msgspec.structs.replace(base, **changes)
+    roles: tuple[Role, Role] = ("document", "query")
+    return {role for role in roles if changed.side(role).fingerprint != base.side(role).fingerprint}
+
+
+@pytest.mark.parametrize("field", sorted(set(CHANGES) - NOT_BOTH))
+def test_what_is_not_known_to_change_one_side_only_changes_both(field: str) -> None:
+    assert sides_changed({field: CHANGES[field]}) == {"document", "query"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sides"),
+    [
+        *(({field: value}, {"query"}) for field, value in ONLY_QUERIES.items()),
+        *(({field: value}, {"document"}) for field, value in ONLY_DOCUMENTS.items()),
+        *(({field: value}, set()) for field, value in NO_SIDE.items()),
+    ],
+    ids=lambda value: next(iter(value), ""),
+)
+def test_what_changes_one_side_leaves_the_other(changes: dict[str, Any], sides: set[str]) -> None:
+    assert sides_changed(changes) == sides
+
+
+def test_documents_of_an_untied_model_do_not_change_its_queries() -> None:
+    untied = msgspec.structs.replace(BASE, query_files={"model.safetensors": "cc"})
+    assert sides_changed({"files": {"model.safetensors": "dd"}}, untied) == {"document"}
+
+
+def test_both_sides_of_a_third_partys_encoder_are_the_whole_recipe() -> None:
+    other = msgspec.structs.replace(BASE, encoder="package.module:Class")
+    for changes in (ONLY_QUERIES, ONLY_DOCUMENTS, NO_SIDE):
+        assert sides_changed(changes, other) == {"document", "query"}
+
+
+def test_a_recipe_without_prompts_and_with_one_length_is_its_own_side() -> None:
+    assert {BASE.side(role).fingerprint for role in ("document", "query")} == {BASE.fingerprint}
+
+
+@pytest.mark.parametrize("role", ["document", "query"])
+def test_a_side_is_its_own_side(role: Role) -> None:
+    recipe = msgspec.structs.replace(BASE, **{**ONLY_DOCUMENTS, **ONLY_QUERIES, **NO_SIDE})
+    assert recipe.side(role).side(role) == recipe.side(role)
 
 
 @pytest.mark.parametrize(
