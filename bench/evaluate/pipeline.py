@@ -129,13 +129,14 @@ class _Searched:
     hits: Hits
     recall: dict[str, float]
     encoded: int = 0
+    tokens: int = 0
     preflight: dict[str, Any] = field(default_factory=dict)
 
 
 def _timings(searched: _Searched, stages: Clock, busy: Clock) -> Timings:
     return Timings(
         encoded_documents=searched.encoded,
-        encoded_tokens=busy.counts.get("tokens", 0),
+        encoded_tokens=searched.tokens,
         busy_s=busy.seconds,
         **stages.seconds,
     )
@@ -159,17 +160,20 @@ def _search(
         return _Searched(without_self(dataset, hits, reach), {})
     plan = store.plan(encoder, dataset.corpus)
     checks = check_encoder(dataset, encoder, store)
+    checked = clock.copy()  # its tokens are no work of the two stages that follow
     with stages.phase("encode_queries_s"):
         queries = store.queries(encoder, dataset.queries.texts)
     with stages.phase("encode_documents_s"):
         stored = _encode(dataset, encoder, store, plan, clock)
+    tokens = clock.since(checked).counts.get("tokens", 0)
     vectors = Viewed(stored, options.view) if options.view else stored
     if options.view:
         queries = options.view.queries(queries)
     with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
     recall = _index_recall(hits, truth, depth) if truth else {}
-    return _Searched(without_self(dataset, hits, reach), recall, stored.encoded, checks)
+    ranked = without_self(dataset, hits, reach)
+    return _Searched(ranked, recall, stored.encoded, tokens, checks)
 
 
 def check_memory(dataset: Dataset, dim: int, options: Options) -> None:

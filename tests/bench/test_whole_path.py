@@ -21,6 +21,7 @@ from bench.evaluate.runs import read_run
 from bench.results.record import load, load_scores
 from datasets_cfg.catalogue import expand
 from retrievers.models.model import open_encoder, resolve_model
+from tests.retrievers.tiny_checkpoints import write_bert, write_card
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {
@@ -186,6 +187,35 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
     assert "torch" in cold_modules
     assert not {"torch", "transformers", "sentence_transformers"} & warm_modules
     assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
+
+
+def test_another_prompt_of_queries_encodes_the_queries_only(
+    tmp_path: Path, collection: Path
+) -> None:
+    write_bert(tmp_path / "checkpoint")
+    fields = {"checkpoint": str(tmp_path / "checkpoint"), "pooling": "mean"}
+    prompts = {"plain": {}, "prompted": {"query": "the river of "}}
+    for name, prompt in prompts.items():
+        card = write_card(tmp_path / f"{name}.toml", **fields, prompts=prompt)
+        assert bench(tmp_path, "run", collection, "--model", card) == 0
+    plain, prompted = (load(only_result(tmp_path, name)) for name in prompts)
+    assert plain.timings.encoded_documents == len(set(DOCUMENTS.values()))
+    assert prompted.timings.encoded_documents == 0
+    encoder = open_encoder(resolve_model(str(tmp_path / "prompted.toml")))
+    texts = list(dict.fromkeys(QUERIES.values()))
+    assert prompted.timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
+    assert prompted.fingerprint != plain.fingerprint
+
+
+def test_processes_on_one_store_count_what_each_encoded(tmp_path: Path, collection: Path) -> None:
+    with (collection / "corpus.jsonl").open("a") as file:
+        for number in range(20_000):
+            text = " ".join(f"word{number * step}" for step in range(1, 40))
+            file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
+    both = [process(tmp_path, "run", collection, "--model", "hashing", "--json") for _ in "ab"]
+    answers = [json.loads(one.communicate(timeout=120)[0]) for one in both]
+    encoded = [one["results"][0]["timings"]["encoded_documents"] for one in answers]
+    assert sum(encoded) == len(set(DOCUMENTS.values())) + 20_000
 
 
 def test_query_ids_that_are_document_ids_by_accident_change_nothing(

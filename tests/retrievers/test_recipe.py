@@ -58,6 +58,19 @@ def test_a_copy_of_the_same_files_under_another_name_is_the_same_model(field: st
     assert msgspec.structs.replace(BASE, **{field: "x"}).fingerprint == BASE.fingerprint
 
 
+def test_fingerprints_of_stored_results_and_vectors_stay_what_they_are() -> None:
+    """As commit b01a6c1 gives them."""
+    changed = msgspec.structs.replace(
+        BASE,
+        prompts=Prompts(query="q: "),
+        max_query_tokens=32,
+        query_files={"model.safetensors": "cc"},
+        adapter=AdapterIdentity("peft", {"adapter_model.safetensors": "dd"}),
+    )
+    assert BASE.fingerprint == "4319425ac17446dd4cd4fa0a1c4c2ededd536c4c3672ea57b6e02fe9d603d6e7"
+    assert changed.fingerprint == "9fae11a5dc632409c6a04d38835b60fa81c67e0cb34831f48e112fc6c7d49115"
+
+
 def test_without_files_the_checkpoint_is_what_tells_models_apart() -> None:
     first = msgspec.structs.replace(BASE, files={}, checkpoint="a")
     assert msgspec.structs.replace(first, checkpoint="b").fingerprint != first.fingerprint
