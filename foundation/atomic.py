@@ -1,11 +1,27 @@
 """Files that are either whole or absent."""
 
+import errno
+import fcntl
+import functools
+import hashlib
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import platform
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from foundation.locks import is_at
+
+# A temporary file: hidden, and marked with the machine that writes it (see `_machine`).
+_TEMPORARY = re.compile(r"\..+\.writing-([0-9a-f]{8})-[0-9a-f]{8}")
+_DAY_S = 86_400
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+_swept: set[Path] = set()  # folders that this process has looked through
 
 
 @contextmanager
@@ -16,24 +32,95 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     or none. The folder is made where it does not exist.
 
     Raises:
-        OSError: as ``open`` and ``write`` do.
+        OSError: as ``open`` and ``write`` do; it names ``path``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with replacing_all([path]) as (file,):
+        yield file
+
+
+@contextmanager
+def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+    """Open a temporary file for each path; they take their places, in order, when all are whole.
+
+    For files that must fit each other. Where writing any of them fails, all old ones stay.
+
+    Raises:
+        OSError: as ``open`` and ``write`` do; it names one of the paths.
+    """
+    temporary: list[Path] = []
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with ExitStack() as opened:
+            files = []
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _sweep_once(path.parent)
+                name, file = _open_temporary(path)
+                temporary.append(name)
+                files.append(opened.enter_context(file))
+            yield files
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+            for name, path in zip(temporary, paths, strict=True):
+                name.replace(path)
+    except BaseException as error:
+        for name in temporary:
+            name.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            error.filename = str(paths[0])
         raise
 
 
-def _umask() -> int:
-    """The process's umask: mkstemp makes files that only their owner can read."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def sweep(folder: Path) -> None:
+    """Remove the temporary files in a folder whose writers were killed.
+
+    A writer holds a lock on its file, which ends with its process. Locks may not be seen from
+    other machines that share the folder, so that files of theirs must also be a day old.
+    """
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if written_by := _TEMPORARY.fullmatch(entry.name):
+                with suppress(OSError):
+                    if written_by[1] == _machine() or time.time() - entry.stat().st_mtime > _DAY_S:
+                        _remove_unless_locked(Path(entry.path))
+
+
+def _sweep_once(folder: Path) -> None:
+    if folder not in _swept:
+        _swept.add(folder)
+        sweep(folder)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(handle)
+
+
+def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """A new locked file beside ``path``, with the permissions of any new file."""
+    while True:
+        name = path.parent / f".{path.name}.writing-{_machine()}-{secrets.token_hex(4)}"
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        with suppress(OSError):  # some file systems have no locks, and nothing is swept there
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if is_at(name, handle):  # or another process swept it before it was locked
+            return name, os.fdopen(handle, "wb")
+        os.close(handle)
+
+
+@functools.cache
+def _machine() -> str:
+    """Eight digits for the running kernel, whose processes see each other's locks."""
+    try:
+        running = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        running = platform.node()
+    return hashlib.sha256(running.encode()).hexdigest()[:8]

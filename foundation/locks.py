@@ -97,7 +97,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         handle = os.open(path, flags, 0o666)
         try:
             fcntl.flock(handle, kind)
-            if _is_at(path, handle):
+            if is_at(path, handle):
                 return handle
         except BaseException:
             os.close(handle)
@@ -105,7 +105,8 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         os.close(handle)
 
 
-def _is_at(path: Path, handle: int) -> bool:
+def is_at(path: Path, handle: int) -> bool:
+    """Whether a path still leads to an open file, which nobody has removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

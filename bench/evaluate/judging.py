@@ -1,5 +1,6 @@
 """A run on a collection becomes scores, by the rules of that collection."""
 
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.evaluate.answers import answer_qrels
-from bench.evaluate.measures import parse_measure
+from bench.evaluate.measures import NO_CUTOFF, Measure, parse_measure
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score, tie_bounds
 from bench.results.record import Protocol
@@ -28,21 +29,52 @@ class Standing(msgspec.Struct, frozen=True):
     tie_high: float | None
 
 
-def measure_names(dataset: Dataset, wanted: Sequence[str] | None) -> tuple[str, ...]:
+def measure_names(
+    dataset: Dataset, wanted: Sequence[str] | None, depth: int | None
+) -> tuple[str, ...]:
     """Canonical names, the collection's main measure first, then those wanted or its own.
 
+    Args:
+        wanted: names; None for the collection's further measures.
+        depth: documents per query; None for the collection's.
+
     Raises:
-        BenchError: an unknown measure, or one that needs judgements where answers decide.
+        BenchError: an unknown measure, one that needs judgements where answers decide, or one
+            that looks at more documents than are retrieved.
     """
     further = dataset.facts.measures if wanted is None else wanted
-    names = [parse_measure(name).name for name in (dataset.facts.main_measure, *further)]
-    for name in names if dataset.answers is not None else ():
-        if parse_measure(name).kind not in JUDGED_BY_ANSWERS:
+    measures = [parse_measure(name) for name in (dataset.facts.main_measure, *further)]
+    for measure in measures if dataset.answers is not None else ():
+        if measure.kind not in JUDGED_BY_ANSWERS:
             raise BenchError(
-                f"{name} needs judgements, and {dataset.name} is judged by answer strings",
+                f"{measure.name} needs judgements, and {dataset.name} is judged by answer strings",
                 f"use {' or '.join(f'{kind}@k' for kind in JUDGED_BY_ANSWERS)}",
             )
-    return tuple(dict.fromkeys(names))
+    _check_cutoffs(dataset.name, measures, depth or dataset.facts.depth)
+    return tuple(dict.fromkeys(measure.name for measure in measures))
+
+
+def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> None:
+    """Refuse a measure of more documents than are retrieved: R@100 of five would be R@5.
+
+    The main measure comes first and is always computed; others can be left out.
+    """
+    cutoffs = {one.name: one.cutoff for one in measures if one.cutoff != NO_CUTOFF}
+    beyond = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
+    if not beyond:
+        return
+    name, deepest = max(beyond.items(), key=lambda item: item[1])
+    hint = f"--depth {deepest}"
+    if measures[0].name not in beyond:
+        within = [one.name for one in measures[1:] if one.name not in beyond] or [measures[0].name]
+        hint += f", or only what {depth:,} documents can tell: " + " ".join(
+            f"--measure {shlex.quote(one)}" for one in dict.fromkeys(within)
+        )
+    raise BenchError(
+        f"{name} on {collection} looks at {deepest:,} documents of each query, and the depth is "
+        f"{depth:,}",
+        hint,
+    )
 
 
 def as_retrieved(run: Run, dataset: Dataset, depth: int) -> Run:
@@ -76,7 +108,9 @@ def score_run(
     judgements = judge(dataset, run, depth)
     queries = dataset.queries.ids if dataset.answers is not None else None
     scores = score(run, judgements, names, queries)
-    judged = None if queries is not None else score(run, judgements, [JUDGED]).mean(JUDGED)
+    judged = None
+    if queries is None and depth >= parse_measure(JUDGED).cutoff:
+        judged = score(run, judgements, [JUDGED]).mean(JUDGED)
     low, high = None, None
     if parse_measure(names[0]).native:
         low, high = tie_bounds(run, judgements, names[0], queries)

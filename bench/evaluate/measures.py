@@ -86,7 +86,7 @@ def parse_measure(name: str) -> Measure:
     if not providers().supports(found):
         reason = f"measure {name!r} needs a provider of ir_measures that is not installed"
         raise BenchError(reason, f"see `{LISTING}`")
-    return Measure(str(found), found.NAME, native=False)
+    return Measure(str(found), found.NAME, params.get("cutoff", NO_CUTOFF), native=False)
 
 
 def providers() -> "ir_measures.providers.FallbackProvider":

@@ -91,7 +91,7 @@ def evaluate(
         BenchError: bad input, before or during the work.
     """
     depth = options.depth or dataset.facts.depth
-    names = measure_names(dataset, options.measures)
+    names = measure_names(dataset, options.measures, depth)
     clock = getattr(encoder, "clock", None) or Clock()
     earlier, stages = clock.copy(), Clock()
     parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them

@@ -1,11 +1,13 @@
 """Runs in the sense of information retrieval, and the TREC files that carry them."""
 
 import gzip
+import hashlib
+import io
 import itertools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -24,6 +26,7 @@ from retrievers.index.faiss_index import Hits
 _COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
 _HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
 _BLOCK_BYTES = 1 << 26
+_GZIP = b"\x1f\x8b"
 _SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
 _SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
 # What str.isspace accepts, in the syntax of RE2.
@@ -105,8 +108,25 @@ class _RepeatedDocumentError(BenchError):
         self.document = document
 
 
+@dataclass(frozen=True)
+class RunFile:
+    """A run with the hash of the file that it was parsed from, compressed as it was.
+
+    Attributes:
+        sha256: hexadecimal digits; they tell somebody's runs apart.
+    """
+
+    run: Run
+    sha256: str
+
+
 def read_run(path: Place) -> Run:
-    """Read a TREC run file, plain or compressed (``.gz``).
+    """The run of a TREC run file; see `read_run_file`."""
+    return read_run_file(path).run
+
+
+def read_run_file(path: Place) -> RunFile:
+    """Read a TREC run file, plain or compressed with gzip, once: it may be a pipe.
 
     Columns are separated by white space. The order comes from the scores, as float32: like
     trec_eval, the rank column is ignored. Queries keep the order of their first lines.
@@ -116,37 +136,57 @@ def read_run(path: Place) -> Run:
             finite float32, or a document that repeats within a query; with the line's number.
     """
     try:
-        table = _read_columns(path)
+        content = path.read_bytes()
+    except OSError as error:
+        raise BenchError(f"cannot read run {path}: {error.strerror or error}") from error
+    source = _Source(path, content)
+    return RunFile(_parsed(source), hashlib.sha256(content).hexdigest())
+
+
+def _parsed(source: "_Source") -> Run:
+    try:
+        table = _read_columns(source)
         scores = _as_float32(table["score"])
     except (pa.ArrowInvalid, _NotFiniteError) as error:
-        raise _first_problem(path, error) from error
+        raise _first_problem(source, error) from error
     try:
         return _sorted_run(table["query"], table["document"], scores)
     except _RepeatedDocumentError as repeat:
-        line = _second_line(path, repeat)
-        raise BenchError(f"run {path}, line {line}: {repeat}") from repeat
+        line = _second_line(source, repeat)
+        raise BenchError(f"run {source.path}, line {line}: {repeat}") from repeat
 
 
 def write_run(run: Run, path: Place, tag: str) -> None:
     """Write a TREC run file, atomically; compressed where the name ends in ``.gz``.
 
+    Raises:
+        BenchError: as `write_lines`, or the file cannot be written.
+    """
+    try:
+        with replacing(path) as file:
+            write_lines(run, file, tag, compress=path.suffix == ".gz")
+    except OSError as error:
+        raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
+
+
+def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
+    """Write the lines of a TREC run file.
+
     Scores have 9 significant digits, so that reading them back gives the same float32. Queries
     without documents have no line.
 
     Raises:
-        BenchError: an id or the tag is empty or holds white space, or the file cannot be written.
+        BenchError: an id or the tag is empty or holds white space.
+        OSError: as ``write`` does.
     """
     check_writable(pa.array([tag], pa.large_string()), "tag")
     check_writable(pa.array(run.query_ids, pa.large_string()), "query id")
     check_writable(run.doc_ids, "document id")
-    try:
-        with replacing(path) as file, _compressing(file, path) as out:
-            for query_id, documents, scores in run.rankings():
-                rows = enumerate(zip(documents, scores.tolist(), strict=True), start=1)
-                lines = [f"{query_id} Q0 {doc} {rank} {s:.9g} {tag}\n" for rank, (doc, s) in rows]
-                out.write("".join(lines).encode())
-    except OSError as error:
-        raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
+    with _compressing(file) if compress else nullcontext(file) as out:
+        for query_id, documents, scores in run.rankings():
+            rows = enumerate(zip(documents, scores.tolist(), strict=True), start=1)
+            lines = [f"{query_id} Q0 {doc} {rank} {s:.9g} {tag}\n" for rank, (doc, s) in rows]
+            out.write("".join(lines).encode())
 
 
 def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
@@ -164,31 +204,36 @@ def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
 
 
 @contextmanager
-def _compressing(file: BinaryIO, path: Place) -> Iterator[BinaryIO]:
-    if path.suffix != ".gz":
-        yield file
-        return
+def _compressing(file: BinaryIO) -> Iterator[BinaryIO]:
     # No name and no time inside: equal runs give equal files.
     with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as compressed:
         yield cast(BinaryIO, compressed)
 
 
-@contextmanager
-def _opened(path: Place) -> Iterator[BinaryIO]:
-    """The file's bytes, uncompressed."""
-    try:
-        with path.open("rb") as file:
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
-    except (OSError, EOFError, zlib.error) as error:
-        raise BenchError(f"cannot read run {path}: {error}") from error
+@dataclass(frozen=True)
+class _Source:
+    """Content of a run file, and the path that it is known by."""
+
+    path: Place
+    content: bytes
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The file's bytes, uncompressed."""
+        file = io.BytesIO(self.content)
+        is_compressed = self.path.suffix == ".gz" or self.content.startswith(_GZIP)
+        try:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_compressed else file
+        except (OSError, EOFError, zlib.error) as error:
+            raise BenchError(f"cannot read run {self.path}: {error}") from error
 
 
-def _read_columns(path: Place) -> pa.Table:
+def _read_columns(source: _Source) -> pa.Table:
     """Columns query, document (``large_string``) and score (float64) of all lines."""
-    with _opened(path) as file:
+    with source.opened() as file:
         tables = [_parse(block) for block in _blocks(file)]
     if not tables:
-        raise BenchError(f"run {path} is empty", _HINT)
+        raise BenchError(f"run {source.path} is empty", _HINT)
     return pa.concat_tables(tables)
 
 
@@ -273,26 +318,26 @@ def _one_array(strings: pa.Array | pa.ChunkedArray) -> pa.Array:
     return strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
 
 
-def _numbered_lines(path: Place) -> Iterator[tuple[int, list[bytes]]]:
+def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
     """Number, from 1, and columns of each line that is not blank."""
-    with _opened(path) as file:
+    with source.opened() as file:
         for number, line in enumerate(file, start=1):
             if columns := line.split():
                 yield number, columns
 
 
-def _second_line(path: Place, repeat: _RepeatedDocumentError) -> int:
+def _second_line(source: _Source, repeat: _RepeatedDocumentError) -> int:
     pair = [repeat.query.encode(), repeat.document.encode()]
-    numbers = (number for number, columns in _numbered_lines(path) if columns[0:3:2] == pair)
+    numbers = (number for number, columns in _numbered_lines(source) if columns[0:3:2] == pair)
     return next(itertools.islice(numbers, 1, None))
 
 
-def _first_problem(path: Place, error: Exception) -> BenchError:
+def _first_problem(source: _Source, error: Exception) -> BenchError:
     """The first bad line of a file that could not be read. Slow, but names the line."""
-    for number, columns in _numbered_lines(path):
+    for number, columns in _numbered_lines(source):
         if problem := _problem(columns):
-            return BenchError(f"run {path}, line {number}: {problem}", _HINT)
-    return BenchError(f"cannot read run {path}: {error}", _HINT)
+            return BenchError(f"run {source.path}, line {number}: {problem}", _HINT)
+    return BenchError(f"cannot read run {source.path}: {error}", _HINT)
 
 
 def _problem(columns: list[bytes]) -> str:

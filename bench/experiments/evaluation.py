@@ -75,7 +75,7 @@ class Evaluate:
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.places.open(settings.on):
-            measure_names(dataset, settings.measures)
+            measure_names(dataset, settings.measures, settings.depth)
             self.places.official(dataset)
         found: Table = msgspec.to_builtins(settings)
         return found
@@ -91,7 +91,7 @@ class Evaluate:
         for one in self.places.open(chosen.on):
             depth, official = chosen.depth or one.facts.depth, self.places.official(one)
             protocol = protocol_of(one, depth, one.corpus.sha256, official)
-            measures = measure_names(one, chosen.measures)
+            measures = measure_names(one, chosen.measures, chosen.depth)
             found[one.name] = msgspec.json.encode([protocol, measures]).decode()
         return found
 

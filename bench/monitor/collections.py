@@ -27,8 +27,11 @@ def weights_by_name(typed: Sequence[str], opened: Mapping[str, Opened]) -> dict[
     return {opened[one].dataset.name: weight for one, weight in mean_weights(typed).items()}
 
 
-def one_measure(opened: Sequence[Opened], wanted: str | None) -> str:
+def one_measure(opened: Sequence[Opened], wanted: str | None, depth: int | None = None) -> str:
     """The measure of all collections: the one wanted, or the main one where they agree.
+
+    Args:
+        depth: documents per query; None for each collection's.
 
     Raises:
         BenchError: main measures differ, or a collection cannot be measured so.
@@ -41,5 +44,5 @@ def one_measure(opened: Sequence[Opened], wanted: str | None) -> str:
         )
     measure = parse_measure(mains[0] if wanted is None else wanted).name
     for one in opened:
-        measure_names(one.dataset, (measure,))
+        measure_names(one.dataset, (measure,), depth)
     return measure

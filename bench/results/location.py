@@ -63,13 +63,26 @@ def replacing(place: Place) -> Iterator[BinaryIO]:
 
     A local file takes the place of an earlier one; an object of a store never does.
     """
-    if isinstance(place, Path):
-        with atomic.replacing(place) as file:
-            yield file
+    with replacing_all([place]) as (file,):
+        yield file
+
+
+@contextmanager
+def replacing_all(places: Sequence[Place]) -> Iterator[list[BinaryIO]]:
+    """Files of one folder or store to write, which are at their places when the block ends well.
+
+    Of local files either all take the places of earlier ones, or none does; objects of a store
+    are created in this order.
+    """
+    local = [place for place in places if isinstance(place, Path)]
+    if len(local) == len(places):
+        with atomic.replacing_all(local) as files:
+            yield files
         return
-    content = io.BytesIO()
-    yield content
-    place.create(content.getvalue())
+    contents = [(place, io.BytesIO()) for place in places if isinstance(place, RemotePath)]
+    yield [content for _, content in contents]
+    for place, content in contents:
+        place.create(content.getvalue())
 
 
 @contextmanager

@@ -20,9 +20,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.evaluate.runs import Run, check_writable, write_run
+from bench.evaluate.runs import Run, check_writable, write_lines
 from bench.evaluate.scoring import Scores
-from bench.results.location import Place, read_all, replacing
+from bench.results.location import Place, read_all, replacing_all
 from bench.results.object_store import RemotePath
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -161,10 +161,11 @@ class Result(Record, kw_only=True):
 
 
 def save(result: Result, scores: Scores, run: Run, out: Place) -> Place:
-    """Write an evaluation below ``out``; returns its folder. ``result.json`` goes last.
+    """Write an evaluation below ``out``; returns its folder.
 
-    On a local disk it takes the place of an earlier one of its key. In a store, where several
-    machines may write at once, it gets a folder of its own: readers choose the newest.
+    On a local disk it takes the place of an earlier one of its key, all files together. In a
+    store, where several machines may write at once, it gets a folder of its own: readers choose
+    the newest.
 
     Raises:
         BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
@@ -173,12 +174,12 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Place:
     folder = place(out, result.protocol.collection, result.model) / result.key
     if isinstance(folder, RemotePath):
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
-    write_run(run, folder / RUN_FILE, result.model)
     columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
-    with replacing(folder / SCORES_FILE) as file:
-        pq.write_table(pa.table(columns), file)
-    with replacing(folder / RESULT_FILE) as file:
-        file.write(content)
+    files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
+    with replacing_all(files) as (run_file, scores_file, result_file):
+        write_lines(run, run_file, result.model, compress=True)
+        pq.write_table(pa.table(columns), scores_file)
+        result_file.write(content)
     return folder
 
 

@@ -154,7 +154,7 @@ def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path,
     [
         ('main_measure = "RR@10"', {"evaluate"}),
         ('measures = ["R@5"]', {"evaluate"}),
-        ("depth = 10", {"evaluate"}),
+        ("depth = 100", {"evaluate"}),
         ("exclude_self = true", {"finetune", "evaluate"}),
         ('title = "Mine"', set()),
     ],

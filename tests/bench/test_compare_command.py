@@ -150,12 +150,12 @@ def test_a_run_file_without_a_collection_is_refused(place):
 
 
 def test_depths_that_differ_are_refused_and_forced_with_a_mark(place):
-    options = {"dataset": str(place.collection), "depth": 1}
-    with pytest.raises(BenchError, match="good and bm25 on tiny: depth 1 and 1000"):
+    options = {"dataset": str(place.collection), "depth": 100}
+    with pytest.raises(BenchError, match="good and bm25 on tiny: depth 100 and 1000"):
         place.compare(place.good, "bm25", **options)
     text = place.compare(place.good, "bm25", force=True, **options)
     assert "tiny (forced)" in text
-    assert "FORCED across protocols: depth 1 and 1000" in text
+    assert "FORCED across protocols: depth 100 and 1000" in text
 
 
 def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):

@@ -69,9 +69,11 @@ def test_a_first_look_never_passes_even_a_model_that_is_the_same(known, folder):
 
 
 def test_a_first_look_compares_under_one_protocol_only(known, folder):
-    done = check(known, folder, card(known, "bad", 2), "--baseline", "old", "--quick", "--depth", 7)
+    done = check(
+        known, folder, card(known, "bad", 2), "--baseline", "old", "--quick", "--depth", 70
+    )
     assert done.code == ExitCode.BAD_INPUT
-    assert "depth 7 and 1000" in done.stderr
+    assert "depth 70 and 1000" in done.stderr
 
 
 def test_a_clear_loss_shows_at_first_look_and_is_related_to_the_full_check(known, folder):

@@ -1,5 +1,6 @@
 """The rules of a collection on a run: self-matches, depth, measures, protocol."""
 
+import re
 import types
 from pathlib import Path
 
@@ -86,23 +87,65 @@ def test_the_given_run_is_not_changed():
 
 def test_the_main_measure_comes_first_then_those_of_the_collection():
     dataset = dataset_of(main_measure="RR@10", measures=("R@1000", "RR@10", "nDCG@10"))
-    assert measure_names(dataset, None) == ("RR@10", "R@1000", "nDCG@10")
+    assert measure_names(dataset, None, None) == ("RR@10", "R@1000", "nDCG@10")
 
 
 def test_measures_that_are_asked_for_stand_in_the_place_of_the_collections_own():
     dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
-    assert measure_names(dataset, ["P@5", "nDCG@10", "P@5"]) == ("nDCG@10", "P@5")
-    assert measure_names(dataset, []) == ("nDCG@10",)
+    assert measure_names(dataset, ["P@5", "nDCG@10", "P@5"], None) == ("nDCG@10", "P@5")
+    assert measure_names(dataset, [], None) == ("nDCG@10",)
 
 
 def test_one_measure_under_two_names_is_shown_once():
-    assert measure_names(dataset_of(), ["MRR@10", "RR@10"]) == ("nDCG@10", "RR@10")
+    assert measure_names(dataset_of(), ["MRR@10", "RR@10"], None) == ("nDCG@10", "RR@10")
 
 
 def test_an_unknown_measure_is_refused_with_a_suggestion():
     with pytest.raises(BenchError, match="nDGC@10") as error:
-        measure_names(dataset_of(), ["nDGC@10"])
+        measure_names(dataset_of(), ["nDGC@10"], None)
     assert "nDCG" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted", "beyond", "typed"),
+    [
+        (5, None, "R@100", "--depth 100"),
+        (5, [], "nDCG@10", "--depth 10"),
+        (5, ["P@5"], "nDCG@10", "--depth 10"),
+        (50, None, "R@100", "--depth 100, or only what 50 documents can tell: --measure nDCG@10"),
+        (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, .* --measure P@20"),
+        (
+            50,
+            ["Rprec", "nDCG(judged_only=True)@51"],
+            "nDCG(judged_only=True)@51",
+            "--depth 51, .* --measure Rprec",
+        ),
+    ],
+)
+def test_a_measure_of_more_documents_than_are_retrieved_is_refused(depth, wanted, beyond, typed):
+    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+    with pytest.raises(BenchError) as error:
+        measure_names(dataset, wanted, depth)
+    about = (
+        rf"{beyond.replace('(', '.').replace(')', '.')} on .* looks at \d+ documents of each query"
+    )
+    assert re.match(rf"{about}, and the depth is {depth}$", str(error.value))
+    assert re.match(rf"{typed}$", error.value.hint)
+
+
+def test_measures_within_the_depth_or_without_a_cutoff_pass():
+    dataset = dataset_of(main_measure="nDCG@10", measures=("R@100",))
+    assert measure_names(dataset, ["AP", "RR", "R@100"], 100) == ("nDCG@10", "AP", "RR", "R@100")
+    assert measure_names(dataset_of(depth=10, main_measure="RR@10"), ["P@10"], None)
+    with pytest.raises(BenchError, match="the depth is 10"):
+        measure_names(dataset_of(depth=10, main_measure="RR@10"), ["P@11"], None)
+
+
+def test_fewer_than_ten_documents_have_no_share_of_judged_ones_among_the_first_ten():
+    run = run_of([("a", "a", 1.0), ("a", "b", 0.5)])
+    for depth, judged in ((9, False), (10, True)):
+        _, standing = score_run(dataset_of(), run, ["nDCG@5"], depth)
+        assert (standing.judged_at_10 is not None) == judged
 
 
 @pytest.fixture
@@ -122,14 +165,14 @@ def questions(tmp_path):
 @pytest.mark.parametrize("measure", ["nDCG@10", "R@100", "AP", "P@5", "Judged@10"])
 def test_measures_that_need_judgements_are_refused_where_answers_decide(measure, questions):
     with pytest.raises(BenchError, match="judged by answer strings") as error:
-        measure_names(questions, [measure])
+        measure_names(questions, [measure], None)
     assert measure in str(error.value)
     assert "Success@k" in error.value.hint
 
 
 def test_answers_judge_what_was_retrieved(questions):
     run = run_of([("0", "1", 2.0), ("0", "2", 1.0), ("1", "2", 1.0)])
-    names = measure_names(questions, None)
+    names = measure_names(questions, None, None)
     scores, standing = score_run(questions, run, names, depth=100)
     assert scores.query_ids == ("0", "1")
     assert scores.values["Success@20"].tolist() == [1.0, 0.0]

@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 
 def ranking(bench: Bench, *arguments: object) -> bytes:
-    done = bench("run", *arguments, "--model", "hashing", "--depth", 50)
+    done = bench("run", *arguments, "--model", "hashing", "--depth", 100)
     assert done.code == 0, done.stderr
     (path,) = bench.out.rglob("run.trec.gz")
     content = gzip.decompress(path.read_bytes())

@@ -217,7 +217,9 @@ def test_an_unusual_name_below_the_folder_is_kept(name, tmp_path):
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_a_write_that_fails_leaves_no_half_file_and_no_record(failing, tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_path, monkeypatch):
+    earlier = save(RESULT, SCORES, RUN, tmp_path)
+    content = {path.name: path.read_bytes() for path in earlier.iterdir()}
     real, calls = os.fsync, []
 
     def fails_once(handle):
@@ -228,9 +230,8 @@ def test_a_write_that_fails_leaves_no_half_file_and_no_record(failing, tmp_path,
 
     monkeypatch.setattr("foundation.atomic.os.fsync", fails_once)
     with pytest.raises((OSError, BenchError), match="No space left"):
-        save(RESULT, SCORES, RUN, tmp_path)
-    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
-    assert sorted(left) == sorted([RUN_FILE, SCORES_FILE][: failing - 1])
+        save(changed(measures={"nDCG@10": 0.0}), SCORES, Run.from_rows("q", "d", [0.0]), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content
 
 
 def test_conditions_say_where_and_with_what_it_ran():
@@ -252,7 +253,9 @@ def checkout(tmp_path, monkeypatch):
     git("add", "file", folder=tmp_path)
     git("commit", "--quiet", "-m", "first", folder=tmp_path)
     (tmp_path / "bench").mkdir()
-    monkeypatch.setattr(results_module, "__file__", str(tmp_path / "bench" / "results.py"))
+    monkeypatch.setattr(
+        results_module, "__file__", str(tmp_path / "bench" / "results" / "record.py")
+    )
     return tmp_path
 
 
@@ -275,7 +278,9 @@ def test_conditions_are_dirty_where_a_tracked_file_differs(checkout):
 
 
 def test_there_is_no_commit_outside_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(results_module, "__file__", str(tmp_path / "bench" / "results.py"))
+    monkeypatch.setattr(
+        results_module, "__file__", str(tmp_path / "bench" / "results" / "record.py")
+    )
     found = conditions("cpu", "cpu", 1)
     assert found.commit == ""
     assert not found.dirty

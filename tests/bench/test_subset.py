@@ -34,13 +34,14 @@ def dataset(place):
     queries = {f"q{i:02}": f"{WORDS[i]} {WORDS[i + 1]}" for i in range(20)}
     qrels = {(f"q{i:02}", f"d{i:03}"): 1 for i in range(20)} | {("q00", "gone"): 1}
     folder = write_collection(place / "tiny", documents, queries, qrels)
+    (folder / "dataset.toml").write_text('name = "tiny"\nmain_measure = "nDCG@3"\n')
     return open_dataset(str(folder), cache_dir=place)
 
 
 def evaluated(name, dataset, place, depth=None):
     model = resolve_model(name)
     encoder = None if name == "bm25" else open_encoder(model)
-    options = Options(FLAT, depth=depth, measures=("nDCG@3",))
+    options = Options(FLAT, depth=depth, measures=())
     return evaluate(dataset, model, encoder, VectorStore(place / "vectors"), options)
 
 

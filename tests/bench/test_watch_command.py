@@ -208,7 +208,7 @@ def test_a_baseline_is_compared_and_is_no_checkpoint(place):
     assert curve["baseline"]["checkpoint"] == "bm25"
     assert [one["name"] for one in curve["selection"]["rivals"]][-1] == "bm25"
     assert len(curve["points"]) == len(STEPS)
-    done = place.watch("--baseline", "bm25", "--depth", 5)
+    done = place.watch("--baseline", "bm25", "--depth", 50)
     assert done.code == ExitCode.BAD_INPUT
     assert "under the protocol of the checkpoints" in done.stderr
 

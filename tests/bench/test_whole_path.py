@@ -1,5 +1,6 @@
 """The command line from a collection to a stored result, with oracles of its own."""
 
+import gzip
 import json
 import math
 import os
@@ -138,12 +139,67 @@ def test_the_run_file_scores_as_the_run_did(tmp_path: Path, collection: Path) ->
         again.rmdir()
 
 
+def test_two_runs_on_pipes_of_one_name_are_two_results(tmp_path: Path, collection: Path) -> None:
+    for document in ("d1", "d2"):
+        read, write = os.pipe()
+        os.write(write, f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n".encode())
+        os.close(write)
+        pipe = f"/dev/fd/{read}"
+        arguments = ("score", pipe, "--dataset", collection, "--name", "piped")
+        assert bench(tmp_path, *arguments) == 0
+        os.close(read)
+    stored = [load(folder) for folder in (tmp_path / "out" / "tiny" / "piped").iterdir()]
+    assert len({result.fingerprint for result in stored}) == 2
+    assert len({result.measures["nDCG@10"] for result in stored}) == 2
+
+
+def test_a_bad_line_on_a_pipe_is_named_with_its_number(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n")
+    os.close(write)
+    assert bench(tmp_path, "score", f"/dev/fd/{read}", "--dataset", collection) == 2
+    os.close(read)
+    assert_one_error(tmp_path, capsys, "line 2: document 'd1' occurs twice")
+
+
+def test_a_run_file_that_is_compressed_is_known_by_its_content(
+    tmp_path: Path, collection: Path
+) -> None:
+    (tmp_path / "packed").write_bytes(gzip.compress(b"q1 Q0 d1 1 0.5 t\n"))
+    assert bench(tmp_path, "score", tmp_path / "packed", "--dataset", collection) == 0
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
+    assert bench(tmp_path, "score", tmp_path / "run.trec", "--dataset", collection) == 0
+    measures = [load(only_result(tmp_path, name)).measures for name in ("packed", "run")]
+    assert measures[0] == measures[1]
+
+
+@pytest.mark.parametrize("command", ["run", "score"])
+def test_a_depth_below_the_cutoff_of_a_measure_is_refused_before_any_work(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
+    arguments = {
+        "run": ("run", collection, "--model", "hashing"),
+        "score": ("score", tmp_path / "run.trec", "--dataset", collection),
+    }[command]
+    assert bench(tmp_path, *arguments, "--depth", 50) == 2
+    assert_one_error(tmp_path, capsys, "--measure nDCG@10")
+    assert bench(tmp_path, *arguments, "--depth", 5, "--measure", "nDCG@10") == 2
+    assert_one_error(tmp_path, capsys, "--depth 10")
+    assert bench(tmp_path, *arguments, "--depth", 50, "--measure", "nDCG@10") == 0
+
+
 def test_tables_go_to_stdout_and_progress_to_stderr(tmp_path: Path, collection: Path) -> None:
-    done = process(tmp_path, "run", collection, "--model", "hashing", "--json", "--depth", 2)
+    measure = ("--measure", "nDCG@10")
+    done = process(
+        tmp_path, "run", collection, "--model", "hashing", "--json", "--depth", 20, *measure
+    )
     stdout, stderr = done.communicate(timeout=60)
     assert done.returncode == 0
     (result,) = json.loads(stdout)["results"]
-    assert result["protocol"]["depth"] == 2
+    assert result["protocol"]["depth"] == 20
     assert "hashing encodes" in stderr
     assert "kept in" in stderr
 

@@ -1,7 +1,6 @@
 """``compare``: which of the models is better, by how much, and on which queries."""
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant, Entry
 from bench.compare.statistics import Resampling
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
-from bench.evaluate.runs import read_run
+from bench.evaluate.runs import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
 from bench.leaderboard.texts import at_hand, if_evaluated
@@ -92,7 +91,7 @@ def _entrants(options: argparse.Namespace, dataset: Dataset | None) -> list[Entr
 
 def _found(name: str, options: argparse.Namespace, dataset: Dataset | None) -> _Found:
     path = Path(name)
-    if dataset is not None and path.is_file() and path.name != RESULT_FILE:
+    if dataset is not None and _is_file(path) and path.name != RESULT_FILE:
         short = "_".join(path.name.split(".trec")[0].split())
         return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
     stored = results_of(name, options.results)
@@ -101,13 +100,19 @@ def _found(name: str, options: argparse.Namespace, dataset: Dataset | None) -> _
     return _Found(name, short, {key: Entry.of(one) for key, one in stored.items()})
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is something to read: a file or a pipe."""
+    return path.exists() and not path.is_dir()
+
+
 def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
     """A run file by the collection's own protocol, as ``score`` does it."""
     wanted = None if options.measure is None else [options.measure]
-    names = measure_names(dataset, wanted)
+    names = measure_names(dataset, wanted, options.depth)
     official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
     depth = options.depth or dataset.facts.depth
-    run = as_retrieved(read_run(path), dataset, depth)
+    file = read_run_file(path)
+    run = as_retrieved(file.run, dataset, depth)
     scores, _ = score_run(dataset, run, names, depth)
     if scores.unanswered:
         print(
@@ -119,7 +124,7 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
         protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
         main_measure=names[0],
         in_domain=False,
-        recipe=run_file_facts(hashlib.sha256(path.read_bytes()).hexdigest()),
+        recipe=run_file_facts(file.sha256),
         scores=lambda: (scores.query_ids, scores.values),
         run=lambda: run,
     )

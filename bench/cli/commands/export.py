@@ -1,20 +1,20 @@
 """``export``: stored results as mteb, the Hugging Face Hub or trec_eval read them."""
 
 import argparse
+import io
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tqdm import tqdm
 
 from bench.cli.commands.common import print_json
-from bench.evaluate.runs import write_run
+from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.find import Stored, results_of
 from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
-from bench.results.record import RUN_FILE, place
+from bench.results.record import place
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 
@@ -72,10 +72,9 @@ def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
 
 
 def _run_file(tag: str, one: Stored) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / RUN_FILE
-        write_run(one.run(), path, tag)
-        return path.read_bytes()
+    content = io.BytesIO()
+    write_lines(one.run(), content, tag, compress=True)
+    return content.getvalue()
 
 
 def _write(out: Place, path: str, content: bytes) -> Place:

@@ -103,7 +103,7 @@ def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced,
     also = expand(options.also, options.data_dir)
     _check_collections(count, trained, also)
     opened = open_collections([*options.on, *options.also], options, cache_dir)
-    measure = one_measure(list(opened.values()), options.measure)
+    measure = one_measure(list(opened.values()), options.measure, options.depth)
     names = [*([options.base] if options.base else []), *options.checkpoints]
     labelled = labels(names)
     _check_once(labelled.values())

@@ -83,7 +83,7 @@ def parts_of(
         roles = {role: stored[name] for role, _, stored in others}
         for _, other, stored in others:
             check_protocol(name, other, protocol, stored[name].result.protocol)
-        runs = _pooled(dataset, protocol, roles, known, looker)
+        runs = _pooled(dataset, protocol, measures, roles, known, looker)
         encoder = looker.encoder.for_dataset(name)
         missing = looker.store.plan(encoder, dataset.corpus).missing_rows
         if not missing:
@@ -110,7 +110,7 @@ def _measures(dataset: Dataset, options: argparse.Namespace) -> tuple[tuple[str,
             f"--quick needs judged documents, and {dataset.name} is judged by answers",
             "leave --quick out",
         )
-    names = measure_names(dataset, [options.measure] if options.measure else [])
+    names = measure_names(dataset, [options.measure] if options.measure else [], options.depth)
     cutoff = max(parse_measure(name).cutoff for name in names)
     if cutoff > DEEPEST:
         raise BenchError(
@@ -123,6 +123,7 @@ def _measures(dataset: Dataset, options: argparse.Namespace) -> tuple[tuple[str,
 def _pooled(
     dataset: Dataset,
     protocol: Protocol,
+    measures: tuple[str, ...],
     roles: Mapping[str, Stored],
     known: Sequence[Stored],
     looker: Looker,
@@ -144,7 +145,7 @@ def _pooled(
             f"{dataset.name} besides the candidate; there is {has}",
             f"python -m bench run {dataset.name} --model ANOTHER, or leave --quick out",
         )
-    lexical = lexical[:1] or [_run_bm25(dataset, protocol, looker)]
+    lexical = lexical[:1] or [_run_bm25(dataset, protocol, measures, looker)]
     chosen = [*lexical, *roles.values(), *models[:MOST_POOLED]]
     return {name: one.run() for name, one in {_name(one): one for one in chosen}.items()}
 
@@ -157,12 +158,14 @@ def _is_bm25(one: Stored) -> bool:
     return one.result.recipe is not None and one.result.recipe.kind == BM25
 
 
-def _run_bm25(dataset: Dataset, protocol: Protocol, looker: Looker) -> Stored:
+def _run_bm25(
+    dataset: Dataset, protocol: Protocol, measures: tuple[str, ...], looker: Looker
+) -> Stored:
     """Evaluated as ``run`` does, and kept."""
     plain = argparse.Namespace(**{**vars(looker.options), **_NO_RECIPE})
     lexical = open_contender(BM25, plain).on(dataset.name)
     print(f"{dataset.name}: bm25 has no stored result, and runs once", file=sys.stderr)
-    choices = pipeline_options(plain, None, protocol.depth)
+    choices = pipeline_options(plain, measures, protocol.depth)
     opened = Opened(dataset, protocol.official)
     done = evaluated(opened, lexical.model, lexical.encoder, looker.store, choices)
     return Stored(save(done.result, done.scores, done.run, plain.results), done.result)

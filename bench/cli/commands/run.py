@@ -81,7 +81,7 @@ def _check_storable(
     dataset: Dataset, contenders: Sequence[Contender], options: argparse.Namespace
 ) -> None:
     """What would fail when the result is written fails now, before hours of encoding."""
-    measure_names(dataset, options.measure)
+    measure_names(dataset, options.measure, options.depth)
     for contender in contenders:
         place(options.out, dataset.name, contender.model.card.name)
     check_writable(pa.array(dataset.queries.ids, pa.large_string()), "query id")

@@ -1,7 +1,6 @@
 """``score``: a TREC run file, by the collection's own protocol."""
 
 import argparse
-import hashlib
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import msgspec
 from bench.cli.commands.common import is_official, open_named, print_json
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.pipeline import conditions_here
-from bench.evaluate.runs import read_run
+from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.record import Result, Timings, save
 from datasets_cfg.dataset import judgement_mismatches
@@ -20,12 +19,12 @@ from reports.tables import collection_table
 def score(options: argparse.Namespace, cache_dir: Path) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
     dataset = open_named(options.dataset, options, cache_dir)
-    names = measure_names(dataset, options.measure)
+    names = measure_names(dataset, options.measure, options.depth)
     official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
     depth = options.depth or dataset.facts.depth
-    found = as_retrieved(read_run(options.run_file), dataset, depth)
-    scores, standing = score_run(dataset, found, names, depth)
-    content = options.run_file.read_bytes()
+    file = read_run_file(options.run_file)
+    run = as_retrieved(file.run, dataset, depth)
+    scores, standing = score_run(dataset, run, names, depth)
     result = Result(
         model=options.name or "_".join(options.run_file.name.split(".trec")[0].split()),
         main_measure=names[0],
@@ -39,13 +38,13 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
         in_domain=False,
         protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
         recipe=None,
-        fingerprint=hashlib.sha256(content).hexdigest(),
+        fingerprint=file.sha256,
         preflight={},
         timings=Timings(),
         conditions=conditions_here("cpu"),
         **msgspec.structs.asdict(standing),
     )
-    folder = save(result, scores, found, options.out)
+    folder = save(result, scores, run, options.out)
     print(f"kept in {folder}", file=sys.stderr)
     _say_coverage(result)
     if options.json:

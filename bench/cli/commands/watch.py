@@ -81,7 +81,7 @@ def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights_by_name(options.on, opened),
-        measure=one_measure(list(opened.values()), options.measure),
+        measure=one_measure(list(opened.values()), options.measure, options.depth),
         method=options.select,
         baseline=baseline,
         resampling=resampling,

@@ -1,0 +1,143 @@
+"""Atomic files: whole or absent, also several that must fit, and nothing is left of the killed."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from foundation.atomic import replacing, replacing_all, sweep
+
+ROOT = Path(__file__).parents[2]
+WRITES_FOR_EVER = (
+    "import sys, time\n"
+    "from pathlib import Path\n"
+    "from foundation.atomic import replacing\n"
+    "with replacing(Path(sys.argv[1])) as file:\n"
+    "    file.write(b'half')\n"
+    "    file.flush()\n"
+    "    print('writing', flush=True)\n"
+    "    time.sleep(600)\n"
+)
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process in the middle of writing ``result.json``."""
+    command = [sys.executable, "-c", WRITES_FOR_EVER, str(tmp_path / "result.json")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
+
+
+def test_what_a_killed_process_left_is_removed_when_the_folder_is_written_again(writer, tmp_path):
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert len(names(tmp_path)) == 1
+    write(tmp_path / "other.json", b"whole")
+    assert names(tmp_path) == {"other.json"}
+
+
+def test_the_file_of_a_running_process_is_never_removed(writer, tmp_path):
+    (temporary,) = tmp_path.iterdir()
+    os.utime(temporary, (0, 0))
+    write(tmp_path / "other.json", b"whole")
+    sweep(tmp_path)
+    assert names(tmp_path) == {"other.json", temporary.name}
+
+
+def test_a_file_of_another_machine_is_removed_when_it_is_a_day_old(tmp_path):
+    young, old = (tmp_path / f".a.json.writing-{'0' * 8}-0000000{n}" for n in range(2))
+    for path in (young, old):
+        path.touch()
+    os.utime(old, (time.time() - 90_000,) * 2)
+    sweep(tmp_path)
+    assert names(tmp_path) == {young.name}
+
+
+def test_nothing_else_is_swept(tmp_path):
+    kept = [".a.json.original", "a.writing-00000000-00000000", ".writing-12345678", ".a.writing-x"]
+    for name in kept:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    sweep(tmp_path)
+    sweep(tmp_path / "nowhere")
+    assert names(tmp_path) == set(kept)
+
+
+def test_a_folder_that_cannot_be_swept_is_written_all_the_same(tmp_path):
+    (tmp_path / f".a.writing-{'0' * 8}-{'0' * 8}").mkdir()
+    os.utime(tmp_path / f".a.writing-{'0' * 8}-{'0' * 8}", (0, 0))
+    write(tmp_path / "a.json", b"whole")
+    assert (tmp_path / "a.json").read_bytes() == b"whole"
+
+
+def test_files_that_must_fit_are_replaced_together_or_not_at_all(tmp_path):
+    paths = [tmp_path / "scores", tmp_path / "record"]
+    for path in paths:
+        write(path, b"old")
+    with pytest.raises(TypeError), replacing_all(paths) as (scores, record):
+        record.write(scores.write(b"new"))
+    assert [path.read_bytes() for path in paths] == [b"old", b"old"]
+    with replacing_all(paths) as (scores, record):
+        scores.write(b"new")
+        record.write(b"newer")
+        assert [path.read_bytes() for path in paths] == [b"old", b"old"]
+    assert [path.read_bytes() for path in paths] == [b"new", b"newer"]
+    assert names(tmp_path) == {"scores", "record"}
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_file_has_the_permissions_of_any_new_file(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write(tmp_path / "a", b"")
+        (tmp_path / "b").touch()
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"]
+    assert modes[0] == modes[1] == 0o666 & ~mask
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError, match="No space left") as error, replacing(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.filename == str(tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_closed_folder_names_the_file(tmp_path):
+    tmp_path.chmod(0o555)
+    with pytest.raises(PermissionError) as error:
+        write(tmp_path / "a", b"")
+    assert error.value.filename == str(tmp_path / "a")
+
+
+def test_writing_while_others_sweep_loses_nothing(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        written = [pool.submit(write, tmp_path / f"{n}", b"%d" % n) for n in range(40)]
+        while not all(one.done() for one in written):
+            sweep(tmp_path)
+        for one in written:
+            one.result()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        f"{n}": b"%d" % n for n in range(40)
+    }
