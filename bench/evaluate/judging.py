@@ -64,16 +64,16 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
     if not beyond:
         return
     name, deepest = max(beyond.items(), key=lambda item: item[1])
-    hint = f"--depth {deepest}"
-    if measures[0].name not in beyond:
-        within = [one.name for one in measures[1:] if one.name not in beyond] or [measures[0].name]
-        hint += f", or only what {depth:,} documents can tell: " + " ".join(
-            f"--measure {shlex.quote(one)}" for one in dict.fromkeys(within)
-        )
+    main = measures[0]
+    within = [one.name for one in measures if one.name not in beyond]
+    shallow = [f"--measure {shlex.quote(one)}" for one in dict.fromkeys(within[1:] or within)]
+    if main.name in beyond:
+        shallow = [f"--depth {main.cutoff}", f"--measure {shlex.quote(main.name)}"]
+    choices = [f"--depth {deepest}", *([" ".join(shallow)] if deepest > main.cutoff else [])]
     raise BenchError(
         f"{name} on {collection} looks at {deepest:,} documents of each query, and the depth is "
         f"{depth:,}",
-        hint,
+        ", or ".join(choices),
     )
 
 

@@ -109,10 +109,10 @@ def test_an_unknown_measure_is_refused_with_a_suggestion():
 @pytest.mark.parametrize(
     ("depth", "wanted", "beyond", "typed"),
     [
-        (5, None, "R@100", "--depth 100"),
+        (5, None, "R@100", "--depth 100, or --depth 10 --measure nDCG@10"),
         (5, [], "nDCG@10", "--depth 10"),
         (5, ["P@5"], "nDCG@10", "--depth 10"),
-        (50, None, "R@100", "--depth 100, or only what 50 documents can tell: --measure nDCG@10"),
+        (50, None, "R@100", "--depth 100, or --measure nDCG@10"),
         (50, ["P@20", "AP(rel=2)@60"], "AP(rel=2)@60", "--depth 60, .* --measure P@20"),
         (
             50,
