@@ -1,7 +1,7 @@
 """Strict records: the base class, and the one way to decode them from JSON and TOML."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -61,6 +61,32 @@ def decode_toml(content: bytes, kind: type[T], source: object, hint: str = "") -
     return _decode(lambda: msgspec.toml.decode(content, type=kind), kind, source, "TOML", hint)
 
 
+def convert_table(
+    table: Mapping[str, Any],
+    kind: type[T],
+    source: object,
+    dec_hook: Callable[[type, Any], Any] | None = None,
+) -> T:
+    """Make a record of a decoded table; ``source`` names the table in messages.
+
+    Args:
+        dec_hook: see `msgspec.convert`; a BenchError that it raises passes as it is.
+
+    Raises:
+        BenchError: not such a record; the hint names the field that was meant.
+    """
+    plain = dict(table)
+    return _decode(
+        lambda: msgspec.convert(plain, type=kind, dec_hook=dec_hook), kind, source, "TOML", ""
+    )
+
+
+def fields_of(kind: type[Any]) -> set[str]:
+    """Names of the fields of a record and of all records that it consists of."""
+    records = _records(msgspec.inspect.type_info(kind))
+    return {field.encode_name for record in records for field in record.fields}
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -82,11 +108,11 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
 
 def _meant(problem: str, kind: type[Any]) -> str:
     """The field or choice that a misspelt one was meant to be, from msgspec's message."""
-    records = list(_records(msgspec.inspect.type_info(kind)))
     if found := _UNKNOWN_FIELD.search(problem):
-        fields = {field.encode_name for record in records for field in record.fields}
+        fields = fields_of(kind)
         return did_you_mean(found[1], fields, f"known fields: {', '.join(sorted(fields))}")
     if found := _INVALID_CHOICE.search(problem):
+        records = _records(msgspec.inspect.type_info(kind))
         choices = {str(one) for record in records for one in _choices(record)}
         return did_you_mean(found[1], choices)
     return ""

@@ -16,14 +16,13 @@ from bench.experiments.findings import Scored
 from bench.experiments.grid import Table
 from bench.experiments.places import Places
 from bench.experiments.plan import Task
-from bench.experiments.plan_files import suggest
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
 from bench.results.record import save
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, convert_table
 from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.model import Model, open_encoder, resolve_model
@@ -70,7 +69,7 @@ class Evaluate:
 
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All fields of `Evaluation`."""
-        settings = _read(table)
+        settings = convert_table(table, Evaluation, "[evaluate]")
         _check_index(IndexSpec.parse(settings.index))
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
@@ -86,7 +85,7 @@ class Evaluate:
 
     def reads(self, settings: Table) -> dict[str, str]:
         """Of each collection the protocol, with its hashes, and the measures."""
-        chosen = _read(settings)
+        chosen = convert_table(settings, Evaluation, "[evaluate]")
         found = {}
         for one in self.places.open(chosen.on):
             depth, official = chosen.depth or one.facts.depth, self.places.official(one)
@@ -98,7 +97,7 @@ class Evaluate:
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""
         start = time.perf_counter()
-        chosen = _read(settings)
+        chosen = convert_table(settings, Evaluation, "[evaluate]")
         found = _resolved(model, chosen)
         own = Path(model).name == MODEL
         store = VectorStore(out / VECTORS if own else self.places.cache_dir / VECTORS)
@@ -163,17 +162,6 @@ def _check_index(spec: IndexSpec) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of training."""
     if not spec.is_exact:
         FaissIndex(spec, MULTIPLE)
-
-
-def _read(table: Mapping[str, Any]) -> Evaluation:
-    try:
-        return msgspec.convert(dict(table), Evaluation)
-    except msgspec.ValidationError as error:
-        _, _, rest = str(error).partition("unknown field `")
-        field = rest.partition("`")[0]
-        fields = list(Evaluation.__struct_fields__)
-        hint = suggest(field, fields) if field else ""
-        raise BenchError(f"[evaluate]: {error}", hint) from error
 
 
 def read_scores(task: Task, out: Path) -> dict[str, Scored]:

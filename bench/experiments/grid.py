@@ -29,9 +29,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.experiments.plan_files import Name, PlanFiles, changes_of, suggest
 from foundation.errors import BenchError
 from foundation.records import Record
+from foundation.suggestions import did_you_mean
+from foundation.toml_files import Name, TomlFiles, variant_fields
 
 STAGES = ("pretrain", "finetune", "evaluate")
 
@@ -152,12 +153,7 @@ class Ablation(Record, kw_only=True):
         return {stage: table for stage, table in found.items() if table is not None}
 
 
-FILES = PlanFiles(
-    "ablation",
-    Path(__file__).parent / "plans",
-    Ablation,
-    (Ablation, Axis, Published, Variant),
-)
+FILES = TomlFiles("ablation", Path(__file__).parent / "plans", Ablation)
 
 
 def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
@@ -167,13 +163,13 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
         variant: of the file, such as ``small``.
 
     Raises:
-        BenchError: see `PlanFiles.load`; no such variant, or it keeps an unknown axis or does not
+        BenchError: see `TomlFiles.load`; no such variant, or it keeps an unknown axis or does not
             fit the file.
     """
     found = FILES.load(name_or_path)
     if not variant:
         return found
-    changes = changes_of(found, variant)
+    changes = variant_fields(found, variant)
     changes["axes"] = _kept(found, found.variants[variant])
     return replaced(found, f"{name_or_path}, variant {variant}", **changes)
 
@@ -194,7 +190,10 @@ def _kept(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
     titles = [axis.title for axis in ablation.axes]
     for wanted in variant.axes:
         if wanted not in titles:
-            raise BenchError(f"{ablation.name} has no axis {wanted!r}", suggest(wanted, titles))
+            raise BenchError(
+                f"{ablation.name} has no axis {wanted!r}",
+                did_you_mean(wanted, titles, f"its axes: {', '.join(titles)}"),
+            )
     return tuple(axis for axis in ablation.axes if axis.title in (variant.axes or titles))
 
 

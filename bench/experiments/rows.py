@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.experiments.grid import Ablation, Axis, Table, label_of
-from bench.experiments.plan_files import suggest
 from foundation.errors import BenchError
+from foundation.suggestions import did_you_mean
 
 REFERENCE = "reference"
 # What rows must share to be compared.
@@ -80,7 +80,7 @@ def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
     if name not in rows:
         raise BenchError(
             f"the axis {axis.title} is against {name!r}, which is no row before it",
-            suggest(name, list(rows)),
+            did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
         )
     return rows[name]
 
@@ -116,7 +116,7 @@ def changed_settings(
         known = [f"{one}." for one in against.settings]
         raise BenchError(
             f"{name}: the field {field} names no stage of this ablation",
-            suggest(f"{stage}.", known),
+            did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
         )
     if path in FIXED.get(stage, ()):
         raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
@@ -147,7 +147,10 @@ def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> T
     """
     key, _, rest = path.partition(".")
     if key not in table:
-        raise BenchError(f"{where} has no field {key!r}", suggest(key, list(table)))
+        raise BenchError(
+            f"{where} has no field {key!r}",
+            did_you_mean(key, table, f"there are: {', '.join(table)}"),
+        )
     if not rest:
         return {**table, key: value}
     if not isinstance(table[key], Mapping):

@@ -161,7 +161,7 @@ def test_a_file_is_read_strictly(text, message, hint):
 
 
 def test_what_is_not_there_is_named_with_what_is():
-    with pytest.raises(BenchError, match="no sequence three") as caught:
+    with pytest.raises(BenchError, match="no sequence is called 'three'") as caught:
         load_comparison("three")
     assert "three-domains" in caught.value.hint
     with pytest.raises(BenchError, match="no variant 'smal'") as caught:

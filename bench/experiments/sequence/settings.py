@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.experiments.plan_files import Name, PlanFiles, changes_of
 from bench.experiments.settings import merged
 from foundation.records import Record
+from foundation.toml_files import Name, TomlFiles, variant_fields
 from retrievers.models.card import card_names
 from retrievers.training.continual.continual import Adaptation
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
@@ -98,19 +98,14 @@ class Comparison(Record, kw_only=True):
         return self.evaluate.like or (start if start in card_names() else None)
 
 
-FILES = PlanFiles(
-    "sequence",
-    Path(__file__).parents[1] / "sequence_plans",
-    Comparison,
-    (Comparison, Variant, Use, Adaptation),
-)
+FILES = TomlFiles("sequence", Path(__file__).parents[1] / "sequence_plans", Comparison)
 
 
 def load_comparison(name_or_path: str, variant: str = "") -> Comparison:
     """The comparison of a ``.toml`` file, or a shipped one by its name.
 
     Raises:
-        BenchError: see `PlanFiles.load`; or no such variant.
+        BenchError: see `TomlFiles.load`; or no such variant.
     """
     found = FILES.load(name_or_path)
-    return msgspec.structs.replace(found, **changes_of(found, variant)) if variant else found
+    return msgspec.structs.replace(found, **variant_fields(found, variant)) if variant else found

@@ -1,17 +1,16 @@
 """How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from foundation.records import Record
+from foundation.toml_files import TomlFiles
 from retrievers.adapters.adapting import Adapter, can_recompute, decays
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
-from retrievers.training.engine.preset_files import PresetFiles, read_table
 from retrievers.training.finetune.negatives import Mining
 from retrievers.training.pretrain.preset import Above0, Count, Optimizer
 
@@ -203,27 +202,15 @@ class Finetuning(Record, kw_only=True):
         return max(1, int((self.epochs or 0) * queries) // self.batch_size)
 
 
-RECORDS = (Finetuning, Mining, Contrastive, KL, MarginMSE, Teacher, Adapter, Use, Optimizer)
-
-
-def from_table(table: Mapping[str, Any], source: str) -> Finetuning:
-    """A preset from a TOML table.
-
-    Raises:
-        BenchError: an unknown key, or a value of the wrong type.
-    """
-    return read_table(table, Finetuning, source, RECORDS)
-
-
-FILES = PresetFiles(
-    purpose="fine-tuning",
+FILES = TomlFiles(
+    kind="preset for fine-tuning",
     folder=PRESETS,
-    from_table=from_table,
-    records=RECORDS,
+    record=Finetuning,
     choice="loss.name",
     instead_of={"steps": "epochs", "epochs": "steps"},
 )
 preset_names = FILES.names
 load_preset = FILES.load
+from_table = FILES.convert
 parse = FILES.parse
 changed = FILES.changed

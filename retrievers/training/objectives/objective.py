@@ -5,7 +5,6 @@ of a preset and that makes the modules and the collator it needs. To add one, wr
 line in `OBJECTIVES`.
 """
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, runtime_checkable
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, runtime_c
 import msgspec
 
 from foundation.errors import BenchError
+from foundation.records import convert_table
+from foundation.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,36 +83,21 @@ def objective_type(name: str) -> type:
         BenchError: there is none of that name.
     """
     if name not in OBJECTIVES:
-        close = difflib.get_close_matches(name.lower(), OBJECTIVES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(OBJECTIVES)}"
+        hint = did_you_mean(name, OBJECTIVES, f"use one of {', '.join(OBJECTIVES)}")
         raise BenchError(f"no pre-training objective is called {name!r}", hint)
     module, _, kind = OBJECTIVES[name].partition(":")
     found: type = getattr(importlib.import_module(module), kind)
     return found
 
 
-def read_objective(table: Mapping[str, Any]) -> Objective:
+def read_objective(table: Any) -> Objective:
     """The objective of a preset's ``[objective]`` table, such as ``{"name": "mlm"}``.
 
     Raises:
         BenchError: no name, an unknown one, an unknown field, or a value of the wrong type.
     """
-    name = table.get("name")
+    name = table.get("name") if isinstance(table, Mapping) else None
     if not isinstance(name, str):
         raise BenchError("[objective] has no name", f"write name = one of {', '.join(OBJECTIVES)}")
-    kind = objective_type(name)
-    try:
-        objective: Objective = msgspec.convert(dict(table), type=kind)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"objective {name}: {error}", _hint(str(error), kind)) from error
+    objective: Objective = convert_table(table, objective_type(name), f"objective {name}")
     return objective
-
-
-def _hint(problem: str, kind: Any) -> str:
-    """The field that a misspelt one was meant to be, from msgspec's message."""
-    fields = kind.__struct_fields__
-    _, found, rest = problem.partition("unknown field `")
-    if not found:
-        return ""
-    close = difflib.get_close_matches(rest.partition("`")[0], fields, n=1)
-    return f"did you mean {close[0]}?" if close else f"it has {', '.join(fields) or 'no fields'}"

@@ -1,13 +1,12 @@
 """How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from foundation.records import Record
-from retrievers.training.engine.preset_files import PresetFiles, read_table
+from foundation.toml_files import TomlFiles
 from retrievers.training.objectives.objective import Objective, read_objective
 
 PRESETS = Path(__file__).parents[1] / "presets" / "pretrain"
@@ -104,32 +103,11 @@ class Pretraining(Record, kw_only=True):
             raise ValueError("set either steps or epochs")
 
 
-RECORDS = (Pretraining, Start, Scratch, Optimizer)
-
-
-def from_table(table: Mapping[str, Any], source: str) -> Pretraining:
-    """A preset from a TOML table or from what `to_table` made.
-
-    Raises:
-        BenchError: an unknown key, or a value of the wrong type.
-    """
-    # Before the rest, so that its errors keep their own hints.
-    objective = table.get("objective")
-    found = read_objective(objective) if isinstance(objective, Mapping) else None
-    return read_table(table, Pretraining, source, RECORDS, lambda *_: found)
-
-
-def to_table(preset: Pretraining) -> dict[str, Any]:
-    """Plain data that says all of a preset."""
-    table: dict[str, Any] = msgspec.to_builtins(preset)
-    return table
-
-
-FILES = PresetFiles(
-    purpose="pre-training",
+FILES = TomlFiles(
+    kind="preset for pre-training",
     folder=PRESETS,
-    from_table=from_table,
-    records=RECORDS,
+    record=Pretraining,
+    dec_hook=lambda _, objective: read_objective(objective),
     choice="objective.name",
     instead_of={
         "steps": "epochs",
@@ -140,4 +118,11 @@ FILES = PresetFiles(
 )
 preset_names = FILES.names
 load_preset = FILES.load
+from_table = FILES.convert
 changed = FILES.changed
+
+
+def to_table(preset: Pretraining) -> dict[str, Any]:
+    """Plain data that says all of a preset."""
+    table: dict[str, Any] = msgspec.to_builtins(preset)
+    return table
