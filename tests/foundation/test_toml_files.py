@@ -60,7 +60,8 @@ def test_a_name_that_is_nothing_is_answered_with_what_was_meant(files, name, mes
 
 
 @pytest.mark.parametrize(
-    "content", [b"= 3", b"\xff", b"title = 3", b"title = 'a'\nrounds = [[[]]]", b"x = " + b"[" * 9999]
+    "content",
+    [b"= 3", b"\xff", b"title = 3", b"title = 'a'\nrounds = [[[]]]", b"x = " + b"[" * 9999],
 )
 def test_what_is_no_such_record_is_refused_by_its_source(files, content):
     with pytest.raises(BenchError, match=r"mine\.toml"):
