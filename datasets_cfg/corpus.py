@@ -1,13 +1,17 @@
 """The documents of a collection on disk: Arrow, memory-mapped, built once while streaming.
 
-A corpus is a folder of three files. ``documents.arrow`` is an uncompressed Arrow IPC file, so
+A corpus is a folder of four files. ``documents.arrow`` is an uncompressed Arrow IPC file, so
 that reading a text is reading the page that holds it. ``tie_rank.npy`` is the byte-order rank of
-each id. ``manifest.json`` is written last and says what the other two hold.
+each id. ``manifest.json`` says what these two hold, and ``checksums.json`` what all of their bytes
+must be: nothing is parsed, and no text is handed out, before it was compared with its checksum.
 """
 
+import dataclasses
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -15,19 +19,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datasets_cfg import corpus_checksums as checks
+from datasets_cfg.corpus_checksums import Checksums, DamagedError
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
+from datasets_cfg.digests import sha256_of_file
 from datasets_cfg.folders import whole_folder
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, decode_json, read_json
+from foundation.threads import Once
 
 SCHEMA_VERSION = 1
 DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
+CHECKSUMS_FILE = "checksums.json"
 _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
 
-__all__ = ["Corpus", "Document", "Manifest", "SourceFile"]
+__all__ = ["Corpus", "DamagedCorpusError", "Document", "Manifest", "SourceFile"]
+
+
+class DamagedCorpusError(BenchError):
+    """A corpus on disk is not what was built, or not what its sources would give now."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"{folder} holds no usable corpus: {reason}",
+            hint="type the same command again: the corpus is built anew from its sources",
+        )
 
 
 class SourceFile(Record):
@@ -60,27 +79,39 @@ class Manifest(Record):
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Documents of a collection, memory-mapped: opening one reads almost nothing.
+    """Documents of a collection, memory-mapped: opening one reads little of it.
+
+    Ids and ranks were compared with their checksums when it was opened. Titles and texts are when
+    they are first asked for (`check_texts`), which takes a second for about a million passages.
 
     Attributes:
-        table: columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array.
-        tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
+        folder: where it lies.
         manifest: counts, content hash and sources.
-        mapped: the file of the table.
+        checksums: of its files and sources.
+        mapped: the file of the documents.
+        tie_rank: int64 ``(n,)``, rank of each document's id in byte order (UTF-8), 0 the lowest.
     """
 
-    table: pa.Table
-    tie_rank: Int64Array
+    folder: Path
     manifest: Manifest
+    checksums: Checksums
     mapped: mmap.mmap
+    tie_rank: Int64Array
+    _table: pa.Table
 
     def __len__(self) -> int:
         return self.manifest.documents
 
     @property
+    def table(self) -> pa.Table:
+        """Columns ``id``, ``title``, ``text``, each a chunked ``large_string`` array."""
+        self.check_texts()
+        return self._table
+
+    @property
     def ids(self) -> pa.ChunkedArray:
         """Document ids, ``large_string`` ``(n,)``."""
-        return self.table.column("id")
+        return self._table.column("id")
 
     @property
     def titles(self) -> pa.ChunkedArray:
@@ -96,6 +127,61 @@ class Corpus:
     def sha256(self) -> str:
         """Content hash; see `Manifest`."""
         return self.manifest.sha256
+
+    def check_texts(self) -> None:
+        """Compare titles and texts with their checksums: once, whichever thread asks first.
+
+        Raises:
+            DamagedCorpusError: they differ. The next use of the collection builds the corpus anew.
+        """
+        self._texts_checked()
+
+    def check(self) -> None:
+        """Compare titles and texts, and the whole of each source, with their checksums: once.
+
+        A result is written after this only: a source may have changed and kept its size and time.
+
+        Raises:
+            DamagedCorpusError: as `check_texts`.
+        """
+        self.check_texts()
+        self._sources_checked()
+
+    def check_samples_of_sources(self) -> None:
+        """Compare 64 samples of each source, or all of a small one, with their checksums.
+
+        Raises:
+            DamagedCorpusError: as `check_texts`.
+        """
+        self._compare_sources(whole=False)
+
+    @cached_property
+    def _texts_checked(self) -> Once:
+        return Once(self._compare_texts)
+
+    @cached_property
+    def _sources_checked(self) -> Once:
+        return Once(lambda: self._compare_sources(whole=True))
+
+    def _compare_texts(self) -> None:
+        with self._discarded_if_damaged(), memoryview(self.mapped) as content:
+            for _ in checks.check_blocks(content, self.checksums.documents, True, DOCUMENTS_FILE):
+                self.release_pages()
+
+    def _compare_sources(self, whole: bool) -> None:
+        with self._discarded_if_damaged():
+            for source in self.checksums.sources:
+                checks.check_source(source, whole)
+
+    @contextmanager
+    def _discarded_if_damaged(self) -> Iterator[None]:
+        """What was damaged when it was in use would pass `open` again, but for its checksums."""
+        try:
+            yield
+        except DamagedError as error:
+            with suppress(OSError):
+                (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+            raise DamagedCorpusError(self.folder, str(error)) from error
 
     def rows_of(self, ids: Sequence[str]) -> Int64Array:
         """Row of each asked id, int64 ``(len(ids),)``; -1 where the corpus has no such id.
@@ -122,12 +208,13 @@ class Corpus:
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows outside 0..{len(self) - 1}: {rows.min()}..{rows.max()}")
-        ends = np.cumsum([len(chunk) for chunk in self.texts.chunks])
+        column = self.texts
+        ends = np.cumsum([len(chunk) for chunk in column.chunks])
         chunk_of = np.searchsorted(ends, rows, side="right")
         texts = np.empty(len(rows), dtype=object)
         for number in np.unique(chunk_of):
             places = np.flatnonzero(chunk_of == number)
-            chunk = self.texts.chunk(int(number))
+            chunk = column.chunk(int(number))
             local = rows[places] - (ends[number] - len(chunk))
             texts[places] = chunk.take(pa.array(local)).to_pylist()
         return list(texts)
@@ -158,56 +245,92 @@ class Corpus:
         replaced, and of two builds at the same time the last one stays.
 
         Raises:
-            BenchError: no documents, a duplicate id, text that is not valid Unicode, or a
-                failure to write, such as a full disk.
+            BenchError: no documents, a duplicate id, text that is not valid Unicode, a source that
+                changes meanwhile, or a failure to write, such as a full disk.
         """
         with whole_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
             corpus = cls.open(unfinished)  # its maps outlive the rename
-        return corpus
+        return dataclasses.replace(corpus, folder=folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Corpus":
-        """Open a corpus that `build` wrote.
+        """Open a corpus that `build` wrote, and compare it with its checksums.
+
+        Of a large one only Arrow's metadata, the ids and the ranks; `check_texts` does the rest.
 
         Raises:
-            BenchError: there is none, or it was written by another version of this program,
-                or its files do not fit together.
+            DamagedCorpusError: there is none, it was written by another version of this program,
+                or it is not what was written.
         """
-        manifest = _read_manifest(folder)
         try:
-            with (folder / DOCUMENTS_FILE).open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
-            tie_rank = np.load(folder / TIE_RANK_FILE, mmap_mode="r", allow_pickle=False)
-        except (OSError, EOFError, ValueError, pa.ArrowInvalid) as error:
-            raise _unusable(folder, str(error)) from error
-        if not table.schema.equals(SCHEMA) or len(table) != manifest.documents:
-            raise _unusable(folder, f"{DOCUMENTS_FILE} is not what the manifest says")
-        if tie_rank.shape != (manifest.documents,) or tie_rank.dtype != np.int64:
-            raise _unusable(folder, f"{TIE_RANK_FILE} is not what the manifest says")
-        return cls(table, tie_rank, manifest, mapped)
+            corpus = _open(cls, folder)
+        except (DamagedError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid) as error:
+            raise DamagedCorpusError(folder, str(error)) from error
+        if len(corpus.mapped) <= checks.CHECKED_AT_OPEN:
+            corpus.check_texts()
+        return corpus
+
+
+def _open(kind: type[Corpus], folder: Path) -> Corpus:
+    if not (folder / CHECKSUMS_FILE).is_file():
+        raise DamagedError(f"it has no {CHECKSUMS_FILE}, as of an older version of this program")
+    checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
+    manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
+    manifest = decode_json(
+        checks.checked_content(manifest_path, checksums.manifest_sha256), Manifest, manifest_path
+    )
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise DamagedError(
+            f"its format is version {manifest.schema_version}, this is {SCHEMA_VERSION}"
+        )
+    checks.checked_content(rank_path, checksums.tie_rank_sha256)
+    tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
+    mapped = _mapped(folder / DOCUMENTS_FILE)
+    with memoryview(mapped) as content:
+        for _ in checks.check_blocks(content, checksums.documents, False, DOCUMENTS_FILE):
+            pass
+    table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
+        raise DamagedError("its files are not those of one corpus")
+    return kind(folder, manifest, checksums, mapped, tie_rank, table)
 
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
+    read_from = tuple(SourceFile.of(path) for path in sources)
     written = write_documents(documents, folder / DOCUMENTS_FILE)
     if not written.documents:
         raise BenchError(
             "the collection has no documents",
             hint="look at the corpus file: is it empty, or was its download cut short?",
         )
-    with pa.memory_map(str(folder / DOCUMENTS_FILE)) as source:
-        ids = pa.ipc.open_file(source).read_all().column("id").combine_chunks()
-    np.save(folder / TIE_RANK_FILE, _byte_order_rank(ids), allow_pickle=False)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         documents=written.documents,
         empty_documents=written.empty_documents,
         sha256=written.sha256,
-        sources=tuple(SourceFile.of(path) for path in sources),
+        sources=read_from,
     )
-    encoded = msgspec.json.format(msgspec.json.encode(manifest))
-    (folder / MANIFEST_FILE).write_bytes(encoded)
+    (folder / MANIFEST_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    mapped = _mapped(folder / DOCUMENTS_FILE)
+    file = pa.py_buffer(mapped)
+    table = pa.ipc.open_file(file).read_all()
+    rank = _byte_order_rank(table.column("id").combine_chunks())
+    np.save(folder / TIE_RANK_FILE, rank, allow_pickle=False)
+    checksums = Checksums(
+        manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
+        tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
+        documents=checks.blocks_of(memoryview(mapped), checks.text_spans(table, file.address)),
+        sources=tuple(checks.checksum_of_source(path) for path in sources),
+    )
+    if tuple(SourceFile.of(path) for path in sources) != read_from:
+        raise BenchError("a file of the collection changed while it was read", "run again")
+    (folder / CHECKSUMS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(checksums)))
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
@@ -227,25 +350,3 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))
     return rank
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    try:
-        content = (folder / MANIFEST_FILE).read_bytes()
-    except OSError as error:
-        raise _unusable(folder, f"no readable {MANIFEST_FILE}") from error
-    try:
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise _unusable(folder, f"{MANIFEST_FILE}: {error}") from error
-    if manifest.schema_version != SCHEMA_VERSION:
-        found = manifest.schema_version
-        raise _unusable(folder, f"its format is version {found}, this is {SCHEMA_VERSION}")
-    return manifest
-
-
-def _unusable(folder: Path, reason: str) -> BenchError:
-    return BenchError(
-        f"{folder} holds no usable corpus: {reason}",
-        hint=f"remove the folder and run again, and it is built anew: rm -r {folder}",
-    )

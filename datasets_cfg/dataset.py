@@ -1,5 +1,6 @@
 """A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for, own_folder
-from datasets_cfg.corpus import MANIFEST_FILE, Corpus, SourceFile
+from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.digests import sha256_of
 from datasets_cfg.facts import Counts, Facts, Layout, parse
 from datasets_cfg.locate import find_files
@@ -20,6 +21,9 @@ from datasets_cfg.records import Qrels, Queries
 from foundation.errors import BenchError
 
 FACTS_FILE = "dataset.toml"
+CORPORA = "corpora"  # folder of the cache
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +55,20 @@ class Dataset:
     def corpus(self) -> Corpus:
         """The documents: built at the first use ever, opened afterwards.
 
+        A corpus that is damaged, or whose sources changed, is named in a warning and built again.
+
         Raises:
             BenchError: a document that cannot be read, a duplicate id, or no document.
         """
         sources = self.reader.corpus_files()
-        folder = self.cache_dir / "corpora" / self._corpus_key(sources)
-        if (folder / MANIFEST_FILE).is_file():
-            return Corpus.open(folder)
+        folder = self.cache_dir / CORPORA / self._corpus_key(sources)
+        if folder.is_dir():
+            try:
+                corpus = Corpus.open(folder)
+                corpus.check_samples_of_sources()
+                return corpus
+            except DamagedCorpusError as damage:
+                logger.warning("%s: %s; it is built again from its sources", self.name, damage)
         documents = tqdm(
             self.reader.documents(),
             desc=f"{self.name}: corpus",

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class ContentHash:
@@ -27,3 +28,9 @@ def sha256_of(records: Iterable[Iterable[str]]) -> str:
     for record in records:
         content.add(field.encode() for field in record)
     return content.hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

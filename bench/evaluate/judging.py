@@ -96,6 +96,7 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
     if dataset.answers is None:
         return dataset.qrels
     corpus = dataset.corpus
+    corpus.check()
     return answer_qrels(
         run, dataset.answers, lambda ids: corpus.texts_at(corpus.rows_of(ids)), depth
     )

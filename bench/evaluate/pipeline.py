@@ -25,6 +25,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from foundation.threads import InBackground
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
@@ -92,6 +93,7 @@ def evaluate(
     """
     depth = options.depth or dataset.facts.depth
     names = measure_names(dataset, options.measures, depth)
+    checking = InBackground(dataset.corpus.check)
     clock = getattr(encoder, "clock", None) or Clock()
     earlier, stages = clock.copy(), Clock()
     parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them
@@ -99,6 +101,7 @@ def evaluate(
     run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
     with stages.phase("score_s"):
         scores, standing = score_run(dataset, run, names, depth)
+    checking.finish()
     result = Result(
         model=model.card.name,
         main_measure=names[0],

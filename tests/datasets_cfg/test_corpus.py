@@ -1,4 +1,5 @@
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets_cfg import corpus_writer
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus, DamagedCorpusError, Document
 from foundation.errors import BenchError
 
 # Text that UTF-8 can carry: everything but lone surrogates.
@@ -27,6 +28,9 @@ documents_strategy = st.lists(
     unique_by=lambda document: document.id,
 )
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+FILES = ["documents.arrow", "tie_rank.npy", "manifest.json", "checksums.json"]
 
 
 def numbered(count: int) -> list[Document]:
@@ -279,7 +283,9 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
-@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["documents.arrow", "tie_rank.npy", "manifest.json", "checksums.json"]
+)
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 def test_a_damaged_corpus_is_refused(name: str, damage: str, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
@@ -299,17 +305,90 @@ def test_files_of_two_corpora_do_not_mix(name: str, tmp_path: Path) -> None:
     Corpus.build(numbered(4), tmp_path / "other")
     shutil.copy(tmp_path / "one" / name, tmp_path / "other" / name)
 
-    with pytest.raises(BenchError, match="not what the manifest says"):
+    with pytest.raises(DamagedCorpusError, match=name):
         Corpus.open(tmp_path / "other")
 
 
 def test_a_corpus_of_another_format_version_is_refused(tmp_path: Path) -> None:
     Corpus.build(numbered(1), tmp_path / "corpus")
-    manifest = tmp_path / "corpus" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 9'))
+    rewrite(tmp_path / "corpus", "manifest.json", b'"schema_version": 1', b'"schema_version": 9')
 
     with pytest.raises(BenchError, match="version 9"):
         Corpus.open(tmp_path / "corpus")
+
+
+def test_texts_of_a_large_corpus_are_checked_when_they_are_first_asked_for(
+    tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "corpus"
+    Corpus.build(numbered(10), folder)
+    documents = (folder / "documents.arrow").read_bytes()
+    (folder / "documents.arrow").write_bytes(documents.replace(b"text 4", b"text 5"))
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    corpus = Corpus.open(folder)
+
+    assert corpus.rows_of(["d4"]).tolist() == [4]
+    for read in (
+        lambda: corpus.texts,
+        lambda: corpus.texts_at(np.array([0])),
+        lambda: next(corpus.iter_batches(1)),
+    ):
+        with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has another checksum"):
+            read()
+    with pytest.raises(DamagedCorpusError, match=r"no checksums\.json"):
+        Corpus.open(folder)  # what is damaged is not met a second time
+
+
+def test_ids_of_a_large_corpus_are_checked_when_it_is_opened(
+    tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "corpus"
+    Corpus.build(numbered(10), folder)
+    documents = (folder / "documents.arrow").read_bytes()
+    (folder / "documents.arrow").write_bytes(documents.replace(b"d6", b"d2"))
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+
+    with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has another checksum"):
+        Corpus.open(folder)
+
+
+@quick
+@given(documents=documents_strategy)
+def test_every_byte_of_a_corpus_is_in_one_block_and_texts_have_their_own(
+    documents: list[Document], tmp_path: Path
+) -> None:
+    corpus = Corpus.build(documents, tmp_path / "corpus")
+    blocks = corpus.checksums.documents
+    content = (tmp_path / "corpus" / "documents.arrow").read_bytes()
+    spans = list(itertools.pairwise([0, *(block.end for block in blocks)]))
+
+    assert blocks[-1].end == len(content)
+    assert all(start <= end for start, end in spans)
+    for (start, end), block in zip(spans, blocks, strict=True):
+        assert hashlib.sha256(content[start:end]).hexdigest() == block.sha256
+    texts = b"".join(
+        content[start:end] for (start, end), block in zip(spans, blocks, strict=True) if block.texts
+    )
+    ids = b"".join(document.id.encode() for document in documents)
+    assert "".join(document.text for document in documents).encode() in texts
+    assert ids in b"".join(
+        content[start:end]
+        for (start, end), block in zip(spans, blocks, strict=True)
+        if not block.texts
+    )
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("old")
+
+    def documents() -> Iterator[Document]:
+        yield from numbered(3)
+        source.write_text("newer")
+
+    with pytest.raises(BenchError, match="changed while it was read"):
+        Corpus.build(documents(), tmp_path / "corpus", [source])
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
 def test_reading_in_batches_keeps_no_pages_of_the_file(tmp_path):
@@ -331,3 +410,12 @@ def mapped_bytes(path: Path) -> int:
         if str(path) in region.partition("\n")[0]:
             found += 1024 * int(re.search(r"Rss:\s+(\d+)", region)[1])
     return found
+
+
+def rewrite(folder: Path, name: str, old: bytes, new: bytes) -> None:
+    """Change a file of a corpus, and its checksum, as another version would have written it."""
+    before = (folder / name).read_bytes()
+    (folder / name).write_bytes(after := before.replace(old, new))
+    checksums = (folder / "checksums.json").read_text()
+    sums = (hashlib.sha256(content).hexdigest() for content in (before, after))
+    (folder / "checksums.json").write_text(checksums.replace(*sums))

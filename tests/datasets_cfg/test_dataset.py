@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from datasets_cfg import stdlib_code
+from datasets_cfg.corpus import DamagedCorpusError
 from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
 from foundation.errors import BenchError
 
@@ -151,6 +152,69 @@ def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_
     assert len(corpora(tmp_path)) == 2
     assert old.texts.to_pylist() == ["one", ""]
     assert new.texts.to_pylist() == ["two", ""]
+
+
+def rewrite_in_secret(path: Path, content: str) -> None:
+    """Other content of the same size under the same time."""
+    status = path.stat()
+    assert len(content.encode()) == status.st_size
+    path.write_text(content, encoding="utf-8")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_file_that_changed_and_kept_its_size_and_time_gives_another_corpus(
+    folder: Path, tmp_path: Path, open_: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = open_(folder).corpus
+    rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
+    new = open_(folder).corpus
+
+    assert new.texts.to_pylist() == ["two", ""]
+    assert old.sha256 != new.sha256
+    assert len(corpora(tmp_path)) == 1
+    assert "corpus.jsonl has other content" in caplog.text
+
+
+def test_a_change_that_no_sample_of_a_large_file_meets_is_found_before_a_result(
+    folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.SAMPLE_BYTES", 8)
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.SAMPLES", 2)
+    open_(folder).corpus.check()
+    rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
+    corpus = open_(folder).corpus
+
+    assert corpus.texts.to_pylist() == ["one", ""]
+    with pytest.raises(DamagedCorpusError, match=r"corpus\.jsonl has other content") as caught:
+        corpus.check()
+    assert "built anew" in caught.value.hint
+    assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
+
+
+def test_samples_of_a_large_file_meet_a_change_at_once(
+    folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    open_(folder).corpus.check()
+    rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
+
+    assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
+
+
+def test_a_corpus_of_an_older_version_without_checksums_is_built_again_and_stays_the_same(
+    folder: Path, tmp_path: Path, open_: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = open_(folder).corpus
+    (path,) = corpora(tmp_path)
+    (path / "checksums.json").unlink()
+    new = open_(folder).corpus
+
+    assert "no checksums.json, as of an older version" in caplog.text
+    assert (new.sha256, new.tie_rank.tolist()) == (old.sha256, old.tie_rank.tolist())
+    caplog.clear()
+    assert open_(folder).corpus.sha256 == old.sha256
+    assert caplog.text == ""
 
 
 def test_title_tracks_are_two_corpora(tmp_path: Path, open_: Open) -> None:
