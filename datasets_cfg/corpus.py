@@ -164,9 +164,8 @@ class Corpus:
         return Once(lambda: self._compare_sources(whole=True))
 
     def _compare_texts(self) -> None:
-        with self._discarded_if_damaged(), memoryview(self.mapped) as content:
-            for _ in checks.check_blocks(content, self.checksums.documents, True, DOCUMENTS_FILE):
-                self.release_pages()
+        with self._discarded_if_damaged():
+            checks.check_blocks(self.mapped, self.checksums.documents, True, DOCUMENTS_FILE)
 
     def _compare_sources(self, whole: bool) -> None:
         with self._discarded_if_damaged():
@@ -287,9 +286,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     checks.checked_content(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
     mapped = _mapped(folder / DOCUMENTS_FILE)
-    with memoryview(mapped) as content:
-        for _ in checks.check_blocks(content, checksums.documents, False, DOCUMENTS_FILE):
-            pass
+    checks.check_blocks(mapped, checksums.documents, False, DOCUMENTS_FILE)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
         raise DamagedError("its files are not those of one corpus")
@@ -320,7 +317,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=checks.blocks_of(memoryview(mapped), checks.text_spans(table, file.address)),
+        documents=checks.blocks_of(mapped, checks.text_spans(table, file.address)),
         sources=tuple(checks.checksum_of_source(path) for path in sources),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:

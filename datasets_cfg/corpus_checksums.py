@@ -7,7 +7,8 @@ ids) the others. So ids can be trusted after a few per cent of the file were rea
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+import mmap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,17 +52,17 @@ class Checksums(Record):
     sources: tuple[SourceChecksum, ...]
 
 
-def blocks_of(content: memoryview, texts: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+def blocks_of(mapped: mmap.mmap, texts: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
     """Checksums of a whole file.
 
     Args:
-        content: of the file, bytes.
+        mapped: the file.
         texts: start and end of the spans that hold titles and texts, in rising order.
     """
     starts = [0, *itertools.chain(*texts)]
-    ends = [*starts[1:], len(content)]
+    ends = [*starts[1:], len(mapped)]
     return tuple(
-        Block(end, hashlib.sha256(content[start:end]).hexdigest(), texts=number % 2 == 1)
+        Block(end, _sha256(mapped, start, end), texts=number % 2 == 1)
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
     )
 
@@ -83,10 +84,8 @@ def text_spans(table: pa.Table, start_address: int) -> list[tuple[int, int]]:
     return spans
 
 
-def check_blocks(
-    content: memoryview, blocks: Sequence[Block], texts: bool, name: str
-) -> Iterator[None]:
-    """Compare the blocks of one kind with their checksums; yields after each.
+def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool, name: str) -> None:
+    """Compare the blocks of one kind with their checksums.
 
     Args:
         name: of the file, for messages.
@@ -94,15 +93,13 @@ def check_blocks(
     Raises:
         DamagedError: one differs, or the file has another size.
     """
-    if not blocks or blocks[-1].end != len(content):
-        raise DamagedError(f"{name} has {len(content):,} bytes, not as many as were written")
+    if not blocks or blocks[-1].end != len(mapped):
+        raise DamagedError(f"{name} has {len(mapped):,} bytes, not as many as were written")
     starts = [0, *(block.end for block in blocks)]
     for start, block in zip(starts, blocks, strict=False):
-        if block.texts == texts:
-            if hashlib.sha256(content[start : block.end]).hexdigest() != block.sha256:
-                place = f"bytes {start:,} to {block.end:,}"
-                raise DamagedError(f"{name} has another checksum in {place}")
-            yield
+        if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
+            place = f"bytes {start:,} to {block.end:,}"
+            raise DamagedError(f"{name} has another checksum in {place}")
 
 
 def checked_content(path: Path, sha256: str) -> bytes:
@@ -142,6 +139,14 @@ def check_source(known: SourceChecksum, whole: bool) -> None:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from error
     if not same:
         raise DamagedError(f"{path} has other content than when the corpus was built from it")
+
+
+def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
+    """Hash a span of a mapped file, and give its pages back: they count as this process's."""
+    with memoryview(mapped) as content, content[start:end] as span:
+        digest = hashlib.sha256(span).hexdigest()
+    mapped.madvise(mmap.MADV_DONTNEED)
+    return digest
 
 
 def _sampled_sha256(path: Path) -> str:

@@ -11,7 +11,6 @@ was and ends with the same files, and another split, subset or collection encode
 it does not share.
 """
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +24,10 @@ import numpy as np
 
 from bench.store.disk_full import explained
 from bench.store.encoding import Advance, Batch, Encode, Work
+from bench.store.facts import encode_fact, fact_path, read_fact
 from bench.store.keys import corpus_keys, query_keys
 from bench.store.planning import Plan, Planner
-from bench.store.shards import discard, sweep, write_shard
+from bench.store.shards import DamagedError, discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
@@ -102,19 +102,22 @@ class VectorStore:
     def remember(
         self, encoder: Encoder, about: str, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """A JSON-able fact about an encoder: computed once, and read afterwards.
+        """A JSON-able fact about an encoder: computed once, and again where its file is damaged.
 
         Raises:
             BenchError: no space is left.
         """
-        name = hashlib.sha256(about.encode()).hexdigest()
-        path = self._folder_of(encoder.recipe) / f"{name}.fact.json"
+        path = fact_path(self._folder_of(encoder.recipe), about)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            found = compute()
-        _keep(self._described(encoder.recipe) / path.name, msgspec.json.encode(found))
-        return found
+            known = read_fact(path)
+        except DamagedError as error:
+            logger.warning("%s is damaged (%s): it is made again", path, error)
+            known = None
+        if known is not None:
+            return known
+        fact = compute()
+        _keep(self._described(encoder.recipe) / path.name, encode_fact(about, fact))
+        return fact
 
     def _folder_of(self, recipe: Recipe) -> Path:
         return self._folder / folder_name(recipe)

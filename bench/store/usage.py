@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.store.facts import FACT_SUFFIX, read_fact
 from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
 from bench.store.shards import MANIFEST_NAME, DamagedError, Manifest, read_shard
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
@@ -169,6 +170,8 @@ def _damage(path: Path) -> Damage | None:
             raise DamagedError(f"{path.name} has another checksum")
         if MANIFEST_NAME.fullmatch(path.name):
             read_shard(path)[0].check()
+        if path.name.endswith(FACT_SUFFIX):
+            read_fact(path)
     except FileNotFoundError:
         return None  # another process has just removed it
     except DamagedError as error:
