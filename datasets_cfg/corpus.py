@@ -10,8 +10,7 @@ import dataclasses
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -34,6 +33,7 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
+_UNUSABLE = (DamagedError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
 _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
 
 __all__ = ["Corpus", "DamagedCorpusError", "Document", "Manifest", "SourceFile"]
@@ -98,6 +98,8 @@ class Corpus:
     mapped: mmap.mmap
     tie_rank: Int64Array
     _table: pa.Table
+    _texts_checked: Once = field(default_factory=Once)
+    _sources_checked: Once = field(default_factory=Once)
 
     def __len__(self) -> int:
         return self.manifest.documents
@@ -134,7 +136,7 @@ class Corpus:
         Raises:
             DamagedCorpusError: they differ. The next use of the collection builds the corpus anew.
         """
-        self._texts_checked()
+        self._texts_checked.do(self._compare_texts)
 
     def check(self) -> None:
         """Compare titles and texts, and the whole of each source, with their checksums: once.
@@ -145,7 +147,7 @@ class Corpus:
             DamagedCorpusError: as `check_texts`.
         """
         self.check_texts()
-        self._sources_checked()
+        self._sources_checked.do(lambda: self._compare_sources(whole=True))
 
     def check_samples_of_sources(self) -> None:
         """Compare 64 samples of each source, or all of a small one, with their checksums.
@@ -154,14 +156,6 @@ class Corpus:
             DamagedCorpusError: as `check_texts`.
         """
         self._compare_sources(whole=False)
-
-    @cached_property
-    def _texts_checked(self) -> Once:
-        return Once(self._compare_texts)
-
-    @cached_property
-    def _sources_checked(self) -> Once:
-        return Once(lambda: self._compare_sources(whole=True))
 
     def _compare_texts(self) -> None:
         with self._discarded_if_damaged():
@@ -264,11 +258,21 @@ class Corpus:
         """
         try:
             corpus = _open(cls, folder)
-        except (DamagedError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid) as error:
+        except _UNUSABLE as error:
             raise DamagedCorpusError(folder, str(error)) from error
         if len(corpus.mapped) <= checks.CHECKED_AT_OPEN:
             corpus.check_texts()
         return corpus
+
+
+def damage_of(folder: Path) -> str:
+    """How a corpus differs from what was built, after reading all of it; "" where it does not."""
+    try:
+        corpus = _open(Corpus, folder)
+        checks.check_blocks(corpus.mapped, corpus.checksums.documents, True, DOCUMENTS_FILE)
+    except _UNUSABLE as error:
+        return str(error)
+    return ""
 
 
 def _open(kind: type[Corpus], folder: Path) -> Corpus:

@@ -5,17 +5,16 @@ from collections.abc import Callable
 
 
 class Once:
-    """Work that is done when it is first called for; a second caller waits for the first.
+    """Work that is done by the thread that asks first; others wait until it is.
 
     Work that fails is done again for the next caller, who thus meets the same failure.
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done = False
 
-    def __call__(self) -> None:
+    def do(self, work: Callable[[], None]) -> None:
         """Return when the work is done.
 
         Raises:
@@ -23,7 +22,7 @@ class Once:
         """
         with self._lock:
             if not self._done:
-                self._work()
+                work()
                 self._done = True
 
 

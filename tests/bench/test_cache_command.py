@@ -108,6 +108,48 @@ def test_verify_names_what_is_damaged(pattern, folder, capsys):
     assert path.stem in output.err
 
 
+@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy", "manifest.json"])
+def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp_path, capsys):
+    corpora = folder.parent / "corpora"
+    corpus_of(numbered(3), corpora / "whole")
+    corpus_of(numbered(3), corpora / "broken")
+    assert run(folder, verify=True) == 0
+    assert "all whole (vectors, and 2 corpora)" in capsys.readouterr().err
+    content = bytearray((corpora / "broken" / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (corpora / "broken" / name).write_bytes(content)
+    for _ in range(2):
+        assert run(folder, verify=True) == 2
+        output = capsys.readouterr()
+        (damage,) = json.loads(output.out)["damaged"]
+        assert damage["path"] == str(corpora / "broken")
+        assert name in damage["reason"]
+        assert f"damaged: {corpora / 'broken'}: {name}" in output.err
+
+
+def test_verify_counts_corpora_of_an_older_version_which_are_not_damaged(folder, capsys):
+    corpora = folder.parent / "corpora"
+    corpus_of(numbered(3), corpora / "old")
+    (corpora / "old" / "checksums.json").unlink()
+    (corpora / ".being-built").mkdir()
+    assert run(folder, verify=True) == 0
+    output = capsys.readouterr().err
+    assert "all whole (vectors, and 0 corpora)" in output
+    assert "1 corpora have no checksums" in output
+
+
+def test_verify_names_a_damaged_fact(folder, capsys):
+    store = VectorStore(folder)
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = folder.rglob("*.fact.json")
+    assert run(folder, verify=True) == 0
+    path.write_bytes(path.read_bytes().replace(b'"value":1', b'"value":3'))
+    capsys.readouterr()
+    assert run(folder, verify=True) == 2
+    (damage,) = json.loads(capsys.readouterr().out)["damaged"]
+    assert damage["path"] == str(path)
+
+
 @pytest.mark.parametrize(
     ("names", "gone"),
     [

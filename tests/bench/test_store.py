@@ -671,12 +671,35 @@ def test_a_fact_is_computed_once_for_an_encoder_and_a_subject(store):
     assert store.remember(other, "preflight x", compute)["value"] == 3
 
 
-@pytest.mark.parametrize("content", [b'{"value": ', b'{"value": "\xff"}', b"[1]"])
+@pytest.mark.parametrize(
+    "content", [b'{"value": ', b'{"value": "\xff"}', b"[1]", b'{"sha256": ' + b"[" * 100_000, b""]
+)
 def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     store.remember(CountingEncoder(), "x", lambda: {"value": 1})
     (path,) = (tmp_path / "vectors").rglob("*.fact.json")
     path.write_bytes(content)
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
+
+
+def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
+    fact = {"stop": [], "warnings": ["é"], "value": 0.25}
+    store.remember(CountingEncoder(), "x", lambda: fact)
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    whole = path.read_bytes()
+    for number in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[number // 8] ^= 1 << number % 8
+        path.write_bytes(content)
+        assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
+
+
+def test_a_fact_of_an_older_version_has_no_checksum_and_is_made_again(store, tmp_path, caplog):
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    path.write_bytes(b'{"value":1}')
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
+    assert caplog.text == ""
 
 
 def test_a_fact_outlives_the_shards_beside_it(corpus, store):
