@@ -1,7 +1,7 @@
 """A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import msgspec
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.catalogue import facts_for, own_folder
+from datasets_cfg.catalogue import dataset_names, facts_for, own_folder, suite_names
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.digests import sha256_of
 from datasets_cfg.facts import Counts, Facts, Layout, parse
@@ -105,11 +105,13 @@ def open_dataset(
     data_dir: Path | None = None,
     split: str | None = None,
     download: bool = True,
+    with_corpus: bool = True,
 ) -> Dataset:
     """Open a collection of the catalogue, or a folder of the user's own.
 
     A folder (see `own_folder`) has the layout that its files show. Facts that its
-    ``dataset.toml`` does not declare have the defaults of `Facts`. With another ``split`` than the
+    ``dataset.toml`` does not declare have the defaults of `Facts`; one that claims the name of a
+    declared collection has the facts of that collection. With another ``split`` than the
     declared one, published counts of queries and judgements no longer apply.
 
     Args:
@@ -118,9 +120,12 @@ def open_dataset(
         data_dir: where to look for the files before downloading them.
         split: which judgements, instead of the declared ones.
         download: fetch missing files.
+        with_corpus: look for the documents, too. Without them, a run is scored by judgements of a
+            few kilobytes, and `Dataset.corpus` may have no file to read.
 
     Raises:
-        BenchError: no such name or folder, or files that are missing or malformed.
+        BenchError: no such name or folder, files that are missing or malformed, or a folder that
+            claims the name of a declared collection with other facts.
     """
     folder = own_folder(name_or_folder, data_dir)
     if folder:
@@ -129,49 +134,14 @@ def open_dataset(
         facts = facts_for(name_or_folder)
         if facts.layout == "stdlib-code":
             return _open_stdlib_code(facts, split or facts.split, cache_dir)
-        folder = find_files(facts, data_dir, cache_dir, download)
     if split is not None and split != facts.split:
         facts = _with_split(facts, split)
+    if not folder:
+        with_corpus = with_corpus or facts.layout == "dpr"  # answers are looked up in passages
+        folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
     titled = facts.title_track == "title"
     reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
     return _read(facts, reader, cache_dir)
-
-
-def count_mismatches(dataset: Dataset) -> list[str]:
-    """Say where the counts of a collection differ from the published ones; [] where nowhere.
-
-    Builds the corpus if need be.
-    """
-    declared = dataset.facts.counts
-    if declared == Counts():
-        return []
-    manifest = dataset.corpus.manifest
-    found = {
-        "documents": manifest.documents,
-        "nonempty_documents": manifest.documents - manifest.empty_documents,
-    }
-    if declared.dangling_judgements is not None:
-        absent = dataset.corpus.rows_of(dataset.qrels.doc_ids) < 0
-        found["dangling_judgements"] = int(absent.sum())
-    return [*_differences(declared, found), *judgement_mismatches(dataset)]
-
-
-def judgement_mismatches(dataset: Dataset) -> list[str]:
-    """The same for queries and judgements alone, without the corpus."""
-    found = {
-        "queries": len(dataset.queries),
-        "judgements": len(dataset.qrels),
-        "relevant_judgements": int((dataset.qrels.grades > 0).sum()),
-    }
-    return _differences(dataset.facts.counts, found)
-
-
-def _differences(declared: Counts, found: Mapping[str, int]) -> list[str]:
-    return [
-        f"{name.replace('_', ' ')}: {published:,} published, {found[name]:,} found"
-        for name in found
-        if (published := getattr(declared, name)) is not None and published != found[name]
-    ]
 
 
 class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
@@ -185,10 +155,50 @@ def _facts_of_folder(folder: Path) -> Facts:
     path = folder / FACTS_FILE
     content = path.read_bytes() if path.is_file() else b""
     declared = parse(content, _FolderFacts, str(path))
-    fields = msgspec.structs.asdict(declared)
-    fields["name"] = declared.name or folder.resolve().name
-    fields["layout"] = declared.layout or detect_layout(folder)
+    name = declared.name or folder.resolve().name
+    if name in dataset_names():
+        stated = msgspec.toml.decode(content, type=dict[str, object])
+        return _facts_claimed(facts_for(name), declared, stated, folder)
+    if declared.name in suite_names():
+        raise BenchError(f"{path} claims the name {name}, which is a suite", _another_name(folder))
+    layout = declared.layout or detect_layout(folder)
+    fields = {**msgspec.structs.asdict(declared), "name": name, "layout": layout}
     return Facts(**fields)
+
+
+def _facts_claimed(builtin: Facts, declared: Facts, stated: Collection[str], folder: Path) -> Facts:
+    """Facts of a folder that claims the name of a declared collection: those of that collection.
+
+    Scores on it stand beside published ones, so none of its rules may be changed. Which files it
+    is in and which split is used are the folder's to say.
+
+    Args:
+        stated: keys of its ``dataset.toml``; all other fields of ``declared`` are defaults.
+
+    Raises:
+        BenchError: a fact contradicts those of the collection, or no folder can be it.
+    """
+    if builtin.layout == "stdlib-code":
+        raise BenchError(
+            f"{folder} has the name {builtin.name}, which is made from Python's own source",
+            _another_name(folder),
+        )
+    others = sorted(set(stated) - {"name", "split", "files"})
+    contradicted = [key for key in others if getattr(declared, key) != getattr(builtin, key)]
+    if contradicted:
+        raise BenchError(
+            f"{folder / FACTS_FILE} claims the name {builtin.name} and contradicts its "
+            f"{' and '.join(contradicted)}",
+            f"remove {'that line' if len(contradicted) == 1 else 'those lines'}, or "
+            f"{_another_name(folder)}",
+        )
+    facts = msgspec.structs.replace(builtin, files=declared.files or builtin.files)
+    split = declared.split if "split" in stated else builtin.split
+    return facts if split == builtin.split else _with_split(facts, split)
+
+
+def _another_name(folder: Path) -> str:
+    return f'write name = "another" into {folder / FACTS_FILE}'
 
 
 def _with_split(facts: Facts, split: str) -> Facts:

@@ -67,26 +67,32 @@ class Archive(Record):
 class Counts(Record):
     """Published counts; None where nobody published one.
 
+    The numbers of documents, queries and judgements identify a collection (see
+    `datasets_cfg.published`). The other counts describe it: many were taken from the index of
+    another tool, so a difference is reported and never refused.
+
     Attributes:
         documents: documents of the corpus, empty ones included.
+        queries: queries with judgements: the denominator of every mean.
+        judgements: rows of the qrels.
         nonempty_documents: documents with a title or a text other than white space.
         lucene_documents: documents with at least one term in Lucene's index (what Anserini
             reports). A document of punctuation has none, so this bounds the line above from below.
-        queries: queries with judgements: the denominator of every mean.
-        judgements: rows of the qrels.
         relevant_judgements: rows of the qrels with a grade of 1 or more.
         dangling_judgements: rows of the qrels whose document the corpus does not have.
         distinct_texts: distinct texts of documents, as published by MTEB.
+        distinct_queries: distinct texts of queries, as published by MTEB.
     """
 
     documents: Count | None = None
-    nonempty_documents: Count | None = None
-    lucene_documents: Count | None = None
     queries: Count | None = None
     judgements: Count | None = None
+    nonempty_documents: Count | None = None
+    lucene_documents: Count | None = None
     relevant_judgements: Count | None = None
     dangling_judgements: Count | None = None
     distinct_texts: Count | None = None
+    distinct_queries: Count | None = None
 
 
 class Facts(Record):
@@ -101,7 +107,8 @@ class Facts(Record):
         main_measure: the measure that stands for the collection, an ir_measures name.
         measures: further measures in the order shown, recall first.
         depth: documents retrieved per query.
-        exclude_self: drop the document whose id is the query's (the BEIR protocol).
+        exclude_self: drop the document whose id is the query's (the BEIR protocol); None where
+            nobody said, and then nothing is dropped.
         title_track: "title" or "no-title" where both corpora are in use, else "".
         folder: folder of its files below a data folder; "" where that is the name.
         files: file names by role, where the layout's usual ones do not fit.
@@ -123,7 +130,7 @@ class Facts(Record):
     main_measure: Measure = "nDCG@10"
     measures: tuple[Measure, ...] = ("R@100",)
     depth: Annotated[int, msgspec.Meta(ge=1)] = 1000
-    exclude_self: bool = False
+    exclude_self: bool | None = None
     title_track: TitleTrack = ""
     folder: str = ""
     files: dict[Role, str] = {}

@@ -1,11 +1,13 @@
 """Where the files of a collection are: a given folder, BENCH_DATA, the cache, or the network."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
-from datasets_cfg.download import download
+from datasets_cfg.download import check_md5, download
 from datasets_cfg.facts import Archive, Facts
-from datasets_cfg.readers import reader_for
+from datasets_cfg.provenance import record_provenance
+from datasets_cfg.readers import CORPUS_FILES, reader_for
 from datasets_cfg.roots import roots
 from datasets_cfg.unpack import unpack
 from foundation.errors import BenchError
@@ -17,7 +19,13 @@ _FILES_OF_LAYOUT = {
 }
 
 
-def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool = True) -> Path:
+def find_files(
+    facts: Facts,
+    data_dir: Path | None,
+    cache_dir: Path,
+    fetch: bool = True,
+    with_corpus: bool = True,
+) -> Path:
     """Folder that holds the files of a collection, in its layout.
 
     Looks in ``data_dir``, in the folder that BENCH_DATA names, and in the cache; then downloads
@@ -29,6 +37,7 @@ def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool
         data_dir: folder given by the user, if any.
         cache_dir: folder for downloads.
         fetch: whether the network may be used.
+        with_corpus: whether documents are needed, or queries and judgements only.
 
     Raises:
         BenchError: not found and not to be had; the hint says how to obtain it and where to
@@ -37,14 +46,17 @@ def find_files(facts: Facts, data_dir: Path | None, cache_dir: Path, fetch: bool
     given = roots(data_dir)
     for root in given:
         for folder in _candidates(facts, root):
-            if _holds_corpus(facts, folder):
+            if _holds(facts, folder, with_corpus):
                 return folder
     folder = cached_folder(facts, cache_dir)
-    missing = [archive for archive in facts.archives if not _present(facts, archive, folder)]
     if not facts.public:
-        if _holds_corpus(facts, folder):
+        if _holds(facts, folder, with_corpus):
             return folder
         raise _licensed(facts, given, cache_dir)
+    if not with_corpus and _holds(facts, folder, with_corpus):
+        return folder
+    needed = [archive for archive in facts.archives if with_corpus or _judges(facts, archive)]
+    missing = [archive for archive in needed if not _present(facts, archive, folder)]
     if missing and not fetch:
         raise _absent(facts, missing[0], f"is not in {folder}, and downloads are off", cache_dir)
     for archive in missing:
@@ -72,33 +84,54 @@ def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
     yield root
 
 
-def _holds_corpus(facts: Facts, folder: Path) -> bool:
+def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
+    """Whether a folder has the files of the documents, or else of queries and judgements."""
     titled = facts.title_track == "title"
     reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
     try:
-        reader.corpus_files()
+        _ = reader.corpus_files() if with_corpus else reader.judgement_files()
     except BenchError:
         return False
     return True
 
 
+def _judges(facts: Facts, archive: Archive) -> bool:
+    """Whether an archive may hold queries or judgements: not one of documents alone."""
+    names = archive.files or (archive.file_name.removesuffix(".gz"),)
+    return not set(names) <= set(CORPUS_FILES[facts.layout])
+
+
 def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
     """Whether what an archive holds is in ``folder``, plain or gzip-compressed."""
     if archive.packed and not archive.files:
-        return _holds_corpus(facts, folder)
+        return _holds(facts, folder, with_corpus=True)
     names = archive.files or (archive.file_name.removesuffix(".gz"),)
     return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
 
 
 def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
     path = archive_path(facts, archive, cache_dir)
-    if not path.is_file():
+    if path.is_file():
+        _check_once(path, archive.md5, path.stat().st_mtime_ns)
+    else:
         try:
             download(archive.url, path, archive.md5, archive.size_bytes)
         except BenchError as error:
             raise _absent(facts, archive, f"({error})", cache_dir, error.hint) from error
+    names = {archive.file_name}
     if archive.packed:
-        unpack(path, folder, archive.folder, archive.files)
+        names = unpack(path, folder, archive.folder, archive.files)
+    if archive.md5:
+        record_provenance(folder, archive, names)
+
+
+@cache
+def _check_once(path: Path, md5: str, mtime_ns: int) -> None:
+    """Compare an archive of an earlier call, or one that was copied here, with its checksum.
+
+    Once in a process: the twelve forums of CQADupStack share an archive of gigabytes.
+    """
+    check_md5(path, md5, str(path))
 
 
 def _absent(

@@ -28,7 +28,7 @@ _NOT_READABLE = (
 )
 
 
-def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str] = ()) -> None:
+def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str] = ()) -> set[str]:
     """Put the files below ``inside`` of a zip or tar.gz into ``folder``.
 
     They are unpacked beside ``folder`` first. A new folder appears whole; in one that exists each
@@ -39,6 +39,9 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
         folder: where the files go.
         inside: folder inside the archive, without it in the new paths; "" for its top.
         wanted: paths below ``inside`` to take; empty for all.
+
+    Returns:
+        Paths of the unpacked files, below ``folder``.
 
     Raises:
         BenchError: a member that would leave the folder (an absolute path, "..", a link), an
@@ -58,6 +61,7 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
                 ) from error
             _refuse_missing(archive, inside, wanted, taken)
             _put_in_place(finished, folder)
+    return taken
 
 
 def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) -> set[str]:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg.corpus import Corpus
-from datasets_cfg.dataset import Dataset, count_mismatches
+from datasets_cfg.dataset import FACTS_FILE, Dataset
 from datasets_cfg.download import md5_of
 from datasets_cfg.facts import Archive
 from datasets_cfg.locate import archive_path
+from datasets_cfg.published import differences, secondary_differences
 from foundation.arrays import BoolArray, Int64Array, UInt64Array
 from foundation.errors import BenchError
 
@@ -68,6 +69,15 @@ def verify(dataset: Dataset) -> list[Finding]:
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
+def remarks(dataset: Dataset) -> list[Finding]:
+    """What is worth saying of a collection before it is evaluated: what scores depend on.
+
+    Reads no text of documents but those that a query's id names.
+    """
+    undecided = [finding for finding in _colliding_ids(dataset) if finding.suggestion]
+    return [*_secondary_counts(dataset), *_missing_documents(dataset), *undecided]
+
+
 def _checksums(dataset: Dataset) -> Iterator[Finding]:
     for archive in dataset.facts.archives:
         for path in _copies(dataset, archive):
@@ -83,7 +93,7 @@ def _checksums(dataset: Dataset) -> Iterator[Finding]:
 
 def _copies(dataset: Dataset, archive: Archive) -> Iterator[Path]:
     """Downloaded files of a collection: in the cache, in its folder, and beside its folder."""
-    folder = dataset.reader.corpus_files()[0].parent
+    folder = dataset.reader.folder
     places = (
         archive_path(dataset.facts, archive, dataset.cache_dir),
         folder / archive.file_name,
@@ -93,19 +103,23 @@ def _copies(dataset: Dataset, archive: Archive) -> Iterator[Path]:
 
 
 def _counts(dataset: Dataset) -> Iterator[Finding]:
-    for mismatch in count_mismatches(dataset):
+    for difference in differences(dataset):
         yield Finding(
             "error",
-            mismatch,
+            difference,
             1,
             suggestion="this is not the collection that was published: scores do not compare",
         )
-    indexed = dataset.facts.counts.lucene_documents
-    manifest = dataset.corpus.manifest
-    present = manifest.documents - manifest.empty_documents
-    if indexed is not None and present < indexed:
-        what = f"{present:,} documents have text, where Lucene indexed {indexed:,}"
-        yield Finding("error", what, indexed - present)
+
+
+def _secondary_counts(dataset: Dataset) -> Iterator[Finding]:
+    for difference in secondary_differences(dataset):
+        yield Finding(
+            "warning",
+            difference,
+            1,
+            suggestion="this count identifies no collection: reported only",
+        )
 
 
 def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -179,12 +193,14 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     if not len(missing):
         return
     relevant = int((qrels.grades[missing] > 0).sum())
-    official = dataset.facts.counts.dangling_judgements == len(missing)
+    published = dataset.facts.counts.dangling_judgements
+    official = published == len(missing)
     harmful = relevant and not official
+    told = "" if published is None else f"; {published:,} were published"
     yield Finding(
         "warning" if harmful else "note",
         "judgements point at documents that the corpus does not have "
-        f"({relevant:,} of them relevant)" + (": official, and kept" if official else ""),
+        f"({relevant:,} of them relevant{': official, and kept' if official else told})",
         len(missing),
         _some(qrels.doc_ids[row] for row in missing),
         "no run can find these: are corpus and qrels of the same release?" if harmful else "",
@@ -213,26 +229,46 @@ def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
+    """Queries whose id is also a document's; a suggestion where the facts leave it open."""
     rows = dataset.corpus.rows_of(dataset.queries.ids)
     ids = [id_ for id_, row in zip(dataset.queries.ids, rows.tolist(), strict=True) if row >= 0]
     if not ids:
         return
-    if not dataset.facts.exclude_self:
+    what, excluded = "query ids are also ids of documents", dataset.facts.exclude_self
+    if excluded is None:
+        yield _undeclared_collisions(dataset, rows, ids, what)
+        return
+    if not excluded:
         yield Finding(
-            "note",
-            "query ids are also ids of documents; exclude_self is off, so nothing is dropped",
-            len(ids),
-            _some(ids),
+            "note", f"{what}; exclude_self is off, so nothing is dropped", len(ids), _some(ids)
         )
         return
     lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
     yield Finding(
         "warning" if lost else "note",
-        "query ids are also ids of documents; exclude_self is on, so each of these documents is "
-        f"dropped for its query ({len(lost):,} of them relevant)",
+        f"{what}; exclude_self is on, so each of these documents is dropped for its query "
+        f"({len(lost):,} of them relevant)",
         len(ids),
         _some(lost or ids),
         "if the ids collide by accident, set exclude_self = false" if lost else "",
+    )
+
+
+def _undeclared_collisions(
+    dataset: Dataset, rows: Int64Array, ids: Sequence[str], what: str
+) -> Finding:
+    queries = zip(dataset.queries.texts, rows.tolist(), strict=True)
+    asked = [text for text, row in queries if row >= 0]
+    texts = dataset.corpus.texts_at(rows[rows >= 0])
+    same = sum(text.strip() == other.strip() for text, other in zip(asked, texts, strict=True))
+    return Finding(
+        "warning" if same else "note",
+        f"{what}, and exclude_self is not set, so nothing is dropped "
+        f"({same:,} of these documents have the text of their query)",
+        len(ids),
+        _some(ids),
+        f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries are "
+        "documents of the corpus, as in ArguAna; exclude_self = false if ids collide by accident",
     )
 
 
@@ -253,6 +289,7 @@ def _some(ids: Iterable[str]) -> tuple[str, ...]:
 
 _CHECKS: Sequence[Callable[[Dataset], Iterator[Finding]]] = (
     _counts,
+    _secondary_counts,
     _missing_queries,
     _missing_documents,
     _queries_without_relevant,

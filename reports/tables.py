@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from textwrap import indent
 
 from tabulate import tabulate
 
 from bench.evaluate.estimate import Estimate
-from bench.evaluate.suites import SuiteMean
+from bench.evaluate.suites import Gap, SuiteMean
 from bench.results.record import Result, Timings
 from datasets_cfg.verify import Finding
-from reports.markdown import plain, table
+from reports.markdown import table
 
 NAMED = 3  # members of a suite that are named when they are missing
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
@@ -22,7 +23,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     names = dict.fromkeys(name for row in rows for name in row)
     headers = [name for name in names if any(row.get(name) for row in rows)]
     cells = [[row.get(name, "") for name in headers] for row in rows]
-    return f"{plain(_heading(first))}\n\n{table(headers, cells, 'lr')}"
+    return f"{_heading(first)}\n\n{table(headers, cells, 'lr')}"
 
 
 def _heading(result: Result) -> str:
@@ -36,7 +37,7 @@ def _heading(result: Result) -> str:
     if protocol.exclude_self:
         parts.append("own document of a query excluded")
     if not protocol.official:
-        parts.append("NOT the published collection: counts differ")
+        parts.append("NOT the published collection")
     return f"{protocol.collection}: {', '.join(part for part in parts if part)}"
 
 
@@ -86,6 +87,12 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
         for model, mean in means
     ]
     return table(headers, cells, "lr")
+
+
+def gaps_table(gaps: Sequence[Gap]) -> str:
+    """Evaluations that are missing, and why."""
+    headers = ["not evaluated", "model", "because"]
+    return table(headers, [[gap.collection, gap.model, gap.reason] for gap in gaps], "l")
 
 
 def _gap(mean: SuiteMean) -> str:
@@ -163,13 +170,16 @@ def findings_table(name: str, findings: Sequence[Finding]) -> str:
     """What the checks of one collection found."""
     if not findings:
         return f"{name}: nothing peculiar"
-    lines = [f"{name}:"]
-    for finding in findings:
-        examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
-        lines.append(f"  {finding.severity}: {finding.what}: {finding.count:,}{examples}")
-        if finding.suggestion:
-            lines.append(f"    {finding.suggestion}")
-    return "\n".join(lines)
+    lines = "\n".join(finding_lines(finding) for finding in findings)
+    return f"{name}:\n{indent(lines, '  ')}"
+
+
+def finding_lines(finding: Finding, name: str = "") -> str:
+    """One finding, with the collection's name where it does not stand above it."""
+    examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
+    what = f"{name}: {finding.what}" if name else finding.what
+    line = f"{finding.severity}: {what}: {finding.count:,}{examples}"
+    return f"{line}\n  {finding.suggestion}" if finding.suggestion else line
 
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> str:

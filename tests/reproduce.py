@@ -29,7 +29,8 @@ from bench.evaluate.pipeline import Options, evaluate
 from bench.evaluate.runs import read_run
 from bench.evaluate.scoring import score
 from bench.store import VectorStore
-from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.published import differences
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.model import Model, open_encoder, resolve_model
@@ -136,7 +137,7 @@ def model_lines(name: str, model: Model, options: argparse.Namespace) -> Iterato
 def _evaluate(name: str, model: Model, options: argparse.Namespace) -> dict[str, float]:
     try:
         dataset = _open(name, options)
-        different = count_mismatches(dataset)
+        different = differences(dataset)
     except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {}

@@ -77,6 +77,27 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
     )
 
 
+def check_relevant(dataset: Dataset) -> None:
+    """Refuse a collection in which no run can find anything.
+
+    Raises:
+        BenchError: the corpus has none of the relevant documents.
+    """
+    relevant = dict.fromkeys(document for _, document, grade in dataset.qrels if grade > 0)
+    if not relevant or (dataset.corpus.rows_of(tuple(relevant)) >= 0).any():
+        return
+    example, stripped = next(iter(relevant)), tuple(id_.strip() for id_ in relevant)
+    spaces = int((dataset.corpus.rows_of(stripped) >= 0).sum())
+    raise BenchError(
+        f"{dataset.name}: the corpus has none of the {len(relevant):,} relevant documents, such as "
+        f"{example!r}; its first document is {dataset.corpus.ids[0].as_py()!r}",
+        f"remove the white space around ids in {dataset.reader.judgement_files()[-1]}: "
+        f"{spaces:,} of them are in the corpus without it"
+        if spaces
+        else "are corpus and qrels of the same release?",
+    )
+
+
 def as_retrieved(run: Run, dataset: Dataset, depth: int) -> Run:
     """Somebody's run as this collection's protocol retrieves: self-matches out, cut at depth."""
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
@@ -129,7 +150,7 @@ def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool
         corpus_sha256=corpus_sha256,
         queries_sha256=dataset.queries_sha256,
         qrels_sha256=dataset.qrels_sha256,
-        exclude_self=facts.exclude_self,
+        exclude_self=bool(facts.exclude_self),
         depth=depth,
         official=official,
     )

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from bench.evaluate import search
 from bench.evaluate.exact import exact_search
-from bench.evaluate.judging import measure_names, protocol_of, score_run
+from bench.evaluate.judging import check_relevant, measure_names, protocol_of, score_run
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
@@ -86,13 +86,14 @@ def evaluate(
         model: resolved for this collection (``model.for_dataset``).
         encoder: of that model; None for BM25, which makes no vectors.
         store: where vectors are kept.
-        official: whether the collection has its published counts.
+        official: whether this is the published collection; see `datasets_cfg.published`.
 
     Raises:
         BenchError: bad input, before or during the work.
     """
     depth = options.depth or dataset.facts.depth
     names = measure_names(dataset, options.measures, depth)
+    check_relevant(dataset)
     checking = InBackground(dataset.corpus.check)
     clock = getattr(encoder, "clock", None) or Clock()
     earlier, stages = clock.copy(), Clock()

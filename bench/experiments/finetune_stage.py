@@ -58,7 +58,7 @@ class Finetune:
         return {
             **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
             **{f"{one.name} queries": one.queries_sha256 for one in trained},
-            **{f"{one.name} excludes self": str(one.facts.exclude_self) for one in trained},
+            **{f"{one.name} excludes self": str(bool(one.facts.exclude_self)) for one in trained},
             **{f"{one.name} held out": one.queries_sha256 for one in left_out},
             **files_below(preset.adapter),
             **(hashes_of(teacher, "teacher ") if teacher else {}),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bench.evaluate.suites import mean_weights
 from datasets_cfg.catalogue import expand
-from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.published import check_published
 from foundation.errors import BenchError
 
 
@@ -52,24 +53,12 @@ class Places:
         return {one.name: shares[name] for name, one in zip(typed, opened, strict=True)}
 
     def official(self, dataset: Dataset) -> bool:
-        """Whether the counts are the published ones; if not, that must have been allowed.
+        """Whether this is the published collection; if not, that must have been allowed.
 
         Raises:
             BenchError: it was not.
         """
-        different = mismatches(dataset)
-        if different and not self.allow_mismatch:
-            raise BenchError(
-                f"this is not the published {dataset.name}: {'; '.join(different)}",
-                "--allow-mismatch goes on all the same",
-            )
-        return not different
-
-
-@cache
-def mismatches(dataset: Dataset) -> list[str]:
-    """Where its counts differ from the published ones; [] where nowhere."""
-    return count_mismatches(dataset)
+        return check_published(dataset, self.allow_mismatch)
 
 
 @cache

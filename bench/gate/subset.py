@@ -160,6 +160,10 @@ class _PartReader:
     corpus: Corpus
     whole: Reader
 
+    @property
+    def folder(self) -> Path:
+        return self.listing.parent
+
     def corpus_files(self) -> tuple[Path, ...]:
         return (self.listing,)
 
@@ -168,6 +172,9 @@ class _PartReader:
             batch = self.corpus.table.take(pa.array(self.rows[start : start + BATCH]))
             columns = (batch.column(name).to_pylist() for name in ("id", "title", "text"))
             yield from map(Document, *columns)
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        return self.whole.judgement_files()
 
     def judgements(self) -> Judgements:
         return self.whole.judgements()

@@ -4,16 +4,17 @@ from pathlib import Path
 
 from bench.results.record import Protocol
 from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.remembered import open_remembered
 from foundation.errors import BenchError
 
 
 def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Dataset | str:
     """The collection that was evaluated, with the same queries and judgements; else why not.
 
-    Nothing is downloaded.
+    Looked for by its name, then where a collection of this content was. Nothing is downloaded.
     """
     try:
-        found = open_dataset(
+        named = open_dataset(
             protocol.collection,
             cache_dir=cache_dir,
             data_dir=data_dir,
@@ -21,8 +22,15 @@ def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Datas
             download=False,
         )
     except BenchError:
-        return f"{protocol.collection} is not on this machine (--data-dir says where to look)"
-    return if_evaluated(found, protocol)
+        found: Dataset | str = (
+            f"{protocol.collection} is not on this machine (--data-dir says where to look)"
+        )
+    else:
+        found = if_evaluated(named, protocol)
+    if isinstance(found, Dataset):
+        return found
+    hashes = (protocol.queries_sha256, protocol.qrels_sha256)
+    return open_remembered(*hashes, protocol.split, cache_dir) or found
 
 
 def if_evaluated(found: Dataset, protocol: Protocol) -> Dataset | str:

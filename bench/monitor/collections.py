@@ -12,7 +12,7 @@ from foundation.errors import BenchError
 
 @dataclass(frozen=True)
 class Opened:
-    """An open collection, and whether it has its published counts."""
+    """An open collection, and whether it is the published one."""
 
     dataset: Dataset
     official: bool

@@ -52,7 +52,7 @@ class Protocol(Record, kw_only=True):
         collection: name of the collection.
         version: release of the data, as declared.
         corpus_sha256: content of the corpus; "" where a run file was scored without it.
-        official: False where the counts differ from the published ones, by the user's leave.
+        official: False where it is not the published collection, by the user's leave.
         exclude_self: whether the document whose id is the query's is dropped.
         depth: documents retrieved per query.
     """

@@ -62,11 +62,12 @@ def export(dataset: Dataset, folder: Path, limit: int | None = None) -> Exported
             f"the first {count:,} documents of {dataset.name} answer no query", "raise --limit"
         )
     facts = {
-        "name": dataset.name,
+        # A copy is not the published collection, whose name it must not claim.
+        "name": f"copy-of-{dataset.name.replace('/', '-')}",
         "layout": "beir",
         "main_measure": MEASURE,
         "depth": dataset.facts.depth,
-        "exclude_self": dataset.facts.exclude_self,
+        "exclude_self": bool(dataset.facts.exclude_self),
     }
     judgements = [one for one in triples if one[0] in queries]
     write_folder(folder, documents, queries, judgements, facts)
@@ -125,7 +126,9 @@ def race(
     """
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         exported = export(dataset, Path(temporary) / "collection", limit)
-        own = replace(job, folder=str(exported.folder), exclude_self=dataset.facts.exclude_self)
+        own = replace(
+            job, folder=str(exported.folder), exclude_self=bool(dataset.facts.exclude_self)
+        )
         names = (OURS, *tools)
         runs: dict[str, list[Evaluated]] = {name: [] for name in names}
         for turn in range(rounds):

@@ -10,15 +10,21 @@ from datasets_cfg.readers.judgements import Judgements
 from foundation.errors import BenchError
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
-_SIGN_OF_LAYOUT = {
-    "beir": "corpus.jsonl",
-    "msmarco": msmarco.COLLECTION,
-    "dpr": dpr.PASSAGES,
+# What documents come from, in each layout; the first file tells the layout of a folder.
+CORPUS_FILES = {
+    "beir": (beir.CORPUS,),
+    "msmarco": (msmarco.COLLECTION, msmarco.TITLES),
+    "dpr": (dpr.PASSAGES,),
 }
 
 
 class Reader(Protocol):
     """One split of a collection in the files of some layout."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder that holds the files."""
+        ...
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from."""
@@ -26,6 +32,10 @@ class Reader(Protocol):
 
     def documents(self) -> Iterator[Document]:
         """Stream the documents, in file order."""
+        ...
+
+    def judgement_files(self) -> tuple[Path, ...]:
+        """Files that queries and judgements come from."""
         ...
 
     def judgements(self) -> Judgements:
@@ -55,9 +65,7 @@ def reader_for(
             return msmarco.MsmarcoReader(folder, split, titled, files or {})
         case "dpr":
             return dpr.DprReader(folder, split)
-    raise BenchError(
-        f"there is no layout {layout!r}", hint=f"layouts: {', '.join(_SIGN_OF_LAYOUT)}"
-    )
+    raise BenchError(f"there is no layout {layout!r}", hint=f"layouts: {', '.join(CORPUS_FILES)}")
 
 
 def detect_layout(folder: Path) -> str:
@@ -68,12 +76,12 @@ def detect_layout(folder: Path) -> str:
     """
     found = [
         layout
-        for layout, name in _SIGN_OF_LAYOUT.items()
+        for layout, (name, *_) in CORPUS_FILES.items()
         if (folder / name).is_file() or (folder / f"{name}.gz").is_file()
     ]
     if len(found) == 1:
         return found[0]
-    expected = ", ".join(f"{name} ({layout})" for layout, name in _SIGN_OF_LAYOUT.items())
+    expected = ", ".join(f"{name} ({layout})" for layout, (name, *_) in CORPUS_FILES.items())
     raise BenchError(
         f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
         hint=f"one of these files belongs there, plain or .gz: {expected}",

@@ -18,6 +18,7 @@ from datasets_cfg.readers.lines import bad_line, find_file, read_lines
 from datasets_cfg.records import Queries
 from foundation.errors import MissingFileError
 
+CORPUS = "corpus.jsonl"
 Id = Annotated[str, msgspec.Meta(min_length=1)]
 Line = TypeVar("Line")
 
@@ -42,17 +43,20 @@ class BeirReader:
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from."""
-        return (find_file(self.folder, ["corpus.jsonl"]),)
+        return (find_file(self.folder, [CORPUS]),)
 
     def documents(self) -> Iterator[Document]:
         """Stream the documents."""
         return read_documents(*self.corpus_files())
 
+    def judgement_files(self) -> tuple[Path, Path]:
+        """Files of the queries and of the qrels."""
+        return find_file(self.folder, ["queries.jsonl"]), self._qrels_file()
+
     def judgements(self) -> Judgements:
         """Queries and qrels of the split."""
-        queries = read_queries(find_file(self.folder, ["queries.jsonl"]))
-        qrels_file = self._qrels_file()
-        return judged(queries, read_beir_qrels(qrels_file), qrels_file)
+        queries, qrels = self.judgement_files()
+        return judged(read_queries(queries), read_beir_qrels(qrels), qrels)
 
     def _qrels_file(self) -> Path:
         folder = self.folder / "qrels"

@@ -37,9 +37,13 @@ class DprReader:
         """Stream the passages."""
         return read_passages(*self.corpus_files())
 
+    def judgement_files(self) -> tuple[Path]:
+        """The file of the questions and their answers."""
+        return (find_file(self.folder, [f"nq-{self.split}.qa.csv"]),)
+
     def judgements(self) -> Judgements:
         """All questions with their answers; the qrels are empty, for answers decide."""
-        return read_questions(find_file(self.folder, [f"nq-{self.split}.qa.csv"]))
+        return read_questions(*self.judgement_files())
 
 
 def read_passages(path: Path) -> Iterator[Document]:

@@ -58,13 +58,18 @@ class MsmarcoReader:
         collection, *titles = self.corpus_files()
         return read_titled_passages(collection, *titles) if titles else read_passages(collection)
 
-    def judgements(self) -> Judgements:
-        """Queries and qrels of the split."""
+    def judgement_files(self) -> tuple[Path, Path]:
+        """Files of the queries and of the qrels."""
         split = self.split
         queries = self._find("queries", [*_QUERIES.get(split, []), f"queries.{split}.tsv"])
         qrels = self._find(
             "qrels", [*_QRELS.get(split, []), f"qrels.{split}.tsv", f"qrels.{split}.txt"]
         )
+        return queries, qrels
+
+    def judgements(self) -> Judgements:
+        """Queries and qrels of the split."""
+        queries, qrels = self.judgement_files()
         return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
     def _find(self, role: Role, names: Sequence[str]) -> Path:

@@ -106,7 +106,7 @@ BAD_FILES = {
     ),
     "a document id with a tab": (
         "corpus.jsonl",
-        '{"_id": "a\\tb", "text": "x"}\n',
+        '{"_id": "a\\tb", "text": "x"}\n{"_id": "d1", "text": "y"}\n',
         ("'a\\tb'", "white space"),
     ),
     "a document without an id": ("corpus.jsonl", '{"_id": "", "text": "x"}\n', ("corpus.jsonl:1",)),

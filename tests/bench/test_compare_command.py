@@ -49,14 +49,17 @@ class Place:
     good: Path
     bad: Path
 
-    def compare(self, *names: object, **options: object) -> str:
+    def compare(self, *names: object, cache: Path | None = None, **options: object) -> str:
         """What the command prints."""
         known = {**DEFAULTS, "results": self.bench.out, "data_dir": self.collection.parent}
         out = io.StringIO()
         words = [str(name) for name in names]
         with redirect_stdout(out):
             assert (
-                compare(argparse.Namespace(names=words, **{**known, **options}), self.bench.cache)
+                compare(
+                    argparse.Namespace(names=words, **{**known, **options}),
+                    cache or self.bench.cache,
+                )
                 == 0
             )
         return out.getvalue()
@@ -206,22 +209,45 @@ def test_changed_queries_are_printed_with_a_text_for_each_document(place):
 
 
 def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path):
-    found = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)
+    elsewhere = {"changed": 5, "data_dir": tmp_path, "cache": tmp_path / "another cache"}
+    found = place.document("bm25", "hashing", **elsewhere)
     (changes,) = found["changed"]
     assert "tiny is not on this machine" in changes["without"]
     for query in changes["queries"]:
         assert query["text"] is None
         assert query["judged"] == []
         assert {one["grade"] for one in query["top_a"] + query["top_b"]} == {None}
-    assert "ids only" in place.compare("bm25", "hashing", changed=5, data_dir=tmp_path)
+    assert "ids only" in place.compare("bm25", "hashing", **elsewhere)
+
+
+def test_a_folder_of_the_users_own_is_found_again_where_it_was_evaluated(place, tmp_path):
+    (changes,) = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)["changed"]
+    assert changes["without"] == ""
+    assert "lift of a wing" in {query["text"] for query in changes["queries"]}
 
 
 def test_texts_of_another_version_of_the_collection_are_not_shown(place, tmp_path, monkeypatch):
     write_collection(tmp_path / "tiny")
     write_qrels(tmp_path / "tiny", {**QRELS, ("q1", "d9"): 1})
     monkeypatch.chdir(tmp_path)
-    (changes,) = place.document("bm25", "hashing", changed=1)["changed"]
+    (changes,) = place.document("bm25", "hashing", changed=1, cache=tmp_path)["changed"]
     assert "is not the one that was evaluated" in changes["without"]
+    (changes,) = place.document("bm25", "hashing", changed=1)["changed"]
+    assert changes["without"] == ""
+
+
+def test_a_folder_names_the_collection_that_it_holds(place, tmp_path):
+    moved = shutil.copytree(place.collection, tmp_path / "under another name")
+    for folder in (place.collection, moved):
+        found = row(place.document("bm25", "hashing", on=[str(folder)]))
+        assert found["collection"] == "tiny"
+
+
+def test_a_folder_without_results_is_named(place, tmp_path):
+    other = write_collection(tmp_path / "tiny", queries={**QUERIES, "q1": "something else"})
+    with pytest.raises(BenchError, match=f"none of the results .* {other}") as error:
+        place.compare("bm25", "hashing", on=[str(other)])
+    assert error.value.hint == f"python -m bench run {other} --model MODEL"
 
 
 def test_the_user_chooses_between_results_of_one_model(place, tmp_path):

@@ -33,12 +33,12 @@ def documents_of(dataset):
     return dict(zip(ids, zip(titles, texts, strict=True), strict=True))
 
 
-def test_an_exported_collection_is_the_same_collection(dataset, tmp_path):
+def test_an_exported_collection_has_the_same_content_and_says_that_it_is_a_copy(dataset, tmp_path):
     done, again = exported(dataset, tmp_path)
     assert documents_of(again) == DOCUMENTS
     assert dict(zip(again.queries.ids, again.queries.texts, strict=True)) == JUDGED
     assert {(query, doc): grade for query, doc, grade in again.qrels} == QRELS
-    assert again.name == dataset.name
+    assert again.name == "copy-of-tiny"
     assert (again.facts.exclude_self, again.facts.depth) == (True, 7)
     assert (done.documents, done.queries) == (len(DOCUMENTS), len(JUDGED))
 

@@ -49,9 +49,9 @@ def test_a_collection_can_be_downloaded_or_says_how_to_obtain_it(name):
         assert any("no published checksum" in doubt for doubt in facts.unverified)
 
 
-def test_only_beir_leaves_out_the_query_itself():
+def test_every_collection_says_whether_the_query_itself_is_left_out_and_beir_does():
     for name in dataset_names():
-        assert facts_for(name).exclude_self == name.startswith("beir/")
+        assert facts_for(name).exclude_self is name.startswith("beir/")
 
 
 def test_beir_shows_ndcg_and_then_recall():
@@ -95,6 +95,19 @@ def test_the_forums_of_cqadupstack_have_their_published_total():
     assert sum(facts.counts.documents or 0 for facts in forums) == 457_199
 
 
+def test_the_peculiarities_of_arguana_are_those_of_the_official_archive():
+    counts = facts_for("beir/arguana").counts
+    assert (counts.documents, counts.queries, counts.judgements) == (8_674, 1_406, 1_406)
+    assert (counts.dangling_judgements, counts.distinct_queries) == (5, 1_298)
+
+
+def test_documents_of_the_licensed_sets_are_counted_as_published_and_not_as_indexed():
+    documents = {"bioasq": 14_914_602, "signal1m": 2_866_316}
+    documents |= {"trec-news": 594_977, "robust04": 528_155}
+    for name, count in documents.items():
+        assert facts_for(f"beir/{name}").counts.documents == count
+
+
 def test_counts_agree_with_one_another():
     for name in dataset_names():
         counts = facts_for(name).counts
@@ -102,6 +115,7 @@ def test_counts_agree_with_one_another():
         assert (counts.lucene_documents or 0) <= (counts.nonempty_documents or most) <= most
         assert (counts.distinct_texts or 0) <= most
         assert (counts.relevant_judgements or 0) <= (counts.judgements or math.inf)
+        assert (counts.distinct_queries or 0) <= (counts.queries or math.inf)
 
 
 def test_files_of_one_name_in_the_cache_are_one_file():

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from datasets_cfg import stdlib_code
+from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
-from datasets_cfg.dataset import Dataset, count_mismatches, open_dataset
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.published import differences, secondary_differences
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -75,6 +77,63 @@ def test_a_folder_may_declare_facts(folder: Path, open_: Open) -> None:
 
     assert (dataset.name, dataset.facts.split, dataset.facts.exclude_self) == ("ours", "dev", True)
     assert dataset.queries.ids == ("q1",)
+
+
+def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
+    folder: Path, open_: Open
+) -> None:
+    (folder / "dataset.toml").write_text('name = "beir/scifact"\n')
+    dataset = open_(folder)
+
+    assert dataset.facts == facts_for("beir/scifact")
+    assert differences(dataset) == [
+        "documents: 5,183 published, 2 found",
+        "queries: 300 published, 2 found",
+        "judgements: 339 published, 2 found",
+    ]
+
+
+def test_a_folder_that_claims_a_declared_name_may_say_its_split(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text('name = "beir/scifact"\nsplit = "dev"\n')
+    dataset = open_(folder)
+
+    assert (dataset.facts.split, dataset.facts.exclude_self) == ("dev", True)
+    assert differences(dataset) == ["documents: 5,183 published, 2 found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("exclude_self = false", "beir/scifact and contradicts its exclude_self"),
+        ("depth = 10\n[counts]\ndocuments = 2", "contradicts its counts and depth"),
+        ('main_measure = "R@5"', "contradicts its main_measure"),
+    ],
+)
+def test_a_claimed_name_with_other_facts_is_refused(
+    text: str, named: str, folder: Path, open_: Open
+) -> None:
+    (folder / "dataset.toml").write_text(f'name = "beir/scifact"\n{text}\n')
+    with pytest.raises(BenchError, match=named) as caught:
+        open_(folder)
+    assert f'write name = "another" into {folder}' in caught.value.hint
+
+
+def test_a_claimed_name_with_the_same_facts_is_fine(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text(
+        'name = "beir/scifact"\nlayout = "beir"\nexclude_self = true\n'
+    )
+    assert open_(folder).facts == facts_for("beir/scifact")
+
+
+def test_no_folder_is_the_embedded_collection_or_a_suite(
+    folder: Path, tmp_path: Path, open_: Open
+) -> None:
+    own = fill(tmp_path / "stdlib-code", FILES)
+    with pytest.raises(BenchError, match="made from Python's own source"):
+        open_(own)
+    (folder / "dataset.toml").write_text('name = "beir"\n')
+    with pytest.raises(BenchError, match="claims the name beir, which is a suite"):
+        open_(folder)
 
 
 @pytest.mark.parametrize("text", ['nmae = "x"', "depth = 'many'", "depth ="])
@@ -263,27 +322,41 @@ def test_answers_are_part_of_the_hash(tmp_path: Path, open_: Open) -> None:
 
 def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text(
-        'split = "dev"\n[counts]\ndocuments = 2\nnonempty_documents = 2\nqueries = 1000\n'
-        "dangling_judgements = 0\n"
+        'split = "dev"\n[counts]\ndocuments = 3\njudgements = 2\nqueries = 1000\n'
     )
-    assert count_mismatches(open_(folder)) == [
-        "nonempty documents: 2 published, 1 found",
-        "dangling judgements: 0 published, 1 found",
+    assert differences(open_(folder)) == [
+        "documents: 3 published, 2 found",
         "queries: 1,000 published, 1 found",
+    ]
+
+
+def test_secondary_counts_are_said_and_identify_nothing(folder: Path, open_: Open) -> None:
+    (folder / "dataset.toml").write_text(
+        "[counts]\ndocuments = 2\nnonempty_documents = 2\nlucene_documents = 2\n"
+        "relevant_judgements = 1\ndistinct_queries = 1\ndangling_judgements = 7\n"
+    )
+    dataset = open_(folder)
+
+    assert differences(dataset) == []
+    assert secondary_differences(dataset) == [
+        "nonempty documents: 2 published, 1 found",
+        "relevant judgements: 1 published, 2 found",
+        "distinct queries: 1 published, 2 found",
+        "1 documents have text, where Lucene indexed 2",
     ]
 
 
 def test_counts_of_queries_are_not_compared_for_another_split(folder: Path, open_: Open) -> None:
     (folder / "dataset.toml").write_text("[counts]\ndocuments = 3\nqueries = 9\n")
-    assert count_mismatches(open_(folder, split="test")) == [
+    assert differences(open_(folder, split="test")) == [
         "documents: 3 published, 2 found",
         "queries: 9 published, 2 found",
     ]
-    assert count_mismatches(open_(folder, split="dev")) == ["documents: 3 published, 2 found"]
+    assert differences(open_(folder, split="dev")) == ["documents: 3 published, 2 found"]
 
 
 def test_a_folder_without_counts_matches(folder: Path, open_: Open) -> None:
-    assert count_mismatches(open_(folder, split="dev")) == []
+    assert differences(open_(folder, split="dev")) == []
 
 
 def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> None:
@@ -293,7 +366,7 @@ def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> N
     assert len(dataset.queries) == stdlib_code.QUERIES
     assert len(dataset.corpus) == stdlib_code.DOCUMENTS
     assert not dataset.facts.exclude_self
-    assert count_mismatches(dataset) == []
+    assert differences(dataset) == []
     with pytest.raises(BenchError, match="no split train: its one split is test") as caught:
         open_("stdlib-code", split="train")
     assert "stdlib-code/train" in caught.value.hint
@@ -313,7 +386,7 @@ def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collecti
 def test_real_scifact_has_its_published_counts(bench_data: Path, open_: Open) -> None:
     dataset = open_("beir/scifact", data_dir=bench_data)
 
-    assert count_mismatches(dataset) == []
+    assert differences(dataset) == []
     assert dataset.facts.exclude_self
     assert (len(dataset.corpus), len(dataset.queries)) == (5183, 300)
 

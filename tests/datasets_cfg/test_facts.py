@@ -14,7 +14,7 @@ def facts_of(toml: str) -> Facts:
 def test_a_plain_folder_needs_a_name_and_a_layout_only():
     facts = facts_of("")
     assert (facts.split, facts.main_measure, facts.depth) == ("test", "nDCG@10", 1000)
-    assert facts.exclude_self is False
+    assert facts.exclude_self is None
     assert facts.counts.documents is None
 
 

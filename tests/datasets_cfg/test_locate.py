@@ -67,7 +67,8 @@ def test_the_given_folder_goes_before_the_environment_and_that_before_the_cache(
 def test_what_is_nowhere_is_downloaded_once(tiny, tmp_path, file_server):
     folder = find_files(tiny, None, tmp_path)
     assert find_files(tiny, None, tmp_path) == folder
-    found = {f"tiny/{path.relative_to(folder)}": path for path in folder.rglob("*.*")}
+    unpacked = [path for path in folder.rglob("*.*") if "provenance" not in path.name]
+    found = {f"tiny/{path.relative_to(folder)}": path for path in unpacked}
     assert {name: path.read_bytes() for name, path in found.items()} == FILES
     assert len(file_server.requests) == 1
 
@@ -116,6 +117,42 @@ def test_beir_msmarco_is_not_taken_for_the_passage_ranking_files(tmp_path):
     assert find_files(facts_for("beir/msmarco"), tmp_path, tmp_path / "cache", False).is_dir()
     with pytest.raises(BenchError):
         find_files(facts_for("msmarco/dev"), tmp_path, tmp_path / "cache", False)
+
+
+def test_an_archive_that_was_copied_here_is_compared_with_its_checksum(tiny, tmp_path, file_server):
+    copied = archive_path(tiny, tiny.archives[0], tmp_path)
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(file_server.files["tiny.zip"] + b"\0")
+    with pytest.raises(BenchError, match=rf"{tiny.archives[0].md5}; the file was removed"):
+        find_files(tiny, None, tmp_path)
+    assert not cached_folder(tiny, tmp_path).exists()
+
+
+def test_judgements_alone_are_found_without_documents(tmp_path):
+    folder = tmp_path / "msmarco"
+    folder.mkdir()
+    for name in ("queries.dl19.judged.tsv", "2019qrels-pass.txt"):
+        (folder / name).touch()
+    facts = facts_for("msmarco/dl19")
+    assert find_files(facts, tmp_path, tmp_path / "cache", False, with_corpus=False) == folder
+    with pytest.raises(BenchError, match=r"collection\.tsv from .* downloads are off"):
+        find_files(facts, tmp_path, tmp_path / "cache", False)
+
+
+def test_for_judgements_alone_no_archive_of_documents_is_downloaded(tmp_path, file_server):
+    names = ("collectionandqueries.tar.gz", "queries.dl19.tsv.gz", "qrels.dl19.txt")
+    files = [("collection.tsv",), (), ()]
+    archives = tuple(
+        Archive(file_server.url(name), files=inside)
+        for name, inside in zip(names, files, strict=True)
+    )
+    file_server.files["queries.dl19.tsv.gz"] = gzip.compress(b"7\tq\n")
+    file_server.files["qrels.dl19.txt"] = b"7 0 1 1\n"
+    facts = Facts("ms/dl19", "msmarco", split="dl19", archives=archives)
+    folder = find_files(facts, None, tmp_path, with_corpus=False)
+    assert len(file_server.requests) == 2
+    assert find_files(facts, None, tmp_path, with_corpus=False) == folder
+    assert len(file_server.requests) == 2
 
 
 def test_offline_the_error_names_the_address_and_the_two_ways_on(tiny, tmp_path, file_server):

@@ -12,7 +12,7 @@ from datasets_cfg.facts import Archive, Counts, Facts
 from datasets_cfg.locate import archive_path
 from datasets_cfg.readers import reader_for
 from datasets_cfg.records import Qrels, Queries
-from datasets_cfg.verify import Finding, verify
+from datasets_cfg.verify import Finding, remarks, verify
 
 CLEAN = [Document("d1", "", "one"), Document("d2", "two", ""), Document("d3", "a", "b")]
 JUDGED = [("q1", "d1", 1), ("q2", "d3", 2), ("q2", "d2", 0)]
@@ -67,6 +67,13 @@ def test_as_many_missing_documents_as_published_are_a_note(tmp_path):
     assert "official" in found.what
 
 
+def test_another_number_of_missing_documents_than_published_warns_with_both(tmp_path):
+    facts = Facts("mine", "beir", counts=Counts(dangling_judgements=5))
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts)))
+    assert (found.severity, found.count) == ("warning", 1)
+    assert "1 of them relevant; 5 were published" in found.what
+
+
 def test_a_judged_query_that_is_missing_is_an_error(tmp_path):
     dataset = dataset_of(tmp_path)
     object.__setattr__(dataset, "queries", Queries(("q1",), ("one",)))
@@ -98,10 +105,30 @@ def test_empty_documents_are_listed(tmp_path):
     assert (found.severity, found.count, found.examples) == ("note", 2, ("d4", "d6"))
 
 
-def test_colliding_ids_do_not_matter_where_nothing_is_dropped(tmp_path):
-    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)])))
+def test_colliding_ids_do_not_matter_where_nothing_is_dropped_on_purpose(tmp_path):
+    facts = Facts("mine", "beir", exclude_self=False)
+    found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("d1", "d1", 1)], facts=facts)))
     assert (found.severity, found.examples) == ("note", ("d1",))
-    assert "nothing is dropped" in found.what
+    assert "exclude_self is off, so nothing is dropped" in found.what
+    assert not found.suggestion
+
+
+@pytest.mark.parametrize(("text", "severity"), [("d1", "warning"), ("another", "note")])
+def test_colliding_ids_of_undeclared_meaning_name_the_fact_to_set(text, severity, tmp_path):
+    documents = [*CLEAN[1:], Document("d1", "", text)]
+    found = only(verify(dataset_of(tmp_path, documents, judged=[*JUDGED, ("d1", "d3", 1)])))
+    assert (found.severity, found.count, found.examples) == (severity, 1, ("d1",))
+    assert f"{int(text == 'd1')} of these documents have the text of their query" in found.what
+    assert f"write into {tmp_path / 'dataset.toml'}: exclude_self = true" in found.suggestion
+
+
+def test_what_is_remarked_before_an_evaluation_is_what_scores_depend_on(tmp_path):
+    judged = [*JUDGED, ("d1", "d1", 1), ("q1", "gone", 1)]
+    facts = Facts("mine", "beir", counts=Counts(relevant_judgements=9, distinct_texts=9))
+    undecided = remarks(dataset_of(tmp_path, judged=judged, facts=facts))
+    decided = msgspec.structs.replace(facts, exclude_self=False)
+    assert [finding.count for finding in undecided] == [1, 1, 1]
+    assert undecided[:2] == remarks(dataset_of(tmp_path, judged=judged, facts=decided))
 
 
 @pytest.mark.parametrize(("document", "severity"), [("d1", "warning"), ("d2", "note")])
@@ -123,9 +150,10 @@ def test_duplicate_ids_are_an_error_that_names_them(tmp_path):
 def test_counts_that_differ_are_errors_and_come_first(tmp_path):
     facts = Facts("mine", "beir", counts=Counts(documents=5, queries=2, lucene_documents=4))
     findings = verify(dataset_of(tmp_path, judged=[*JUDGED, ("q1", "gone", 1)], facts=facts))
-    assert [finding.severity for finding in findings] == ["error", "error", "warning"]
+    assert [finding.severity for finding in findings] == ["error", "warning", "warning"]
     assert "documents: 5 published, 3 found" in findings[0].what
     assert "3 documents have text, where Lucene indexed 4" in findings[1].what
+    assert "reported only" in findings[1].suggestion
 
 
 @pytest.mark.parametrize("place", ["cache", "folder", "beside"])

@@ -21,6 +21,9 @@ examples:
   python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
 
 Vectors are kept (--cache-dir): a second run encodes nothing, a stopped one goes on.
+
+Of several models or collections, one that cannot be had is a gap with its reason, and the others
+are evaluated. Exit codes: 0 nothing is missing, 4 there is a gap, 2 nothing was evaluated.
 """
 
 
@@ -38,6 +41,11 @@ def add_run(commands: Any) -> None:
     )
     device_option(run)
     run.add_argument("--yes", action="store_true", help="do not ask before hours of encoding")
+    run.add_argument(
+        "--fail-fast",
+        action="store_true",
+        help="stop at the first evaluation that cannot be had (exit code 2)",
+    )
     memory_option(run)
     model_options(run, required=True)
     scoring_options(run)

@@ -121,11 +121,11 @@ def place_options(command: argparse.ArgumentParser) -> None:
 
 
 def mismatch_option(command: Options) -> None:
-    """Leave to go on with another collection than the published one."""
+    """Continue although the collection differs from the published one."""
     command.add_argument(
         "--allow-mismatch",
         action="store_true",
-        help="go on though counts differ from the published ones; marked",
+        help="continue although a collection is not the published one of its name; marked",
     )
 
 

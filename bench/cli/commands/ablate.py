@@ -17,7 +17,7 @@ from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import Ablation, load_ablation, replaced
 from bench.experiments.isolation import isolated
 from bench.experiments.leakage import check_leaks
-from bench.experiments.places import Places, mismatches
+from bench.experiments.places import Places
 from bench.experiments.plan import Plan, Task, plan_of
 from bench.experiments.pretrain_stage import Pretrain
 from bench.experiments.records import Report
@@ -25,7 +25,8 @@ from bench.experiments.rehearsal import rehearse
 from bench.experiments.stages import Cost, Stage
 from bench.experiments.times import Times
 from bench.results.record import Conditions
-from reports.ablation_tables import comma_separated, markdown, plan_table
+from datasets_cfg.published import differences
+from reports.ablation_tables import csv_table, markdown, plan_table
 from reports.figures import can_plot
 from retrievers.models.model import resolve_model
 
@@ -67,7 +68,7 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     folder = options.out / ablation.name
     text = markdown(found, _pictures(found, folder))
-    report(folder, found, text, comma_separated(found), options.json)
+    report(folder, found, text, csv_table(found), options.json)
     return ExitCode.MISSING if found.gaps else ExitCode.OK
 
 
@@ -115,7 +116,7 @@ def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
     return tuple(
         f"This is not the published {one.name}: {'; '.join(different)}."
         for one in evaluated
-        if (different := mismatches(one))
+        if (different := differences(one))
     )
 
 

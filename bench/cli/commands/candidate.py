@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.cli.commands.common import Contender, is_official, open_named
+from bench.cli.commands.common import Contender, open_evaluated
 from bench.cli.commands.opening import pipeline_options
 from bench.evaluate.measures import parse_measure
-from bench.monitor.collections import Opened
 from bench.monitor.evaluating import renamed, stored_or_new
 from bench.results.find import Stored, find_results
 from bench.store import VectorStore
-from datasets_cfg.dataset import count_mismatches
 from foundation.errors import BenchError
 
 EXPECTED_ERRORS = (BenchError, OSError)
@@ -67,11 +65,10 @@ def evaluate_all(
     ]
     for one in collections:
         try:
-            dataset = open_named(folders.get(one, one), options, cache_dir)
-            official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+            collection = open_evaluated(folders.get(one, one), options, cache_dir)
             mine = contender.on(one)
             found.stored[one] = stored_or_new(
-                Opened(dataset, official),
+                collection,
                 renamed(mine.model, name),
                 mine.encoder,
                 known,

@@ -1,6 +1,7 @@
 """What several commands do: open what was named, and print."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,13 @@ from typing import Any
 
 import msgspec
 
+from bench.evaluate.judging import check_relevant
+from bench.monitor.collections import Opened
 from datasets_cfg.dataset import Dataset, open_dataset
-from foundation.errors import BenchError
-from reports.tables import facts_table
+from datasets_cfg.published import check_published
+from datasets_cfg.remembered import remember
+from datasets_cfg.verify import remarks
+from reports.tables import facts_table, finding_lines
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.model import Model, open_encoder, resolve_model
@@ -50,25 +55,37 @@ def open_contender(name: str, options: argparse.Namespace, bases: Bases | None =
     return Contender(model, open_encoder(model, getattr(options, "device", "auto"), bases=bases))
 
 
-def open_named(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset:
-    """The collection of this name, found or downloaded as the options say."""
+def open_named(
+    name: str, options: argparse.Namespace, cache_dir: Path, with_corpus: bool = True
+) -> Dataset:
+    """The collection of this name, found or downloaded as the options say.
+
+    Without its corpus, a run file can be scored.
+    """
     return open_dataset(
         name,
         cache_dir=cache_dir,
         data_dir=options.data_dir,
         split=getattr(options, "split", None),
         download=not options.offline,
+        with_corpus=with_corpus,
     )
 
 
-def is_official(dataset: Dataset, different: Sequence[str], allowed: bool) -> bool:
-    """Whether the counts are the published ones; if not, that must have been allowed."""
-    if different and not allowed:
-        raise BenchError(
-            f"this is not the published {dataset.name}: {'; '.join(different)}",
-            "`verify` says more; --allow-mismatch goes on all the same, and marks the result",
-        )
-    return not different
+def open_evaluated(name: str, options: argparse.Namespace, cache_dir: Path) -> Opened:
+    """A collection to evaluate on: checked, and what its scores depend on said on stderr.
+
+    Raises:
+        BenchError: it cannot be had, is not the published one of its name, or its corpus has no
+            relevant document.
+    """
+    dataset = open_named(name, options, cache_dir)
+    official = check_published(dataset, options.allow_mismatch)
+    check_relevant(dataset)
+    for finding in remarks(dataset):
+        print(finding_lines(finding, dataset.name), file=sys.stderr)
+    remember(dataset)
+    return Opened(dataset, official)
 
 
 def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:

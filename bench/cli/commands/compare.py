@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cli.commands.common import is_official, open_named, print_json
+from bench.cli.commands.common import open_named, print_json
 from bench.compare.changed import Changes, most_changed
 from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
@@ -20,9 +20,10 @@ from bench.leaderboard.texts import at_hand, if_evaluated
 from bench.results.find import results_of, run_file_facts
 from bench.results.location import place_of
 from bench.results.record import RESULT_FILE, Protocol
-from datasets_cfg.catalogue import dataset_names, expand, suite_names, unknown
-from datasets_cfg.dataset import Dataset, judgement_mismatches
-from foundation.errors import BenchError
+from datasets_cfg.catalogue import dataset_names, expand, own_folder, suite_names, unknown
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.published import check_published
+from foundation.errors import BenchError, MissingFileError
 from reports.compare_tables import changes_table, comparison_table, legend
 
 
@@ -30,12 +31,14 @@ def compare(options: argparse.Namespace, cache_dir: Path) -> int:
     """``compare``: a table for each pair of models; then the queries that changed most."""
     _check_names(options.names)
     _check_run_files(options)
-    dataset = open_named(options.dataset, options, cache_dir) if options.dataset else None
+    dataset = _dataset(options, cache_dir)
     entrants = _entrants(options, dataset)
     choices = Choices(
         measure=options.measure,
         force=options.force,
-        collections=_collections(options.on, entrants) if dataset is None else {dataset.name},
+        collections=_collections(options, entrants, cache_dir)
+        if dataset is None
+        else {dataset.name},
         suites=with_inner(options.on) if options.on else None,
         resampling=Resampling(options.resamples, options.seed),
     )
@@ -51,6 +54,13 @@ def compare(options: argparse.Namespace, cache_dir: Path) -> int:
     for change in changes:
         print(f"\n{changes_table(change)}", flush=True)
     return ExitCode.OK
+
+
+def _dataset(options: argparse.Namespace, cache_dir: Path) -> Dataset | None:
+    """The collection that scores run files; its documents are needed only to show texts."""
+    if not options.dataset:
+        return None
+    return open_named(options.dataset, options, cache_dir, with_corpus=bool(options.changed))
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -109,7 +119,7 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
     """A run file by the collection's own protocol, as ``score`` does it."""
     wanted = None if options.measure is None else [options.measure]
     names = measure_names(dataset, wanted, options.depth)
-    official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
+    official = check_published(dataset, options.allow_mismatch, with_corpus=False)
     depth = options.depth or dataset.facts.depth
     file = read_run_file(path)
     run = as_retrieved(file.run, dataset, depth)
@@ -130,17 +140,45 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
     )
 
 
-def _collections(names: Sequence[str], entrants: Sequence[Entrant]) -> Collection[str] | None:
-    """Collections that were named; a user's own is known by its results."""
-    if not names:
+def _collections(
+    options: argparse.Namespace, entrants: Sequence[Entrant], cache_dir: Path
+) -> Collection[str] | None:
+    """Collections that were named; a user's own by the name in its results, or by its folder."""
+    if not options.on:
         return None
     stored = {name for entrant in entrants for name in entrant.entries}
     known = {*dataset_names(), *suite_names(), *stored}
-    for name in names:
-        if name not in known:
+    chosen: set[str] = set()
+    for name in options.on:
+        if name in stored:
+            chosen.add(name)
+        elif name in known:
+            chosen.update(expand([name]))
+        elif own_folder(name, options.data_dir):
+            chosen.add(_evaluated_in(name, entrants, options, cache_dir))
+        else:
             raise unknown(name, known)
-    own = stored - set(dataset_names())
-    return {*own.intersection(names), *expand(name for name in names if name not in own)}
+    return chosen
+
+
+def _evaluated_in(
+    folder: str, entrants: Sequence[Entrant], options: argparse.Namespace, cache_dir: Path
+) -> str:
+    """Name, in the results, of the collection in a folder: by its content, not by its path."""
+    protocols = [entry.protocol for entrant in entrants for entry in entrant.entries.values()]
+    for split in dict.fromkeys(protocol.split for protocol in protocols):
+        in_split = argparse.Namespace(**{**vars(options), "split": split or None})
+        try:
+            dataset = open_named(folder, in_split, cache_dir)
+        except MissingFileError:
+            continue  # the folder has no such split
+        for protocol in protocols:
+            if protocol.split == split and isinstance(if_evaluated(dataset, protocol), Dataset):
+                return protocol.collection
+    raise BenchError(
+        f"none of the results is on the collection in {folder}",
+        f"python -m bench run {folder} --model MODEL",
+    )
 
 
 def _changes(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cli.commands.common import Contender, is_official, open_contender, open_named
+from bench.cli.commands.common import Contender, open_contender, open_evaluated
 from bench.cli.commands.opening import pipeline_options
 from bench.compare.panels import protocol_differences
 from bench.evaluate.estimate import mean_tokens, measure_speed, readable
@@ -21,7 +21,7 @@ from bench.results.find import Stored, find_results
 from bench.results.record import Protocol, save
 from bench.speed.texts import natural
 from bench.store import VectorStore
-from datasets_cfg.dataset import Dataset, count_mismatches
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
 
@@ -75,8 +75,8 @@ def parts_of(
     options, speed = looker.options, 0.0
     known = find_results(options.results)
     for name in names:
-        dataset = open_named(folders.get(name, name), options, looker.cache_dir)
-        official = is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
+        opened = open_evaluated(folders.get(name, name), options, looker.cache_dir)
+        dataset, official = opened.dataset, opened.official
         depth = options.depth or dataset.facts.depth
         protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
         measures, cutoff = _measures(dataset, options)

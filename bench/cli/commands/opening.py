@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cli.commands.common import is_official, open_named
+from bench.cli.commands.common import open_evaluated
 from bench.evaluate.memory import parse_size
 from bench.evaluate.pipeline import Options
 from bench.monitor.collections import Opened
 from datasets_cfg.catalogue import expand
-from datasets_cfg.dataset import count_mismatches
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 
@@ -25,11 +24,11 @@ def open_collections(
     """
     opened: dict[str, Opened] = {}
     for name in expand(typed, options.data_dir):
-        dataset = open_named(name, options, cache_dir)
-        if any(dataset.name == one.dataset.name for one in opened.values()):
-            raise BenchError(f"two of the collections are called {dataset.name}", "rename a folder")
-        different = count_mismatches(dataset)
-        opened[name] = Opened(dataset, is_official(dataset, different, options.allow_mismatch))
+        collection = open_evaluated(name, options, cache_dir)
+        own = collection.dataset.name
+        if any(own == other.dataset.name for other in opened.values()):
+            raise BenchError(f"two of the collections are called {own}", "rename a folder")
+        opened[name] = collection
     return opened
 
 

@@ -11,25 +11,27 @@ import pyarrow as pa
 
 from bench.cli.commands.common import (
     Contender,
-    is_official,
     open_contender,
-    open_named,
+    open_evaluated,
     print_json,
 )
+from bench.cli.commands.gaps import Gaps
 from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
 from bench.evaluate.judging import measure_names
+from bench.evaluate.measures import parse_measure
 from bench.evaluate.memory import parse_size
 from bench.evaluate.pipeline import Options, check_memory, evaluate
 from bench.evaluate.runs import check_writable
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
+from bench.monitor.collections import Opened
 from bench.results.location import Place
 from bench.results.record import Result, place, save
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, suite_for
-from datasets_cfg.dataset import Dataset, count_mismatches
+from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from reports.tables import collection_table, means_table, time_line
+from reports.tables import collection_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 
@@ -38,58 +40,100 @@ PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 
 
 def run(options: argparse.Namespace, cache_dir: Path) -> int:
-    """``run``: evaluate every model on every collection; a table each, then the suites' means."""
+    """``run``: evaluate every model on every collection; a table each, then the suites' means.
+
+    Of several evaluations, one that cannot be had is a gap, and the others are made.
+    """
     choices = _choices(options)
     names = expand(options.names, options.data_dir)
     bases = Bases()
     contenders = [open_contender(name, options, bases) for name in options.model]
-    _check_names(contenders)
+    _check_models(contenders, options.out)
     _check_index(choices.index, contenders)
-    datasets = [open_named(name, options, cache_dir) for name in names]
-    for dataset in datasets:
-        _check_storable(dataset, contenders, options)
-        for encoder in (one.encoder for one in contenders if one.encoder):
-            check_memory(dataset, encoder.dim, choices)
-    official = {
-        dataset.name: is_official(dataset, count_mismatches(dataset), options.allow_mismatch)
-        for dataset in datasets
-    }
+    gaps = Gaps(stop=options.fail_fast or len(names) * len(contenders) == 1)
+    planned = _planned(names, contenders, choices, gaps, options, cache_dir)
+    gaps.check_any_left([one for one, able in planned if able])
     store = VectorStore(cache_dir / "vectors")
-    _say_how_long(contenders, datasets, store, options.yes)
+    _say_how_long(planned, store, options.yes)
     results: list[Result] = []
-    for dataset in datasets:
+    for one, able in planned:
         of_dataset = []
-        for contender in contenders:
-            one = contender.on(dataset.name)
-            done = evaluate(dataset, one.model, one.encoder, store, choices, official[dataset.name])
-            folder = save(done.result, done.scores, done.run, options.out)
-            _say_done(done.result, folder)
-            of_dataset.append(done.result)
-        if not options.json:
+        for contender in able:
+            with gaps.kept(one.dataset.name, contender.model.card.name):
+                of_dataset.append(_evaluate(one, contender, store, choices, options.out))
+        if of_dataset and not options.json:
             print(collection_table(of_dataset, _published(contenders)), end="\n\n", flush=True)
         results += of_dataset
+    gaps.check_any_left(results)
+    _print_summary(results, gaps, contenders, options)
+    return ExitCode.MISSING if gaps.found else ExitCode.OK
+
+
+def _planned(
+    names: Sequence[str],
+    contenders: Sequence[Contender],
+    choices: Options,
+    gaps: Gaps,
+    options: argparse.Namespace,
+    cache_dir: Path,
+) -> list[tuple[Opened, list[Contender]]]:
+    """Each collection that can be had, with the models that can be evaluated on it.
+
+    What would fail when the result is written fails now, before hours of encoding.
+    """
+    planned = []
+    for name in names:
+        with gaps.kept(name):
+            one = open_evaluated(name, options, cache_dir)
+            _check_storable(one.dataset, options)
+            able = []
+            for contender in contenders:
+                with gaps.kept(one.dataset.name, contender.model.card.name):
+                    if contender.encoder:
+                        check_memory(one.dataset, contender.encoder.dim, choices)
+                    able.append(contender)
+            planned.append((one, able))
+    return planned
+
+
+def _evaluate(
+    one: Opened, contender: Contender, store: VectorStore, choices: Options, out: Place
+) -> Result:
+    mine = contender.on(one.dataset.name)
+    done = evaluate(one.dataset, mine.model, mine.encoder, store, choices, one.official)
+    _say_done(done.result, save(done.result, done.scores, done.run, out))
+    return done.result
+
+
+def _print_summary(
+    results: Sequence[Result],
+    gaps: Gaps,
+    contenders: Sequence[Contender],
+    options: argparse.Namespace,
+) -> None:
+    """Means of the suites, then what is missing; with ``--json`` all there is."""
     means = _means(options.names, results)
     if options.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
-        print_json({"results": results, "means": rows})
-    elif means:
+        print_json({"results": results, "means": rows, "gaps": gaps.found})
+        return
+    if means:
         print(means_table(means, _published(contenders)))
-    return ExitCode.OK
+    if gaps.found:
+        print(("\n" if means else "") + gaps_table(gaps.found))
 
 
-def _check_storable(
-    dataset: Dataset, contenders: Sequence[Contender], options: argparse.Namespace
-) -> None:
-    """What would fail when the result is written fails now, before hours of encoding."""
+def _check_storable(dataset: Dataset, options: argparse.Namespace) -> None:
     measure_names(dataset, options.measure, options.depth)
-    for contender in contenders:
-        place(options.out, dataset.name, contender.model.card.name)
+    place(options.out, dataset.name, "model")
     check_writable(pa.array(dataset.queries.ids, pa.large_string()), "query id")
     check_writable(dataset.corpus.ids, "document id")
 
 
-def _check_names(contenders: Sequence[Contender]) -> None:
-    """Tables and means tell models apart by their names."""
+def _check_models(contenders: Sequence[Contender], out: Place) -> None:
+    """Refuse names that cannot stand in results, or two that tables would not tell apart."""
+    for contender in contenders:
+        place(out, "collection", contender.model.card.name)
     for name, count in Counter(one.model.card.name for one in contenders).items():
         if count > 1:
             raise BenchError(
@@ -105,6 +149,8 @@ def _check_index(spec: IndexSpec, contenders: Sequence[Contender]) -> None:
 
 
 def _choices(options: argparse.Namespace) -> Options:
+    for name in options.measure or ():
+        parse_measure(name)
     return Options(
         index=IndexSpec.parse(options.index),
         depth=options.depth,
@@ -115,20 +161,20 @@ def _choices(options: argparse.Namespace) -> Options:
 
 
 def _say_how_long(
-    contenders: Sequence[Contender], datasets: Sequence[Dataset], store: VectorStore, yes: bool
+    planned: Sequence[tuple[Opened, Sequence[Contender]]], store: VectorStore, yes: bool
 ) -> None:
     """Estimate long work before it starts."""
     total_s, documents = 0.0, 0
-    for contender in contenders:
-        speed = None
-        for dataset in datasets:
-            encoder = contender.on(dataset.name).encoder
-            if encoder is None or len(dataset.corpus) < WORTH_AN_ESTIMATE:
-                continue
-            missing = store.plan(encoder, dataset.corpus).missing_rows
-            if missing:
-                speed = speed or measure_speed(encoder, dataset.corpus, PROBE_S)
-                total_s += missing * mean_tokens(encoder, dataset.corpus) / speed.tokens_per_s
+    speeds: dict[str, float] = {}  # tokens a second, by the model's name
+    for one, able in planned:
+        corpus = one.dataset.corpus
+        for contender in able if len(corpus) >= WORTH_AN_ESTIMATE else ():
+            encoder, name = contender.on(one.dataset.name).encoder, contender.model.card.name
+            missing = store.plan(encoder, corpus).missing_rows if encoder else 0
+            if encoder and missing:
+                if name not in speeds:
+                    speeds[name] = measure_speed(encoder, corpus, PROBE_S).tokens_per_s
+                total_s += missing * mean_tokens(encoder, corpus) / speeds[name]
                 documents += missing
     if documents:
         confirm(total_s, f"{documents:,} documents", yes)

@@ -6,21 +6,23 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import is_official, open_named, print_json
+from bench.cli.commands.common import open_named, print_json
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.record import Result, Timings, save
-from datasets_cfg.dataset import judgement_mismatches
+from datasets_cfg.published import check_published
+from datasets_cfg.remembered import remember
 from reports.tables import collection_table
 
 
 def score(options: argparse.Namespace, cache_dir: Path) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
-    dataset = open_named(options.dataset, options, cache_dir)
+    dataset = open_named(options.dataset, options, cache_dir, with_corpus=False)
     names = measure_names(dataset, options.measure, options.depth)
-    official = is_official(dataset, judgement_mismatches(dataset), options.allow_mismatch)
+    official = check_published(dataset, options.allow_mismatch, with_corpus=False)
+    remember(dataset)
     depth = options.depth or dataset.facts.depth
     file = read_run_file(options.run_file)
     run = as_retrieved(file.run, dataset, depth)

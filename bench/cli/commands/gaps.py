@@ -1,0 +1,57 @@
+"""Evaluations that could not be had: each with its reason, while the others go on."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bench.evaluate.suites import Gap
+from foundation.errors import BenchError
+from foundation.failures import as_bad_input
+
+
+class Gaps:
+    """What is missing of several evaluations."""
+
+    def __init__(self, stop: bool) -> None:
+        """With ``stop``, the first failure is raised instead of kept."""
+        self.found: list[Gap] = []
+        self._stop = stop
+
+    @contextmanager
+    def kept(self, collection: str, model: str = "") -> Iterator[None]:
+        """Keep the reason why the block failed, if it fails, and say it.
+
+        Kept are bad input and failures of the machine, such as a full disk or a lack of memory. Any
+        other error is a defect of this program.
+
+        Raises:
+            Exception: the block failed, and ``stop`` was asked for.
+        """
+        try:
+            yield
+        except BrokenPipeError:  # the reader of our own output went away
+            raise
+        except Exception as error:
+            known = error if isinstance(error, BenchError) else as_bad_input(error)
+            if known is None or self._stop:
+                raise
+            self._add(collection, model, known)
+
+    def check_any_left(self, left: Sequence[object]) -> None:
+        """Refuse to go on where nothing is left.
+
+        Raises:
+            BenchError: ``left`` is empty; with the first reason.
+        """
+        if self.found and not left:
+            first = self.found[0]
+            raise BenchError(
+                f"nothing was evaluated; {first.collection}: {first.reason}", first.hint
+            )
+
+    def _add(self, collection: str, model: str, error: BenchError) -> None:
+        gap = Gap(collection, model, str(error), error.hint)
+        self.found.append(gap)
+        subject = f"{model} on {collection}" if model else collection
+        advice = f"\n  try: {gap.hint}" if gap.hint else ""
+        print(f"warning: {subject} is not evaluated: {gap.reason}{advice}", file=sys.stderr)

@@ -1,0 +1,71 @@
+"""Which archive the files of a folder came from, where its checksum was the published one.
+
+The record lies beside the files and holds the hash of each, so that it vouches for nothing that was
+cut, changed or put there afterwards.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from datasets_cfg.facts import Archive, Facts
+from foundation.atomic import replacing
+from foundation.records import Record, read_json
+
+
+class Provenance(Record):
+    """What was taken from one archive.
+
+    Attributes:
+        url: of the archive.
+        md5: of the archive, compared before anything was taken out.
+        sha256: hash of each file, by its path below the folder.
+    """
+
+    url: str
+    md5: str
+    sha256: dict[str, str]
+
+
+def record_provenance(folder: Path, archive: Archive, names: Iterable[str]) -> None:
+    """Remember that files of ``folder`` came from an archive whose checksum was compared.
+
+    Args:
+        names: paths of the files below ``folder``.
+    """
+    hashes = {name: _sha256_of(folder / name) for name in sorted(names)}
+    content = msgspec.json.encode(Provenance(archive.url, archive.md5, hashes))
+    with replacing(_record_path(folder, archive)) as file:
+        file.write(msgspec.json.format(content))
+
+
+def are_as_published(facts: Facts, folder: Path, files: Iterable[Path]) -> bool:
+    """Whether all of ``files`` came from archives of the published checksums, and are unchanged.
+
+    Reads the files, unless one of them has no record.
+
+    Raises:
+        BenchError: a record is damaged.
+    """
+    recorded: dict[Path, str] = {}
+    for archive in facts.archives:
+        path = _record_path(folder, archive)
+        if archive.md5 and path.is_file():
+            record = read_json(path, Provenance, f"remove it: rm {path}")
+            if record.md5 == archive.md5:
+                recorded |= {folder / name: sha256 for name, sha256 in record.sha256.items()}
+    files = list(files)
+    return all(file in recorded for file in files) and all(
+        _sha256_of(file) == recorded[file] for file in files
+    )
+
+
+def _record_path(folder: Path, archive: Archive) -> Path:
+    return folder / f"{archive.file_name}.provenance.json"
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
