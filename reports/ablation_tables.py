@@ -1,12 +1,12 @@
 """An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from urllib.parse import quote
 
 from bench.experiments.records import OnCollection, Report, RowFound
-from reports.markdown import table
+from reports.csv_table import csv_table
+from reports.markdown import code, plain, table
 
 COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
            "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
@@ -19,13 +19,13 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
     Args:
         pictures: file, relative to the report, and title of each.
     """
-    parts = [f"# {report.title or report.name}", _opening(report)]
+    parts = [f"# {plain(report.title or report.name)}", _opening(report)]
     for name in reversed(report.collections):
-        parts += [f"## {_heading(report, name)}", score_table(report, name)]
-        parts.append("\n".join(f"- {line}" for line in _said(report, name)))
+        parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
+        parts.append("\n".join(f"- {plain(line)}" for line in _said(report, name)))
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
-    parts += [f"![{title}]({file})" for file, title in pictures]
+    parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
     parts += ["## Cost", cost_table(report)]
     parts += ["## How", _method(report)]
     return "\n\n".join(parts) + "\n"
@@ -39,9 +39,9 @@ def _opening(report: Report) -> str:
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
         f"{_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
-        f"Made by `{report.command}`.",
+        f"Made by {code(report.command)}.",
     ]
-    lines += [f"**{one}**" for one in report.differing]
+    lines += [f"**{plain(one)}**" for one in report.differing]
     if not report.trains:
         lines.append("**Nothing is trained: every difference is between two uses of one model.**")
     elif len(report.seeds) == 1:
@@ -218,15 +218,9 @@ def tokens_of(row: RowFound) -> float | None:
     return _mean([one for one in sums if one])
 
 
-def csv_table(report: Report) -> str:
+def comma_separated(report: Report) -> str:
     """A line for each row and collection, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in report.rows:
-        for on in row.on:
-            writer.writerow(_line(row, on))
-    return out.getvalue()
+    return csv_table(COLUMNS, (_line(row, on) for row in report.rows for on in row.on))
 
 
 def _line(row: RowFound, on: OnCollection) -> list[object]:
@@ -289,18 +283,19 @@ def _method(report: Report) -> str:
         *_intervals(report),
         "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
         "true difference that would be found 80 times in 100.",
-        *report.leaks,
+        *map(plain, report.leaks),
     ]
     if report.source:
         lines.append(
-            f"published: {report.source}, on {report.published_on}: another scale and "
-            "collection, so only directions compare."
+            f"published: {plain(f'{report.source}, on {report.published_on}')}: another scale "
+            "and collection, so only directions compare."
         )
-    lines += [f"The axis {axis.title} is the field `{axis.field}`." for axis in report.axes]
-    code = " and ".join(one[:12] for one in report.commits if one) or "no checkout"
+    axes = [f"{plain(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
+    lines += [f"The axis {text}." for text in axes]
+    commits = " and ".join(one[:12] for one in report.commits if one) or "no checkout"
     dirty = " with uncommitted changes" if report.conditions.dirty else ""
     versions = ", ".join(f"{name} {one}" for name, one in report.conditions.libraries.items())
-    lines.append(f"Code: {code}{dirty}; {versions}.")
+    lines.append(f"Code: {commits}{dirty}; {versions}.")
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from bench.gate.check import Against, Check, Row
 from bench.gate.speed_check import SpeedCheck
+from foundation.printable import printable
 
 KINDS = {
     "REGRESSION": "failure",
@@ -23,7 +24,7 @@ KINDS = {
     "INCONCLUSIVE": "skipped",
 }
 _COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[\ufffe\uffff]")
 
 
 def junit(check: Check) -> str:
@@ -89,5 +90,5 @@ def _note(case: ElementTree.Element, word: str, message: str) -> None:
 
 
 def _xml(text: str) -> str:
-    """Without the control characters that no XML file may hold."""
-    return _NOT_XML.sub("\ufffd", text)
+    """Text that a terminal does not obey, without the two signs that no XML file may hold."""
+    return _NOT_XML.sub("\ufffd", printable(text))

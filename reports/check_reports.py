@@ -1,6 +1,5 @@
 """The outcome of a check where people read it: Markdown for pull requests and step summaries."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from bench.compare.statistics import Paired
@@ -8,7 +7,7 @@ from bench.gate.check import Against, Check, Row
 from bench.gate.power import DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
-from reports.markdown import table
+from reports.markdown import plain, table
 
 HEADERS = (
     "collection",
@@ -24,7 +23,6 @@ HEADERS = (
     "",
 )
 SHOWN = 10  # earlier first looks
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&!])")
 
 
 def markdown(check: Check) -> str:
@@ -52,7 +50,7 @@ def foreseen_table(foreseen: Sequence[DetectableEffect]) -> str:
     """What a check could see, and where the guess comes from."""
     rows = [
         [
-            plain(one.name),
+            one.name,
             f"{one.queries:,}",
             "" if one.deviation is None else f"{one.deviation:.3f}",
             f"{one.detectable:.4f}",
@@ -61,12 +59,6 @@ def foreseen_table(foreseen: Sequence[DetectableEffect]) -> str:
         for one in foreseen
     ]
     return table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
-
-
-def plain(text: str) -> str:
-    """Text that Markdown and HTML show as it is, on one line."""
-    one_line = " ".join(text.split())
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[1])};", one_line)
 
 
 def rows_of(one: Against) -> Iterator[Row]:
@@ -82,12 +74,12 @@ def _cells(row: Row) -> list[str]:
     if row.candidate is not None and row.baseline is not None:
         difference = row.candidate - row.baseline
     return [
-        plain(row.name),
+        row.name,
         row.measure,
         "" if row.candidate is None else f"{row.candidate:.4f}",
         "" if difference is None else f"{difference:+.4f}",
         *(_tested(found, row) if found else [""] * 6),
-        plain(remark),
+        remark,
     ]
 
 
@@ -111,7 +103,7 @@ def _speed(speed: SpeedCheck) -> list[str]:
     headers = ("work", "", "candidate", "baseline", "times as long", "95 % interval", "outcome")
     rows = [
         [
-            plain(one.what),
+            one.what,
             one.unit,
             f"{one.candidate_rate:,.4g}",
             f"{one.baseline_rate:,.4g}",
@@ -142,10 +134,10 @@ def _quick(quick: Quick) -> list[str]:
     )
     rows = [
         [
-            plain(one.collection),
+            one.collection,
             *(f"{n:,}" for n in (one.documents, one.of, one.judged, one.hard, one.random)),
             f"{one.depth:,}",
-            plain(", ".join(name.partition(" ")[0] for name in one.pooled)),
+            ", ".join(name.partition(" ")[0] for name in one.pooled),
         ]
         for one in quick.subsets
     ]
@@ -172,9 +164,9 @@ def _looks(looks: Sequence[Look]) -> str:
     headers = ("candidate", "baseline", "collection", "documents", "of", "look", "95 %", "full")
     rows = [
         [
-            plain(one.candidate),
-            plain(one.baseline),
-            plain(one.collection),
+            one.candidate,
+            one.baseline,
+            one.collection,
             f"{one.documents:,}",
             f"{one.of:,}",
             f"{one.difference:+.4f}",

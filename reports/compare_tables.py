@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from bench.compare.changed import ChangedQuery, Changes, RankedDocument
 from bench.compare.compare import Comparison, OnCollection, OnSuite
 from bench.compare.statistics import Paired, Resampling
-from reports.markdown import one_line, table
+from foundation.printable import one_line
+from reports.markdown import plain, table
 
 TEXT_WIDTH = 80
 NAMED = 3  # members of a suite that are named when they are missing
@@ -28,9 +29,9 @@ def comparison_table(comparison: Comparison) -> str:
     headers = ["collection", "measure", "queries", a, b, *HEADERS[1:]]
     cells = [_collection_row(row, a, b) for row in comparison.collections]
     cells += [_suite_row(row, a, b) for row in comparison.suites]
-    parts = [f"{a} - {b}: above 0, {a} is better", table(headers, cells, "lr")]
+    parts = [plain(f"{a} - {b}: above 0, {a} is better"), table(headers, cells, "lr")]
     if notes := list(_notes(comparison)):
-        parts.append("\n".join(f"- {note}" for note in notes))
+        parts.append("\n".join(f"- {plain(note)}" for note in notes))
     if comparison.recipes:
         rows = [[one.field, _cut(one.a) or "-", _cut(one.b) or "-"] for one in comparison.recipes]
         parts.append(table(["what differs in the recipes", a, b], rows, "lr"))
@@ -128,12 +129,12 @@ def changes_table(changes: Changes) -> str:
     """The queries that changed most: what is relevant, and both rankings side by side."""
     heading = f"{changes.collection}, {changes.a} and {changes.b}: "
     if not changes.queries:
-        return f"{heading}no query changed, by {changes.measure}"
+        return plain(f"{heading}no query changed, by {changes.measure}")
     shown = f"{len(changes.queries):,} of {changes.changed:,} changed queries"
     heading += f"{shown}, by {changes.measure}"
     without = [f"ids only, no texts and grades: {changes.without}"] if changes.without else []
     queries = [_query(query, changes) for query in changes.queries]
-    return "\n\n".join([heading, *without, *queries])
+    return "\n\n".join([*map(plain, [heading, *without]), *queries])
 
 
 def _query(query: ChangedQuery, changes: Changes) -> str:
@@ -142,9 +143,9 @@ def _query(query: ChangedQuery, changes: Changes) -> str:
         f"{changes.a} {query.score_a:.4f}, {changes.b} {query.score_b:.4f} "
         f"({query.score_a - query.score_b:+.4f})"
     )
-    parts = [f"query {one_line(query.query_id)}{text}\n{scores}"]
+    parts = [f"{plain(f'query {query.query_id}{text}')}\n{plain(scores)}"]
     if query.answers:
-        parts[0] += f"\nanswers: {_cut('; '.join(query.answers))}"
+        parts[0] += f"\n{plain('answers: ' + _cut('; '.join(query.answers)))}"
     if query.judged:
         parts.append(_judged(query, changes))
     parts.append(_rankings(query, changes))

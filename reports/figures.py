@@ -4,9 +4,12 @@ matplotlib is the extra ``plots``: imported when something is drawn.
 """
 
 import importlib.util
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from foundation.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +68,9 @@ def save(
         figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
         fill(figure)
-        figure.savefig(svg, metadata={"Date": None})
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+        svg.write_text(printable(drawn.getvalue()), encoding="utf-8")  # names may hold controls
         figure.set_layout_engine("none")  # it keeps the places that were found
         figure.savefig(png, dpi=dpi)
     return [svg, png]

@@ -1,13 +1,12 @@
 """Checkpoints of successive trainings by collections, and transfer, as Markdown or CSV."""
 
-import csv
-import io
 from collections.abc import Iterator
 
 from bench.compare.statistics import Paired
 from bench.compare.transfer import Forgetting, Transfers
 from bench.monitor.quality_curve import Level
-from reports.markdown import table
+from reports.csv_table import csv_table
+from reports.markdown import plain, table
 
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
@@ -33,19 +32,19 @@ def markdown(found: Forgetting) -> str:
 
 def comma_separated(found: Forgetting) -> str:
     """The matrix and transfer, a line each, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    return csv_table(FIELDS, _records(found))
+
+
+def _records(found: Forgetting) -> Iterator[tuple[object, ...]]:
     for row in found.rows:
         for name, level in row.levels.items():
             values = (level.value, level.low, level.high, None, None)
-            writer.writerow(["score", name, row.checkpoint, "", found.measure, *values])
+            yield "score", name, row.checkpoint, "", found.measure, *values
     for kind, transfers in _kinds(found):
         for one in transfers.rows:
             names = (one.collection, one.after, one.before)
-            writer.writerow([kind, *names, found.measure, *_numbers(one.paired), one.p_holm])
-        writer.writerow([kind, "mean", "", "", found.measure, *_numbers(transfers.mean), None])
-    return out.getvalue()
+            yield kind, *names, found.measure, *_numbers(one.paired), one.p_holm
+        yield kind, "mean", "", "", found.measure, *_numbers(transfers.mean), None
 
 
 def _kinds(found: Forgetting) -> list[tuple[str, Transfers]]:
@@ -97,12 +96,13 @@ def _legend(found: Forgetting) -> Iterator[str]:
     if found.base:
         yield (
             "forward transfer: the checkpoint before its training on the collection, minus "
-            f"{found.base}"
+            f"{plain(found.base)}"
         )
     else:
         yield "forward transfer needs --base, what the first training started from"
     if found.kept:
-        yield f"kept: on collections that nothing was trained on, the last minus {found.base}"
+        base = plain(found.base)
+        yield f"kept: on collections that nothing was trained on, the last minus {base}"
     elif found.also:
         yield "what is kept on further collections needs --base"
     count, seed = found.resampling.resamples, found.resampling.seed

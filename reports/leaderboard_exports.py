@@ -1,10 +1,10 @@
 """A leaderboard as text for programs: CSV and LaTeX."""
 
-import csv
-import io
 from collections.abc import Iterator
 
 from bench.leaderboard.records import Board, Column, Mean, Row, Score, SuiteColumn
+from foundation.printable import one_line
+from reports.csv_table import csv_table
 from reports.leaderboard_tables import (
     RECIPE,
     Place,
@@ -51,16 +51,13 @@ _LATEX = {
 
 
 def comma_separated(board: Board, measure: str) -> str:
-    """A line for each score, RFC 4180, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    headline = board.headline(measure)
-    for row in board.ranked(headline, measure):
-        writer.writerows(_records(board, row, measure))
-    if board.published:
-        writer.writerows(_claim_records(board))
-    return out.getvalue()
+    """A line for each score, nothing rounded."""
+    ranked = board.ranked(board.headline(measure), measure)
+    records = [
+        *(one for row in ranked for one in _records(board, row, measure)),
+        *(_claim_records(board) if board.published else ()),
+    ]
+    return csv_table(CSV_FIELDS, ([one.get(name) for name in CSV_FIELDS] for one in records))
 
 
 def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]]:
@@ -170,4 +167,4 @@ def _bold(board: Board, row: Row, place: Place, measure: str) -> str:
 
 def _tex(text: str) -> str:
     """A name that TeX prints as it is."""
-    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+    return "".join(_LATEX.get(sign, sign) for sign in one_line(text))

@@ -15,6 +15,7 @@ from string import Template
 from typing import Any
 
 from bench.leaderboard.records import Board
+from foundation.printable import one_line
 from reports.leaderboard_data import (
     Pages,
     Plot,
@@ -133,7 +134,7 @@ def _page(path: Path, title: str, kind: str, number: int, data: Sequence[str] = 
     scripts = "\n".join(f'<script src="{html.escape(source)}"></script>' for source in sources)
     shell = Template((SITE / "shell.html").read_text(encoding="utf-8"))
     content = shell.substitute(
-        title=html.escape(title), root=root, page=kind, id=number, scripts=scripts
+        title=html.escape(one_line(title)), root=root, page=kind, id=number, scripts=scripts
     )
     path.write_text(content, encoding="utf-8")
     return path

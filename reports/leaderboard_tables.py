@@ -1,10 +1,9 @@
 """A leaderboard as text for people: Markdown."""
 
-import html
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.records import Board, Claim, Column, Row, Score, SuiteColumn
-from reports.markdown import cell, table
+from reports.markdown import plain, table
 
 Place = Column | SuiteColumn
 
@@ -33,7 +32,7 @@ def markdown(board: Board, measure: str) -> str:
     claimed = _claimed(board, ranked, measure)
     if claimed:
         headers = ["model", "on", "measure", "measured", "published", "difference", "source"]
-        parts.append("Published scores are claims.\n\n" + _table(headers, claimed))
+        parts.append("Published scores are claims.\n\n" + table(headers, claimed))
     if board.published:
         parts.append(_systems(board, measure))
     return "\n\n".join(parts)
@@ -53,7 +52,7 @@ def _ranking(board: Board, ranked: Sequence[Row], headline: Place, measure: str)
         for place in shown:
             line += shown_cells(board, row, place, measure)
         cells.append(line)
-    return _table(headers, cells)
+    return table(headers, cells)
 
 
 def _interval(score: Score | None) -> str:
@@ -90,9 +89,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def _notes(board: Board, headline: Place) -> str:
     return (
-        f"Intervals and groups are of {headline.name}: bootstrap over queries, 95 %, and paired "
-        f"sign flips, {board.resamples:,} resamples, Holm. Models of one group cannot be told "
-        "apart from its best at the 5 % level. "
+        f"Intervals and groups are of {plain(headline.name)}: bootstrap over queries, 95 %, and "
+        f"paired sign flips, {board.resamples:,} resamples, Holm. Models of one group cannot be "
+        "told apart from its best at the 5 % level. "
         "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
         "them out and says how many members are left."
     )
@@ -105,7 +104,7 @@ def _recipes(ranked: Sequence[Row]) -> str:
         for row in ranked
     ]
     headers = [name for name in facts[0] if any(one[name] for one in facts)]
-    return _table(headers, [[one[name] for name in headers] for one in facts])
+    return table(headers, [[one[name] for name in headers] for one in facts])
 
 
 def _protocols(board: Board) -> str:
@@ -120,7 +119,7 @@ def _protocols(board: Board) -> str:
         ]
         for column in board.columns
     ]
-    return _table(headers, cells)
+    return table(headers, cells)
 
 
 def _extra(row: Row) -> dict[str, str]:
@@ -173,13 +172,13 @@ def _systems(board: Board, measure: str) -> str:
     return (
         "Claims of others, not measured here. A mean is over the sets that its heading counts, as "
         "it was printed, and belongs to no measured mean. (copied): read in somebody else's "
-        f"publication.\n\n{_table([*headers, 'source'], cells)}{_claim_notes(found)}"
+        f"publication.\n\n{table([*headers, 'source'], cells)}{_claim_notes(found)}"
     )
 
 
 def _claim_notes(some: Iterable[Sequence[Claim]]) -> str:
     notes = [f"{system_name(one)}: {one[0].note}" for one in some if one[0].note]
-    return "".join(f"\n\n{cell(_safe(note))}." for note in notes)
+    return "".join(f"\n\n{plain(note)}." for note in notes)
 
 
 def claimed_scores(board: Board, some: Sequence[Claim], measure: str) -> dict[str, float]:
@@ -196,13 +195,3 @@ def system_name(some: Sequence[Claim]) -> str:
 def _claim_heading(board: Board, place: Place, measure: str) -> str:
     members = f" (mean of {len(place.members)})" if isinstance(place, SuiteColumn) else ""
     return heading(board, place, measure) + members
-
-
-def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    names, *rows = [[_safe(one) for one in row] for row in [headers, *cells]]
-    return table(names, rows)
-
-
-def _safe(text: str) -> str:
-    """Text that is not read as HTML."""
-    return html.escape(text, quote=False)

@@ -1,15 +1,15 @@
 """Ways to learn a sequence of collections, as Markdown and CSV."""
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from urllib.parse import quote
 
 from bench.compare.statistics import Paired
 from bench.experiments.sequence.comparing import Compared
 from bench.monitor.quality_curve import Level
+from reports.csv_table import csv_table
 from reports.forgetting_tables import markdown as matrix
-from reports.markdown import table
+from reports.markdown import code, plain, table
 
 FIELDS = ("method", "kind", "collection", "value", "low", "high", "p", "p_holm")
 
@@ -21,13 +21,14 @@ def markdown(found: Compared, pictures: Sequence[str] = ()) -> str:
         pictures: methods whose heat map lies beside the report as ``METHOD.svg``.
     """
     parts = [
-        f"# {found.title}",
-        f"Learnt in this order: {', '.join(found.domains)}. Every training: {found.trained}.",
-        f"Made by `{found.command}` ({found.conditions.machine}, {found.conditions.threads} "
+        f"# {plain(found.title)}",
+        f"Learnt in this order: {plain(', '.join(found.domains))}. "
+        f"Every training: {plain(found.trained)}.",
+        f"Made by {code(found.command)} ({found.conditions.machine}, {found.conditions.threads} "
         f"threads, {found.conditions.time[:10]}).",
         "**One training of each: every difference is between these checkpoints. Whether the "
         "methods differ, it cannot say.**",
-        *(f"**This is not the published {name}.**" for name in found.unofficial),
+        *(f"**This is not the published {plain(name)}.**" for name in found.unofficial),
         f"## {found.measure} after the sequence",
         _after(found),
         "## What was gained and forgotten",
@@ -35,31 +36,32 @@ def markdown(found: Compared, pictures: Sequence[str] = ()) -> str:
         "\n".join(f"- {line}" for line in _said(found)),
     ]
     for row in found.rows:
-        parts.append(f"# {row.method}: {row.settings}")
-        parts += [f"![{row.method}]({row.method}.svg)"] if row.method in pictures else []
+        parts.append(f"# {plain(row.method)}: {plain(row.settings)}")
+        parts += (
+            [f"![{plain(row.method)}]({quote(row.method)}.svg)"] if row.method in pictures else []
+        )
         parts.append(matrix(row.forgetting).rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
 
-def csv_table(found: Compared) -> str:
+def comma_separated(found: Compared) -> str:
     """A line for each figure, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    writer.writerows(_level_line(found.base, name, one) for name, one in found.before.items())
-    writer.writerow(_level_line(found.base, "mean", found.before_average))
+    return csv_table(FIELDS, _records(found))
+
+
+def _records(found: Compared) -> Iterator[tuple[object, ...]]:
+    yield from (_level_line(found.base, name, one) for name, one in found.before.items())
+    yield _level_line(found.base, "mean", found.before_average)
     for row in found.rows:
-        writer.writerows(_level_line(row.method, name, one) for name, one in row.after.items())
-        writer.writerow(_level_line(row.method, "mean", row.average))
+        yield from (_level_line(row.method, name, one) for name, one in row.after.items())
+        yield _level_line(row.method, "mean", row.average)
         losses = row.losses.items()
-        writer.writerows((row.method, "mlm loss", name, one, *[None] * 4) for name, one in losses)
+        yield from ((row.method, "mlm loss", name, one, *[None] * 4) for name, one in losses)
         kinds = {"gained": row.gained, "forgotten": row.forgotten, "against": row.against}
         for kind, one in kinds.items():
             if one is not None:
                 holm = row.p_holm if kind == "against" else None
-                numbers = (one.difference, one.low, one.high, one.p, holm)
-                writer.writerow((row.method, kind, "mean", *numbers))
-    return out.getvalue()
+                yield row.method, kind, "mean", one.difference, one.low, one.high, one.p, holm
 
 
 def plan(
@@ -112,9 +114,9 @@ def _said(found: Compared) -> Iterator[str]:
     apart = [row.method for row in found.rows[1:] if row.separated]
     together = [row.method for row in found.rows[1:] if not row.separated]
     if apart:
-        yield f"Separated from {first} at 5 %: {', '.join(apart)}."
+        yield f"Separated from {plain(first)} at 5 %: {plain(', '.join(apart))}."
     if together:
-        yield f"Could not be separated from {first}: {', '.join(together)}."
+        yield f"Could not be separated from {plain(first)}: {plain(', '.join(together))}."
     yield (
         "After the sequence, a collection is searched with the last checkpoint, or with its own "
         "adapter where each domain has one: what is kept apart is not forgotten."
@@ -129,7 +131,8 @@ def _said(found: Compared) -> Iterator[str]:
     )
     told = ", ".join(f"{count:,} of {name}" for name, count in found.queries.items())
     count, seed = found.resampling.resamples, found.resampling.seed
-    yield f"95 % intervals: bootstrap over queries ({told}), {count:,} resamples, seed {seed}."
+    drawn = f"{count:,} resamples, seed {seed}"
+    yield f"95 % intervals: bootstrap over queries ({plain(told)}), {drawn}."
     yield "p: paired sign flips; Holm: over the methods."
     conditions = found.conditions
     libraries = ", ".join(f"{name} {version}" for name, version in conditions.libraries.items())

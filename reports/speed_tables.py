@@ -13,13 +13,13 @@ from bench.speed.records import (
     Spread,
     Throughput,
 )
-from reports.markdown import table
+from reports.markdown import plain, table
 from reports.tables import size
 
 
 def speed_tables(report: SpeedReport) -> str:
     """Everything that was measured, a table each, after what it was measured on."""
-    return "\n\n".join([_heading(report), *_sections(report)])
+    return "\n\n".join([plain(_heading(report)), *_sections(report)])
 
 
 def _sections(report: SpeedReport) -> Iterator[str]:
@@ -188,4 +188,4 @@ def _spread(spread: Spread, digits: int = 3) -> str:
 
 
 def _titled(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    return f"{title}:\n\n{table(headers, cells, 'lr')}"
+    return f"{plain(title)}:\n\n{table(headers, cells, 'lr')}"

@@ -10,7 +10,7 @@ from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.results.record import Result, Timings
 from datasets_cfg.verify import Finding
-from reports.markdown import table
+from reports.markdown import plain, table
 
 NAMED = 3  # members of a suite that are named when they are missing
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
@@ -23,7 +23,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
     names = dict.fromkeys(name for row in rows for name in row)
     headers = [name for name in names if any(row.get(name) for row in rows)]
     cells = [[row.get(name, "") for name in headers] for row in rows]
-    return f"{_heading(first)}\n\n{table(headers, cells, 'lr')}"
+    return f"{plain(_heading(first))}\n\n{table(headers, cells, 'lr')}"
 
 
 def _heading(result: Result) -> str:

@@ -1,12 +1,11 @@
 """The curve of a training as a table: Markdown for people, CSV for everything else."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 
 from bench.monitor.quality_curve import Curve, Level, Point
 from bench.monitor.selection import Selection
-from reports.markdown import cell, table
+from reports.csv_table import csv_table
+from reports.markdown import plain, table
 
 NAMED = 6  # checkpoints that a sentence lists
 ON_TEST_DATA = {
@@ -20,24 +19,24 @@ FIELDS = ("checkpoint", "step", "collection", "measure", "value", "low", "high")
 
 def markdown(curve: Curve) -> str:
     """A row for each checkpoint; then the best one, and how far that can be trusted."""
-    parts = [f"## {cell(curve.training)}: {curve.measure}", _table(curve)]
+    parts = [f"## {plain(curve.training)}: {curve.measure}", _table(curve)]
     if curve.selection is not None:
         parts.append("\n".join(f"- {line}" for line in _verdict(curve, curve.selection)))
     if notes := list(_notes(curve)):
-        parts.append("\n".join(f"- {cell(note)}" for note in notes))
+        parts.append("\n".join(f"- {plain(note)}" for note in notes))
     return "\n\n".join([*parts, _legend(curve)]) + "\n"
 
 
 def comma_separated(curve: Curve) -> str:
     """A line for each checkpoint and collection, nothing rounded."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    for point in curve.points:
-        for name, level in point.levels.items():
-            values = (level.value, level.low, level.high)
-            writer.writerow([point.checkpoint, point.step, name, curve.measure, *values])
-    return out.getvalue()
+    return csv_table(
+        FIELDS,
+        (
+            (point.checkpoint, point.step, name, curve.measure, level.value, level.low, level.high)
+            for point in curve.points
+            for name, level in point.levels.items()
+        ),
+    )
 
 
 def _table(curve: Curve) -> str:
@@ -76,17 +75,17 @@ def _level(level: Level, full: bool) -> str:
 def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     best = next(point for point in curve.points if point.checkpoint == chosen.best)
     where = "the mean" if curve.headline not in curve.collections else curve.headline
-    yield f"best on {cell(where)}: {cell(best.checkpoint)}, step {best.step:,}"
+    yield f"best on {plain(where)}: {plain(best.checkpoint)}, step {best.step:,}"
     yield from _trust(chosen)
     if chosen.inseparable:
         more = [] if len(chosen.inseparable) <= NAMED else ["…"]
         named = ", ".join([*chosen.inseparable[:NAMED], *more])
-        yield f"cannot be told apart from it: {cell(named)}"
+        yield f"cannot be told apart from it: {plain(named)}"
     elif all(one.verdict == "worse" for one in chosen.rivals):
         yield "it is better than every other one"
     for one in chosen.rivals:
         if one.verdict == "better":
-            yield f"{cell(one.name)} is better"
+            yield f"{plain(one.name)} is better"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
 

@@ -1,14 +1,16 @@
 """stdout and stderr never decide how a command ends, and never obey what comes from a file."""
 
+import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from collections_for_tests import ROOT, Bench, write_collection
+from collections_for_tests import ROOT, Bench, files_below, write_collection
 from leaderboard_for_tests import store
 from tqdm import tqdm
 
@@ -164,3 +166,48 @@ def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
     assert "\x1b[A" in written
     assert r"evil\u001b[2J\u000dgone" in written
     assert "\x1b[2J" not in written
+
+
+HOSTILE = "=1+[click](evil)\x1b[31m\x9b2J"
+
+
+def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    queries = {f"{HOSTILE}{name}": text for name, text in QUERIES.items()}
+    qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
+    facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
+    collection = write_collection(tmp_path / "tiny", DOCUMENTS, queries, qrels, facts)
+    models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
+    cards = [tmp_path / f"{name}.toml" for name in models]
+    for path, dim in zip(cards, (8, 64), strict=True):
+        path.write_text(
+            f'name = {json.dumps(path.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
+            f"options = {{ dim = {dim} }}\n"
+        )
+    where = ("--results", bench.out, "--resamples", 199)
+    outputs = {
+        "run": bench("run", collection, "--model", *cards),
+        "compare": bench("compare", *models, *where, "--changed", 3),
+        "check": bench(
+            *("check", cards[0], "--baseline", models[1], "--on", collection, *where),
+            *("--cache-dir", bench.cache),
+            *("--markdown", tmp_path / "check.md", "--junit", tmp_path / "check.xml"),
+        ),
+        "html": bench("leaderboard", *where, "--format", "html", "--out", tmp_path / "pages"),
+        "csv": bench("leaderboard", *where, "--format", "csv"),
+        "latex": bench("leaderboard", *where, "--format", "latex"),
+        "markdown": bench("leaderboard", *where),
+        "verify": bench("verify", collection),
+    }
+    assert {name: done.stderr for name, done in outputs.items() if done.code > 1} == {}
+    texts = {name: done.stdout + done.stderr for name, done in outputs.items()}
+    for path in [*files_below(tmp_path / "pages"), tmp_path / "check.md", tmp_path / "check.xml"]:
+        if path.suffix != ".png":
+            texts[path.name] = path.read_text(encoding="utf-8")
+    obeyed = {name for name, text in texts.items() if "\x1b" in text or "\x9b" in text}
+    assert obeyed == set()
+    tables = {name: outputs[name].stdout for name in ("run", "compare", "check", "markdown")}
+    tables["file"] = texts["check.md"]
+    assert {name for name, text in tables.items() if re.search(r"[^\\]\]\(evil", text)} == set()
+    cells = [cell for row in csv.reader(outputs["csv"].stdout.splitlines()) for cell in row]
+    assert [cell for cell in cells if cell.startswith("=")] == []

@@ -10,7 +10,7 @@ from ablation_report_for_tests import BETTER, FULL, OPEN, REFERENCE, report, row
 
 from bench.experiments.records import Report, read_report
 from foundation.errors import BenchError
-from reports.ablation_tables import cost_table, csv_table, markdown, plan_table, score_table
+from reports.ablation_tables import comma_separated, cost_table, markdown, plan_table, score_table
 
 
 def cells(table, name):
@@ -108,7 +108,7 @@ def test_cost_says_what_share_was_trained_and_what_was_written():
         "4,096",
     )
     assert cells(cost_table(found), "reference")["trained %"] == ""
-    line = list(csv.DictReader(io.StringIO(csv_table(found))))[-1]
+    line = list(csv.DictReader(io.StringIO(comma_separated(found))))[-1]
     assert (line["of_parameters"], line["saved_bytes"]) == ("2000", "4096")
 
 
@@ -146,7 +146,7 @@ def test_a_mean_in_which_collections_weigh_differently_says_so():
 
 
 def test_csv_has_a_line_for_each_row_and_collection_unrounded():
-    lines = list(csv.DictReader(io.StringIO(csv_table(FULL))))
+    lines = list(csv.DictReader(io.StringIO(comma_separated(FULL))))
     assert len(lines) == 9  # three rows with scores, on two collections and their mean
     found = next(one for one in lines if one["row"] == "mask=0.9" and one["collection"] == "mean")
     assert float(found["difference"]) == OPEN.at("mean").recipes.mean

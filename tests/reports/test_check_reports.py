@@ -1,5 +1,6 @@
 """Reports of a check: parsed back, with names that would break them."""
 
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +16,8 @@ from bench.gate.speed_check import Pace, SpeedCheck
 from bench.gate.subset import Subset
 from bench.speed.records import Spread
 from reports.check_junit import junit
-from reports.check_reports import markdown, plain
+from reports.check_reports import markdown
+from reports.markdown import plain
 from retrievers.models.card import Expected
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
@@ -72,7 +74,7 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
     cases = {case.get("name"): [child.tag for child in case] for case in found}
     assert cases == {
         "beir/scifact": [],
-        AWKWARD.replace("\x00", "\ufffd"): ["failure"],
+        AWKWARD.replace("\x00", "\\u0000"): ["failure"],
         "gone": ["error"],
         "few": ["skipped"],
         "mean": [],
@@ -200,10 +202,10 @@ def test_a_first_look_says_whom_it_favours_and_how_looks_related_to_full_checks(
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):
     text = markdown(check)
-    rows = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert sorted(set(rows)) == [6, 12]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {6, 12}
     assert "<script>" not in text
-    assert "`" not in text
+    assert not re.search(r"(?<!\\)`", text)
 
 
 def test_markdown_says_the_outcome_first_and_the_margin(check):
@@ -215,4 +217,4 @@ def test_markdown_says_the_outcome_first_and_the_margin(check):
 
 def test_plain_text_stays_on_one_line_and_keeps_its_words():
     assert plain("one\n two") == "one two"
-    assert plain("a|b") == "a&#124;b"
+    assert plain("a|b") == "a\\|b"

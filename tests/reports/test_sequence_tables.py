@@ -11,7 +11,7 @@ from bench.compare.transfer import Forgetting
 from bench.compare.transfer import Row as Checkpoint
 from bench.experiments.sequence.comparing import Compared, Row
 from bench.monitor.quality_curve import Level
-from reports.sequence_tables import csv_table, markdown, plan
+from reports.sequence_tables import comma_separated, markdown, plan
 from tests.bench.leaderboard_for_tests import result_of
 
 
@@ -108,7 +108,7 @@ def test_a_collection_that_is_not_the_published_one_is_marked(found):
 
 
 def test_the_csv_has_all_figures_unrounded(found):
-    rows = list(csv.DictReader(io.StringIO(csv_table(found))))
+    rows = list(csv.DictReader(io.StringIO(comma_separated(found))))
     against = [one for one in rows if one["kind"] == "against"]
     assert [(one["method"], float(one["p_holm"])) for one in against] == [
         ("ewc", 0.01),
@@ -128,7 +128,7 @@ def test_what_was_learnt_of_each_domain_stands_beside_what_was_kept(found):
         "2.700",
         "2.810",
     ]
-    rows = csv.DictReader(io.StringIO(csv_table(found)))
+    rows = csv.DictReader(io.StringIO(comma_separated(found)))
     losses = [(one["collection"], one["value"]) for one in rows if one["kind"] == "mlm loss"]
     assert losses[:2] == [("bio", "2.3"), ("a|b", "3.3")]
 

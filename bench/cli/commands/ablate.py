@@ -26,7 +26,7 @@ from bench.experiments.stages import Cost, Stage
 from bench.experiments.times import Times
 from bench.results.record import Conditions
 from datasets_cfg.published import differences
-from reports.ablation_tables import csv_table, markdown, plan_table
+from reports.ablation_tables import comma_separated, markdown, plan_table
 from reports.figures import can_plot
 from retrievers.models.model import resolve_model
 
@@ -68,7 +68,7 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
     found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     folder = options.out / ablation.name
     text = markdown(found, _pictures(found, folder))
-    report(folder, found, text, csv_table(found), options.json)
+    report(folder, found, text, comma_separated(found), options.json)
     return ExitCode.MISSING if found.gaps else ExitCode.OK
 
 

@@ -20,7 +20,7 @@ from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from reports.figures import can_plot
 from reports.forgetting_plots import draw
-from reports.sequence_tables import csv_table, markdown, plan
+from reports.sequence_tables import comma_separated, markdown, plan
 from retrievers.index.faiss_index import IndexSpec
 
 
@@ -63,7 +63,7 @@ def continual(options: argparse.Namespace, cache_dir: Path) -> int:
         ),
     )
     text = markdown(found, _pictures(found, out))
-    report(out, found, text, csv_table(found), options.json)
+    report(out, found, text, comma_separated(found), options.json)
     return ExitCode.OK
 
 
