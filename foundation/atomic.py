@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,10 +72,50 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
         raise
 
 
-def sweep(folder: Path) -> None:
-    """Remove the temporary files in a folder whose writers were killed.
+@contextmanager
+def replacing_in(folder: Path) -> Iterator[Path]:
+    """Open a temporary folder whose files and folders move into ``folder`` when the block ends.
 
-    A writer holds a lock on its file, which ends with its process. Locks may not be seen from
+    For writers that take paths. What moves is on disk before it has its name, has the permissions
+    of any new file, and takes the place of what has the same name. The move is one entry at a time:
+    whoever reads the folder needs a file that is written after it.
+
+    Raises:
+        OSError: as ``open`` and ``write`` do.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _sweep_once(folder)
+    temporary, handle = _open_temporary_folder(folder)
+    try:
+        yield temporary
+        sync(temporary)
+        for path in sorted(temporary.iterdir()):
+            target = folder / path.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            path.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(handle)
+
+
+def sync(folder: Path) -> None:
+    """Bring all files of a folder to disk, with the permissions of any new file.
+
+    Some writers make files that only their owner can read.
+    """
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files and folders in a folder whose writers were killed.
+
+    A writer holds a lock on what it writes, which ends with its process. Locks may not be seen from
     other machines that share the folder, so that files of theirs must also be a day old.
     """
     with suppress(OSError):
@@ -92,10 +133,13 @@ def _sweep_once(folder: Path) -> None:
 
 
 def _remove_unless_locked(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     finally:
         os.close(handle)
 
@@ -103,7 +147,7 @@ def _remove_unless_locked(path: Path) -> None:
 def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
     """A new locked file beside ``path``, with the permissions of any new file."""
     while True:
-        name = path.parent / f".{path.name}.writing-{_machine()}-{secrets.token_hex(4)}"
+        name = _temporary_name(path)
         try:
             handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -114,6 +158,24 @@ def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
         if is_at(name, handle):  # or another process swept it before it was locked
             return name, os.fdopen(handle, "wb")
         os.close(handle)
+
+
+def _open_temporary_folder(folder: Path) -> tuple[Path, int]:
+    """A new locked folder inside ``folder``, and the handle that holds its lock."""
+    while True:
+        name = _temporary_name(folder / "files")
+        name.mkdir()
+        with suppress(FileNotFoundError):  # another process swept it before it was locked
+            handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if is_at(name, handle):
+                return name, handle
+            os.close(handle)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.parent / f".{path.name}.writing-{_machine()}-{secrets.token_hex(4)}"
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from bench.experiments.stages import MODEL, Cost
 from bench.store import VectorStore
 from bench.training.finetune_on_collections import finetune_on
 from datasets_cfg.catalogue import expand
-from retrievers.adapters.adapting import check_names, files_below
+from retrievers.adapters.methods import check_method
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.size import Size
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
@@ -41,7 +41,7 @@ class Finetune:
         preset = from_table({**merged(base, changes), **words}, "[finetune]")
         expand(own["on"], self.places.data_dir)
         if preset.adapter is not None:
-            check_names(preset.adapter)
+            check_method(preset.adapter)
         split = {"split": own.get("split", "train")}
         return {"on": list(own["on"]), **split, **msgspec.to_builtins(preset)}
 
@@ -60,7 +60,7 @@ class Finetune:
             **{f"{one.name} queries": one.queries_sha256 for one in trained},
             **{f"{one.name} excludes self": str(bool(one.facts.exclude_self)) for one in trained},
             **{f"{one.name} held out": one.queries_sha256 for one in left_out},
-            **files_below(preset.adapter),
+            **(preset.adapter.hashes_below() if preset.adapter else {}),
             **(hashes_of(teacher, "teacher ") if teacher else {}),
         }
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from foundation.errors import BenchError
 from retrievers.models.card import Card
+from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d+)\.")
@@ -32,7 +33,6 @@ def truncated(model: str, layers: int, folder: Path) -> Path:
         BenchError: the model has no more layers than that, or no such file.
         BenchError: there is no such model.
     """
-    from retrievers.training.engine.saved import write_card
     from retrievers.training.engine.start import find_checkpoint
 
     checkpoint, trained_on = find_checkpoint(model)

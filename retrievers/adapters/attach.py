@@ -1,6 +1,5 @@
 """Adapters: small sets of weights attached to a base model, from AdapterHub or PEFT."""
 
-import importlib
 import logging
 import pickle
 from collections.abc import Collection, Iterator, Mapping
@@ -9,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foundation.errors import BenchError, first_line
-from retrievers.adapters.adapted_forward import correct_forward
 from retrievers.adapters.composition import SETUP, Setup, check_runs, read_setup
+from retrievers.adapters.forward import correct_forward
+from retrievers.adapters.libraries import import_library
 from retrievers.adapters.virtual_tokens import (
     PROMPT_TYPES,
     check_positions,
@@ -127,7 +127,7 @@ def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
     Raises:
         BenchError: the adapter's library is not installed, or the adapter does not fit.
     """
-    _require(kind)
+    import_library("peft" if kind == "peft" else "adapters")
     try:
         attached = (_attach_peft if kind == "peft" else _attach_adapterhub)(network, folder)
     except ATTACH_ERRORS as error:
@@ -219,14 +219,14 @@ def _load_prompt(
     renamed = {
         old: ".".join(name if part == own else part for part in old.split(".")) for old in extra
     }
-    found = {old: new for old, new in renamed.items() if new in missing}
-    if found:
+    taken = {old: new for old, new in renamed.items() if new in missing}
+    if taken:
         from retrievers.models.loading import read_tensors
 
         weights = _weights(folder, "adapterhub")[0].name
-        for old, value in read_tensors(folder, weights, list(found)).items():
-            network.get_parameter(found[old]).data.copy_(value)
-    return found
+        for old, value in read_tensors(folder, weights, list(taken)).items():
+            network.get_parameter(taken[old]).data.copy_(value)
+    return taken
 
 
 def reft_units(network: Any, name: str) -> list[Any]:
@@ -251,14 +251,15 @@ def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str
     if missing or extra:
         raise BenchError(
             f"the adapter {folder} does not fit this base model: "
-            f"missing {_some(missing)}; not used {_some(extra)}",
+            f"missing {_shown(missing)}; not used {_shown(extra)}",
             "attach it to the model it was trained on",
         )
 
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     """An adapter that was trained here says of which weights; the numbers of others would fit."""
-    path = next((one / BASE for one in (folder, folder.parent) if (one / BASE).is_file()), None)
+    places = [place / BASE for place in (folder, folder.parent)]
+    path = next((place for place in places if place.is_file()), None)
     if path is None:  # in neither the adapter's folder nor that of its composition
         return
     stated = read_json(path)
@@ -289,24 +290,13 @@ def _weights(folder: Path, kind: Kind) -> list[Path]:
     for name in WEIGHTS[kind]:
         path = folder / name
         if path.is_file():
-            for one in (path, *shared):
-                if one.suffix == ".safetensors":
-                    read_safetensors_header(one)
+            for file in (path, *shared):
+                if file.suffix == ".safetensors":
+                    read_safetensors_header(file)
             return [path, *shared]
     raise BenchError(f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}")
 
 
-def _require(kind: Kind) -> None:
-    library = "peft" if kind == "peft" else "adapters"
-    try:
-        importlib.import_module(library)
-    except ImportError as error:
-        raise BenchError(
-            f"this adapter needs the library {library!r}, which cannot be imported: {error}",
-            f"pip install 'retrieval-bench[{library}]'",
-        ) from error
-
-
-def _some(names: Collection[str]) -> str:
+def _shown(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

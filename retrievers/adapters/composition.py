@@ -34,7 +34,7 @@ class Setup:
         if self.kind != "Average":
             return getattr(composition, self.kind)(*self.names)
         # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
-        weights = [one * len(self.names) for one in self.weights]
+        weights = [weight * len(self.names) for weight in self.weights]
         return composition.Average(*self.names, weights=weights, normalize_weights=False)
 
 
@@ -54,7 +54,7 @@ def check_runs(network: Any, setup: Setup) -> None:
             if kind in OF_THE_FIRST or part.get("inv_adapter"):
                 raise BenchError(
                     f"AdapterHub runs {kind or 'an invertible layer'} only at the bottom of a "
-                    "stack, and would pass this one by",
+                    "stack, and would ignore this one",
                     "put it there, or use a bottleneck adapter or LoRA",
                 )
 
@@ -69,7 +69,7 @@ def read_setup(folder: Path) -> Setup:
     kind = setup.get("type") if isinstance(setup, dict) else None
     children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
-        names = tuple(name for one in children if (name := _only_child(one)))
+        names = tuple(name for child in children if (name := _only_child(child)))
         weights = _weights(setup, len(names)) if kind == "Average" else ()
         if len(names) == len(children) and weights is not None:
             return Setup(str(kind), names, weights)
@@ -86,11 +86,11 @@ def _only_child(block: Any) -> str:
 
 
 def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
-    """Of the parts of an average, of sum 1; None where they are not as many numbers."""
+    """Weights of the parts of an average, of sum 1; None where they are not as many numbers."""
     told = setup.get("kwargs")
-    found = told.get("weights") if isinstance(told, dict) else None
-    if not isinstance(found, list) or len(found) != count:
+    weights = told.get("weights") if isinstance(told, dict) else None
+    if not isinstance(weights, list) or len(weights) != count:
         return None
-    finite = all(isinstance(one, int | float) and math.isfinite(one) for one in found)
-    total = sum(found) if finite else 0
-    return tuple(one / total for one in found) if total > 0 else None
+    finite = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights)
+    total = sum(weights) if finite else 0
+    return tuple(weight / total for weight in weights) if total > 0 else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapted_forward import Forward, pooled_again
+from retrievers.adapters.forward import Forward, pooled_again
 
 PROMPT_TYPES = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 

@@ -9,7 +9,7 @@ from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
 from bench.experiments.places import Places
 from bench.experiments.rows import rows_of
-from retrievers.adapters.adapting_folder import adapt
+from retrievers.adapters.train import add_adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
 from tests.retrievers.tiny_checkpoints import write_bert, write_card
@@ -50,7 +50,7 @@ def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path,
     for name, preset in found.items():
         network = AutoModel.from_pretrained(str(base.document.folder))
         frozen = [(one, one.detach().clone()) for one in network.parameters()]
-        adapt(network, preset.adapter, base, 0)
+        add_adapter(network, preset.adapter, base, 0)
         own = [one for one in network.parameters() if one.requires_grad]
         start = [one.detach().clone() for one in own]
         optimizer = torch.optim.AdamW(own, lr=preset.trained_by().lr)

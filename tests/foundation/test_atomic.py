@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foundation.atomic import replacing, replacing_all, sweep
+from foundation.atomic import replacing, replacing_all, replacing_in, sweep
 
 ROOT = Path(__file__).parents[2]
 WRITES_FOR_EVER = (
@@ -46,6 +46,46 @@ def names(folder: Path) -> set[str]:
 def write(path: Path, content: bytes) -> None:
     with replacing(path) as file:
         file.write(content)
+
+
+WRITES_A_FOLDER_FOR_EVER = (
+    "import sys, time\n"
+    "from pathlib import Path\n"
+    "from foundation.atomic import replacing_in\n"
+    "with replacing_in(Path(sys.argv[1])) as folder:\n"
+    "    (folder / 'half').write_bytes(b'half')\n"
+    "    print('writing', flush=True)\n"
+    "    time.sleep(600)\n"
+)
+
+
+def test_files_that_are_written_by_path_move_together_and_replace_what_was_there(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in ("a", "kept", "inner/old"):
+        (tmp_path / name).write_text("old")
+    with pytest.raises(TypeError), replacing_in(tmp_path) as folder:
+        (folder / "a").write_text(b"no text")
+    assert (tmp_path / "a").read_text() == "old"
+    with replacing_in(tmp_path) as folder:
+        (folder / "inner").mkdir()
+        for name in ("a", "inner/new"):
+            (folder / name).write_text("new")
+            (folder / name).chmod(0o600)
+    files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*")}
+    assert set(files) == {"a", "kept", "inner", "inner/new"}
+    assert [files[name].read_text() for name in ("a", "kept", "inner/new")] == ["new", "old", "new"]
+    assert stat.S_IMODE(files["a"].stat().st_mode) == stat.S_IMODE(files["kept"].stat().st_mode)
+
+
+def test_a_folder_that_a_killed_process_was_filling_is_removed_and_no_other(tmp_path):
+    command = [sys.executable, "-c", WRITES_A_FOLDER_FOR_EVER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "writing\n"
+        sweep(tmp_path)
+        assert len(names(tmp_path)) == 1
+        process.kill()
+    sweep(tmp_path)
+    assert names(tmp_path) == set()
 
 
 def test_what_a_killed_process_left_is_removed_when_the_folder_is_written_again(writer, tmp_path):

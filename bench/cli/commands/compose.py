@@ -8,9 +8,9 @@ import msgspec
 from bench.cli.commands.common import print_json
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
-from retrievers.adapters.adapting_average import average_adapters
-from retrievers.adapters.adapting_parts import base_of
-from retrievers.adapters.adapting_stack import add_outputs, stack_adapters
+from retrievers.adapters.average import average_adapters
+from retrievers.adapters.parts import base_of
+from retrievers.adapters.stack import add_outputs, stack_adapters
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from foundation.records import Record
-from retrievers.adapters.adapting import Adapter, check_names, decays
+from retrievers.adapters.methods import check_method
+from retrievers.adapters.settings import Adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.das import DAS, Soften
 from retrievers.training.continual.domain_adapter import DomainAdapter
@@ -149,7 +150,7 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
     if adaptation.method == "adapter":
         if not preset.start.model:
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
-        check_names(_adapter(adaptation))
+        check_method(_adapter(adaptation))
         resolve_model(preset.start.model)
     check_length(preset, open_start(preset.start, preset.seed))
 
@@ -264,7 +265,7 @@ class _Sequence:
     def _preset(self, place: int) -> Pretraining:
         """As given, from where the training on a domain starts."""
         preset = msgspec.structs.replace(self.preset, start=self.start(place))
-        if self.adaptation.method != "adapter" or decays(_adapter(self.adaptation)):
+        if self.adaptation.method != "adapter" or _adapter(self.adaptation).allows_weight_decay:
             return preset
         optimizer = msgspec.structs.replace(preset.optimizer, weight_decay=0.0)
         return msgspec.structs.replace(preset, optimizer=optimizer)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import msgspec
 from torch import nn
 
-from retrievers.adapters.adapting import Adapter
-from retrievers.adapters.adapting_folder import adapt
+from retrievers.adapters.settings import Adapter
+from retrievers.adapters.train import add_adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import resolve_model
@@ -64,7 +64,7 @@ class DomainAdapterTraining(MLMTraining):
     def __init__(self, encoder: MaskedLM, settings: DomainAdapter) -> None:
         super().__init__(encoder)
         base = resolve_model(settings.base)
-        self.adapted = adapt(encoder.encoder, settings.adapter, base, settings.seed)
+        self.adapted = add_adapter(encoder.encoder, settings.adapter, base, settings.seed)
 
     def save_encoder(self, folder: Path, card: Card) -> None:
         """Write the adapter, with a card that uses it as the base is used."""

@@ -6,18 +6,16 @@ vectors are made and what it was trained on. ``heads/`` holds what training goes
 """
 
 import json
-import shutil
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from torch import nn
 
+from foundation.atomic import replacing_in
 from foundation.errors import BenchError
 from retrievers.models.card import Card
-from retrievers.models.lookup import CARD_FILE
+from retrievers.models.card_file import write_card
 
 HEADS = "heads"
 HEADS_FILE = "model.safetensors"
@@ -34,31 +32,12 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
         model: a Hugging Face encoder, without heads.
         card: its name and checkpoint are replaced by those of the folder.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
-        folder = Path(name)
+    with replacing_in(out) as folder:
         model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
         if not card.stages:
             _write_st_files(folder, card, model.config.hidden_size)
-        for path in sorted(folder.iterdir()):
-            _move(path, out / path.name)
     write_card(card, out)
-
-
-def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
-    """``card.toml`` of a checkpoint, by default that in this folder; defaults are left out."""
-    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=checkpoint)
-    blank = msgspec.to_builtins(Card(name="", title="", kind="bm25"))
-    stated = {
-        field: value
-        for field, value in msgspec.to_builtins(card).items()
-        if value != blank[field] and not (field == "kind" and value == "transformer")
-    }
-    lines = [f"{field} = {_toml(value)}\n" for field, value in stated.items()]
-    unfinished = folder / f".{CARD_FILE}"
-    unfinished.write_text("".join(lines), encoding="utf-8")
-    return unfinished.replace(folder / CARD_FILE)
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
@@ -154,19 +133,3 @@ def _write_st_files(folder: Path, card: Card, width: int) -> None:
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _move(source: Path, target: Path) -> None:
-    """Put a file or folder in the place of what is there."""
-    if target.is_dir():
-        shutil.rmtree(target)
-    source.replace(target)
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it inline; JSON's strings, numbers and booleans are TOML's."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -7,7 +7,7 @@ import msgspec
 
 from foundation.records import Record
 from foundation.toml_files import TomlFiles
-from retrievers.adapters.adapting import Adapter, can_recompute, decays
+from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
@@ -172,7 +172,8 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("there is at least one round")
         if any(bool(one.sources) != bool(self.hard_negatives) for one in self.rounds):
             raise ValueError("hard_negatives need sources in every round, and sources need them")
-        if self.gradient_checkpointing and self.adapter and not can_recompute(self.adapter):
+        adapter = self.adapter
+        if self.gradient_checkpointing and adapter and not adapter.allows_gradient_checkpointing:
             raise ValueError("prefix_tuning of PEFT cannot be used with gradient_checkpointing")
         self._check_teacher()
 
@@ -191,7 +192,7 @@ class Finetuning(Record, kw_only=True):
         """The optimizer, as the adapter needs it where there is one."""
         if self.adapter is None:
             return self.optimizer
-        decay = self.optimizer.weight_decay if decays(self.adapter) else 0.0
+        decay = self.optimizer.weight_decay if self.adapter.allows_weight_decay else 0.0
         lr = self.adapter.lr or self.optimizer.lr
         return msgspec.structs.replace(self.optimizer, lr=lr, weight_decay=decay)
 

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import files_below
 from retrievers.models.card import Card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
@@ -116,7 +115,7 @@ def finetune(
         examples=examples.sha256,
         trained_on=card.trained_on,
         processes=world_size(),
-        below=files_below(preset.adapter),
+        below=preset.adapter.hashes_below() if preset.adapter else {},
     )
     if preset.adapter is not None:
         _try(preset, model, card)
@@ -148,11 +147,11 @@ def finetune(
 
 def _try(preset: Finetuning, model: Model, card: Card) -> None:
     """Put the adapter into the network once, so that what cannot be is known before all else."""
-    from retrievers.adapters.adapting_folder import adapt
+    from retrievers.adapters.train import add_adapter
 
     if preset.adapter is not None:
         recipe = training_recipe(model, card, preset)
-        adapt(network_of(student(model, recipe)), preset.adapter, model, preset.seed)
+        add_adapter(network_of(student(model, recipe)), preset.adapter, model, preset.seed)
 
 
 def _earlier(job: Job, out: Path) -> Finetuned | None:

@@ -16,7 +16,7 @@ import torch
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.adapting_folder import FOLDER, Adapted, adapt
+from retrievers.adapters.train import FOLDER, AdaptedNetwork, add_adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
@@ -162,9 +162,9 @@ class _Trained:
         torch.manual_seed(preset.seed)
         self.model = student(task.model, recipe)
         network = network_of(self.model)
-        self.adapted: Adapted | None = None
+        self.adapted: AdaptedNetwork | None = None
         if preset.adapter is not None:
-            self.adapted = adapt(network, preset.adapter, task.model, preset.seed)
+            self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
         if preset.gradient_checkpointing:
             network.gradient_checkpointing_enable({"use_reentrant": False})
         self.task, self.mining, self.examples, self.folder = task, mining, examples, folder

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import positions_of
 from retrievers.adapters.virtual_tokens import check_positions
 from retrievers.models.card import Card
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
@@ -155,4 +154,4 @@ def _check_lengths(model: Model, card: Card, preset: Finetuning) -> None:
             "lower the lengths of the preset",
         )
     if preset.adapter is not None:
-        check_positions(positions_of(preset.adapter), longest, limit)
+        check_positions(preset.adapter.virtual_tokens, longest, limit)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import Adapter
+from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.model import open_encoder, resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt, folder_of

@@ -6,8 +6,6 @@ is not copied.
 """
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from foundation.atomic import replacing_in
 from foundation.errors import BenchError, first_line
-from retrievers.adapters.adapted_forward import correct_forward
-from retrievers.adapters.adapting import Adapter, check_names
+from retrievers.adapters import hub, peft
 from retrievers.adapters.attach import (
     ATTACH_ERRORS,
     BASE,
@@ -28,17 +26,20 @@ from retrievers.adapters.attach import (
     quiet_adapterhub,
 )
 from retrievers.adapters.composition import SETUP, read_setup
+from retrievers.adapters.forward import correct_forward
+from retrievers.adapters.methods import check_method
+from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card, CardAdapter, load_card
+from retrievers.models.card_file import write_card
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.lookup import CARD_FILE, replace_fields
 from retrievers.models.model import Model
-from retrievers.training.engine.saved import write_card
 
 FOLDER = "adapter"
 
 
 @dataclass(frozen=True, eq=False)
-class Adapted:
+class AdaptedNetwork:
     """A network with an adapter that is trained.
 
     Attributes:
@@ -52,22 +53,19 @@ class Adapted:
 
     def save(self, out: Path, card: Card) -> None:
         """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
-        out.mkdir(parents=True, exist_ok=True)
         checkpoint = checkpoint_of(self.base)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".writing-") as name:
-            unfinished = Path(name) / FOLDER
-            unfinished.mkdir()
-            self.write(unfinished)
+        with replacing_in(out) as unfinished:
+            folder = unfinished / FOLDER
+            folder.mkdir()
+            self.write(folder)
             base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
-            (unfinished / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
-            shutil.rmtree(out / FOLDER, ignore_errors=True)
-            unfinished.replace(out / FOLDER)
+            (folder / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
         adapter = CardAdapter(path=FOLDER, kind=self.kind)
         where = _where(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
 
-def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
+def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> AdaptedNetwork:
     """Freeze a network and put a new adapter into it, which alone is trained.
 
     Args:
@@ -80,20 +78,16 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
     """
     import torch
 
-    check_names(settings)
+    check_method(settings)
     torch.manual_seed(seed)
     # Libraries write where the base lay into the adapter's configuration.
     network.config._name_or_path = base.card.name
     try:
         if settings.library == "peft":
-            from retrievers.adapters import adapting_peft
-
-            return Adapted(base, "peft", adapting_peft.put_into(network, settings))
-        from retrievers.adapters import adapting_hub
-
-        below = [adapter_inside(Path(one), base) for one in settings.over]
+            return AdaptedNetwork(base, "peft", peft.put_into(network, settings))
+        below = [find_adapter(Path(folder), base) for folder in settings.over]
         with quiet_adapterhub():
-            write = adapting_hub.put_into(network, settings, below)
+            write = hub.put_into(network, settings, below)
     except ATTACH_ERRORS as error:
         first = first_line(error)
         raise BenchError(
@@ -101,10 +95,10 @@ def adapt(network: Any, settings: Adapter, base: Model, seed: int) -> Adapted:
             "see adapter.options of the preset",
         ) from error
     correct_forward(network)
-    return Adapted(base, "adapterhub", write)
+    return AdaptedNetwork(base, "adapterhub", write)
 
 
-def adapter_inside(
+def find_adapter(
     folder: Path, base: Model, kind: Literal["auto", "adapterhub"] = "adapterhub"
 ) -> Path:
     """An adapter for the same base, from its folder or from that of its card.
@@ -119,14 +113,14 @@ def adapter_inside(
         if named is None:
             raise BenchError(f"{folder} holds no adapter, but a whole model")
         adapter = CardAdapter(path=str(where / named.path), kind=kind)
-    found = adapter_folder(adapter, where)
-    if (found / SETUP).is_file():
-        names = ", ".join(str(found / name) for name in read_setup(found).names)
+    inner = adapter_folder(adapter, where)
+    if (inner / SETUP).is_file():
+        names = ", ".join(str(inner / name) for name in read_setup(inner).names)
         raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
-    if not (found / CONFIG).is_file():
+    if not (inner / CONFIG).is_file():
         raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
-    identify_adapter(found, adapter, checkpoint_of(base))
-    return found
+    identify_adapter(inner, adapter, checkpoint_of(base))
+    return inner
 
 
 def checkpoint_of(base: Model) -> Checkpoint:

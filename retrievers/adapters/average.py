@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting_folder import Adapted, checkpoint_of
-from retrievers.adapters.adapting_parts import parts_of
 from retrievers.adapters.attach import CONFIG, SHARED, identify_adapter
+from retrievers.adapters.parts import parts_of
+from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
 from retrievers.models.checkpoint import read_json
 from retrievers.models.loading import LOAD_ERRORS
 from retrievers.models.model import Model
@@ -48,10 +48,10 @@ def average_adapters(
     """
     shares = shares_of(weights, len(folders))
     parts = parts_of(base, folders)
-    kinds = {identify_adapter(one, None, checkpoint_of(base)).kind for one in parts.folders}
+    kinds = {identify_adapter(folder, None, checkpoint_of(base)).kind for folder in parts.folders}
     if len(kinds) > 1:
         raise _cannot("some are of AdapterHub and some of PEFT")
-    _check_configurations([read_json(one / CONFIG) for one in parts.folders])
+    _check_configurations([read_json(folder / CONFIG) for folder in parts.folders])
     title = f"average of {len(parts.folders)} adapters"
     card = parts.card(0, title)
     files = _means(base, parts.folders, shares)
@@ -65,7 +65,7 @@ def average_adapters(
             else:
                 torch.save(tensors, str(folder / name))
 
-    Adapted(base, kinds.pop(), write).save(out, card)
+    AdaptedNetwork(base, kinds.pop(), write).save(out, card)
 
 
 def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -80,7 +80,7 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     total = math.fsum(given)
     if not (0 < total < math.inf and min(given) >= 0):
         raise BenchError(f"{given} cannot be weights", "numbers from 0, not all of them 0")
-    return tuple(one / total for one in given)
+    return tuple(weight / total for weight in given)
 
 
 def mean_of(held: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def mean_of(held: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> di
     Raises:
         BenchError: they hold other tensors, or of another shape.
     """
-    shapes = [{name: tuple(value.shape) for name, value in one.items()} for one in held]
+    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
     for other in shapes[1:]:
         different = sorted(shapes[0].items() ^ other.items())
         if different:
@@ -99,7 +99,8 @@ def mean_of(held: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> di
     for name, first in held[0].items():
         place = (first.data_ptr(), first.shape)
         if place not in made:
-            parts = [share * one[name].double() for share, one in zip(shares, held, strict=True)]
+            pairs = zip(shares, held, strict=True)
+            parts = [share * tensors[name].double() for share, tensors in pairs]
             made[place] = torch.stack(parts).sum(0).to(first.dtype)
         mean[name] = made[place]
     return mean
@@ -109,16 +110,16 @@ def _means(
     base: Model, folders: Sequence[Path], shares: Sequence[float]
 ) -> dict[str, dict[str, Tensor]]:
     """The mean of each file of weights, by its name."""
-    identities = [identify_adapter(one, None, checkpoint_of(base)) for one in folders]
-    files = [sorted(set(one.files) - {CONFIG}) for one in identities]
+    identities = [identify_adapter(folder, None, checkpoint_of(base)) for folder in folders]
+    files = [sorted(set(identity.files) - {CONFIG}) for identity in identities]
     if any(names != files[0] for names in files):
         raise _cannot(f"they have other files: {', '.join(sorted(set().union(*files)))}")
-    own = [str(read_json(one / CONFIG).get("name")) for one in folders]
+    own = [str(read_json(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
         held = [_read(folder / file) for folder in folders]
         if file != SHARED:
-            held = [_named(one, name, own[0]) for one, name in zip(held, own, strict=True)]
+            held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
         if any(ORTHOGONAL in name for name in held[0]):
             raise _cannot("LoReFT's projections are orthogonal, and their mean is not")
         means[file] = mean_of(held, shares)
@@ -139,15 +140,15 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(str(path))
-        found: dict[str, Tensor] = torch.load(str(path), map_location="cpu", weights_only=True)
+        tensors: dict[str, Tensor] = torch.load(str(path), map_location="cpu", weights_only=True)
     except LOAD_ERRORS as error:
         raise BenchError(f"{path} is damaged, or holds more than tensors") from error
-    return found
+    return tensors
 
 
 def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
     """Refuse adapters of different methods or sizes."""
-    flat = [_settings(one) for one in stated]
+    flat = [_settings(config) for config in stated]
     for other in flat[1:]:
         names = sorted(flat[0].keys() | other.keys())
         different = [name for name in names if flat[0].get(name) != other.get(name)]
@@ -171,7 +172,7 @@ def _comparable(value: Any) -> bytes:
 
 
 def _words(value: Sequence[Any]) -> bool:
-    return all(isinstance(one, str) for one in value)
+    return all(isinstance(word, str) for word in value)
 
 
 def _cannot(why: str) -> BenchError:

@@ -9,13 +9,13 @@ from finetuning_for_tests import TEXTS, TITLES, model
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from test_adapting import QUICK, Tuned, run, table, vectors
+from test_adapter_tuning import QUICK, Tuned, run, table, vectors
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting_average import average_adapters, shares_of
-from retrievers.adapters.adapting_parts import base_of
-from retrievers.adapters.adapting_stack import add_outputs, stack_adapters
+from retrievers.adapters.average import average_adapters, shares_of
 from retrievers.adapters.bases import Bases
+from retrievers.adapters.parts import base_of
+from retrievers.adapters.stack import add_outputs, stack_adapters
 from retrievers.models import loading
 from retrievers.models.card import load_card
 from retrievers.models.model import open_encoder, resolve_model
@@ -233,7 +233,7 @@ def test_what_cannot_work_together_is_refused(tmp_path):
     run(tmp_path, table("lora", "peft"), "peft")
     with pytest.raises(BenchError, match="an adapter of PEFT"):
         stack_adapters(base_of([one]), [one, tmp_path / "peft"], tmp_path / "both")
-    with pytest.raises(BenchError, match="nothing to put together"):
+    with pytest.raises(BenchError, match="a single adapter cannot be composed"):
         stack_adapters(base_of([one]), [one], tmp_path / "both")
     run(tmp_path, QUICK, "whole")
     with pytest.raises(BenchError, match="no adapter, but a whole model"):

@@ -18,9 +18,11 @@ def correct_forward(network: Any) -> None:
     A hook would not do: sentence-transformers calls ``forward`` itself.
     """
     prompts = [
-        one for one in _configurations(network) if one.get("architecture") == "prompt_tuning"
+        config
+        for config in _configurations(network)
+        if config.get("architecture") == "prompt_tuning"
     ]
-    gated = any(one.get("use_gating") for one in _configurations(network))
+    gated = any(config.get("use_gating") for config in _configurations(network))
     if prompts:
         network.forward = without_prompt(network, prompts[0])
     if prompts or gated:
@@ -28,10 +30,10 @@ def correct_forward(network: Any) -> None:
 
 
 def _configurations(network: Any) -> Iterator[Any]:
-    """Of every adapter in a network, and of the parts of unions."""
+    """Configurations of every adapter in a network; of unions, those of their parts."""
     for name in network.adapters_config.adapters:
-        found = network.adapters_config.get(name)
-        yield from getattr(found, "configs", [found])
+        config = network.adapters_config.get(name)
+        yield from getattr(config, "configs", [config])
 
 
 def without_prompt(network: Any, prompt: Any) -> Forward:
@@ -75,15 +77,15 @@ def without_padding(forward: Forward) -> Forward:
         for length in lengths.unique().tolist():
             rows = (lengths == length).nonzero().squeeze(1)
             part = forward(**{name: _cut(value, rows, length) for name, value in inputs.items()})
-            found = part.last_hidden_state
+            hidden = part.last_hidden_state
             if states is None:
-                states = found.new_zeros((*mask.shape, found.shape[-1]))
+                states = hidden.new_zeros((*mask.shape, hidden.shape[-1]))
                 pooled = (
                     None
                     if part.pooler_output is None
-                    else found.new_zeros(len(mask), part.pooler_output.shape[-1])
+                    else hidden.new_zeros(len(mask), part.pooler_output.shape[-1])
                 )
-            padded = torch.nn.functional.pad(found, (0, 0, 0, mask.shape[1] - length))
+            padded = torch.nn.functional.pad(hidden, (0, 0, 0, mask.shape[1] - length))
             states = states.index_copy(0, rows, padded)
             if pooled is not None:
                 pooled = pooled.index_copy(0, rows, part.pooler_output)

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting_folder import adapter_inside
 from retrievers.adapters.attach import BASE
+from retrievers.adapters.train import find_adapter
 from retrievers.models.card import Card, load_card
 from retrievers.models.checkpoint import read_json
 from retrievers.models.lookup import CARD_FILE, replace_fields
@@ -46,8 +46,8 @@ def parts_of(base: Model, folders: Sequence[Path]) -> Parts:
         BenchError: fewer than two, one of another base, or one that is composed.
     """
     if len(folders) < 2:
-        raise BenchError("one adapter is nothing to put together", "name two or more")
-    inside = tuple(adapter_inside(folder, base, "auto") for folder in folders)
+        raise BenchError("a single adapter cannot be composed", "name two or more")
+    inside = tuple(find_adapter(folder, base, "auto") for folder in folders)
     homes = [_home(folder) for folder in folders]
     return Parts(inside, tuple(load_card(home / CARD_FILE) for home in homes if home))
 
@@ -61,7 +61,7 @@ def base_of(folders: Sequence[Path]) -> Model:
     for folder in folders:
         if not folder.expanduser().is_dir():
             raise BenchError(f"there is no adapter folder {folder}")
-    home = next((found for folder in folders if (found := _home(folder))), None)
+    home = next(filter(None, map(_home, folders)), None)
     if home is None:
         raise _no_card()
     model = resolve_model(str(home))
@@ -77,7 +77,7 @@ def base_of(folders: Sequence[Path]) -> Model:
 def _home(folder: Path) -> Path | None:
     """The training that an adapter lies in: itself, or above ``adapter`` or ``adapter/NAME``."""
     here = folder.expanduser().resolve()
-    return next((one for one in (here, *here.parents[:2]) if (one / CARD_FILE).is_file()), None)
+    return next((at for at in (here, *here.parents[:2]) if (at / CARD_FILE).is_file()), None)
 
 
 def _no_card() -> BenchError:

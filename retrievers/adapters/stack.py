@@ -3,7 +3,7 @@
 A stack is of a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was
 trained over one domain's can be put over another's. Side by side, each layer adds up the outputs
 of all adapters by fixed weights (Wang et al., EMNLP Findings 2021). Weights that are learned are
-those of the method ``fusion``, see `adapting`.
+those of the method ``fusion``, see `settings`.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,6 @@ from pathlib import Path
 import torch
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import library_of
-from retrievers.adapters.adapting_average import shares_of
-from retrievers.adapters.adapting_folder import Adapted, checkpoint_of
-from retrievers.adapters.adapting_hub import save_setup
-from retrievers.adapters.adapting_parts import Parts, parts_of
 from retrievers.adapters.attach import (
     ATTACH_ERRORS,
     CONFIG,
@@ -24,7 +19,12 @@ from retrievers.adapters.attach import (
     load_adapterhub,
     quiet_adapterhub,
 )
+from retrievers.adapters.average import shares_of
 from retrievers.adapters.composition import Setup, check_runs
+from retrievers.adapters.hub import save_setup
+from retrievers.adapters.libraries import import_library
+from retrievers.adapters.parts import Parts, parts_of
+from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
 from retrievers.models.checkpoint import read_json
 from retrievers.models.loading import load_network
 from retrievers.models.model import Model
@@ -64,7 +64,7 @@ def add_outputs(
 
 
 def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> None:
-    library_of("adapters")
+    import_library("adapters")
     import adapters
 
     for folder in parts.folders:
@@ -91,5 +91,7 @@ def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> No
             f"these adapters cannot be put together: {why}",
             "bottleneck adapters and LoRA can be, of the same method",
         ) from error
-    adapted = Adapted(base, "adapterhub", lambda to: save_setup(network, to, setup.block()))
+    adapted = AdaptedNetwork(
+        base, "adapterhub", lambda folder: save_setup(network, folder, setup.block())
+    )
     adapted.save(out, card)

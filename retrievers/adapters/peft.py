@@ -6,9 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import PEFT_METHODS, Adapter, check_options, library_of
+from retrievers.adapters.libraries import check_options, import_library
+from retrievers.adapters.settings import Adapter
 from retrievers.adapters.virtual_tokens import put_before
 
+# Method in a preset: PEFT's name of its configuration.
+METHODS = {
+    "lora": "LoraConfig",
+    "ia3": "IA3Config",
+    "loha": "LoHaConfig",
+    "lokr": "LoKrConfig",
+    "oft": "OFTConfig",
+    "hra": "HRAConfig",
+    "vera": "VeraConfig",
+    "fourierft": "FourierFTConfig",
+    "ln_tuning": "LNTuningConfig",
+    "prompt_tuning": "PromptTuningConfig",
+    "p_tuning": "PromptEncoderConfig",
+    "prefix_tuning": "PrefixTuningConfig",
+}
 # Fields of PEFT's records that are not settings of a method.
 NOT_OPTIONS = {
     *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
@@ -27,8 +43,8 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     Raises:
         BenchError: an unknown option, or values that PEFT refuses.
     """
-    kind = getattr(library_of("peft"), PEFT_METHODS[method])
-    known = {one.name for one in dataclasses.fields(kind)} - NOT_OPTIONS
+    kind = getattr(import_library("peft"), METHODS[method])
+    known = {field.name for field in dataclasses.fields(kind)} - NOT_OPTIONS
     check_options(method, options, known)
     count = options.get("num_virtual_tokens")
     if "num_virtual_tokens" in known and not (isinstance(count, int) and count > 0):

@@ -12,8 +12,9 @@ from finetuning_for_tests import weights as weights_of
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import HUB_METHODS, PEFT_METHODS, Adapter, decays
-from retrievers.adapters.adapting_folder import adapt
+from retrievers.adapters.methods import methods_of
+from retrievers.adapters.settings import Adapter
+from retrievers.adapters.train import add_adapter
 from retrievers.models.model import open_encoder, resolve_model
 from retrievers.training.engine.inputs import Inputs
 from retrievers.training.engine.size import read_size
@@ -61,8 +62,12 @@ NO_HUB, NO_PEFT = problem("adapters"), problem("peft")
 hub = pytest.mark.skipif(bool(NO_HUB), reason=NO_HUB)
 peft = pytest.mark.skipif(bool(NO_PEFT), reason=NO_PEFT)
 EACH = [
-    *(pytest.param("adapterhub", name, marks=hub) for name in HUB_METHODS if name != "fusion"),
-    *(pytest.param("peft", name, marks=peft) for name in PEFT_METHODS),
+    *(
+        pytest.param("adapterhub", name, marks=hub)
+        for name in methods_of("adapterhub")
+        if name != "fusion"
+    ),
+    *(pytest.param("peft", name, marks=peft) for name in methods_of("peft")),
 ]
 
 
@@ -101,7 +106,7 @@ class Tuned:
         network = network_of(self.model)
         base = list(network.parameters())
         before = sha256(base)
-        adapted = adapt(network, settings.adapter, start, 0)
+        adapted = add_adapter(network, settings.adapter, start, 0)
         inputs = Inputs(tokenizer_of(self.model), network, recipe)
         used = settings.trained_by()
         trained = [one for one in network.parameters() if one.requires_grad]
@@ -348,7 +353,7 @@ def test_weight_decay_does_not_put_loreft_out_of_action():
     part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
     assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
     parts = ({"method": "loreft"}, {"method": "lora"})
-    assert not decays(Adapter(method="union", options={"parts": parts}))
+    assert not Adapter(method="union", options={"parts": parts}).allows_weight_decay
 
 
 @hub

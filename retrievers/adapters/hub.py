@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.adapting import (
-    FUSION,
-    HUB_METHODS,
-    UNION,
-    Adapter,
-    check_options,
-    library_of,
-)
 from retrievers.adapters.attach import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
 from retrievers.adapters.composition import Setup, check_runs
+from retrievers.adapters.libraries import check_options, import_library
+from retrievers.adapters.settings import FUSION, UNION, Adapter
 from retrievers.models.checkpoint import read_json
 
+METHODS = (
+    *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
+    *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
+    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "direft", "mam", "unipelt"),
+    *(UNION, FUSION),
+)
 # Parts of the unions that have a name, whose options are tables: options.adapter.reduction_factor.
 PARTS = {
     "mam": {
@@ -41,7 +41,7 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     Raises:
         BenchError: an unknown option, or parts that cannot be combined.
     """
-    library_of("adapters")
+    import_library("adapters")
     from adapters import (
         ADAPTER_CONFIG_MAP,
         ADAPTERFUSION_CONFIG_MAP,
@@ -54,7 +54,7 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         return _union(options)
     if method in PARTS:
         check_options(method, options, PARTS[method])
-        if not all(isinstance(one, Mapping) for one in options.values()):
+        if not all(isinstance(table, Mapping) for table in options.values()):
             raise BenchError(f"the options of {method} are tables, one for each of its parts")
         parts = {
             name: configuration(kind, {**own, **options.get(name, {})})
@@ -62,9 +62,9 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
         }
         return (MAMConfig if method == "mam" else UniPELTConfig)(**parts)
     fusion = ADAPTERFUSION_CONFIG_MAP[DEFAULT_ADAPTERFUSION_CONFIG]
-    found = fusion if method == FUSION else ADAPTER_CONFIG_MAP[method]
-    check_options(method, options, (one.name for one in dataclasses.fields(found)))
-    return found.replace(**options)
+    defaults = fusion if method == FUSION else ADAPTER_CONFIG_MAP[method]
+    check_options(method, options, (field.name for field in dataclasses.fields(defaults)))
+    return defaults.replace(**options)
 
 
 def _union(options: Mapping[str, Any]) -> Any:
@@ -72,17 +72,19 @@ def _union(options: Mapping[str, Any]) -> Any:
 
     check_options(UNION, options, ("parts",))
     parts = options.get("parts", ())
-    plain = [name for name in HUB_METHODS if name not in COMPOSED]
-    tables = isinstance(parts, list | tuple) and all(isinstance(one, Mapping) for one in parts)
-    if not tables or len(parts) < 2 or not all(one.get("method") in plain for one in parts):
+    plain = [name for name in METHODS if name not in COMPOSED]
+    tables = isinstance(parts, list | tuple) and all(isinstance(part, Mapping) for part in parts)
+    if not tables or len(parts) < 2 or not all(part.get("method") in plain for part in parts):
         raise BenchError(
             "a union of adapters needs options.parts, two or more tables with a method",
             f"methods: {', '.join(plain)}",
         )
     try:
-        return ConfigUnion(*(configuration(one["method"], one.get("options", {})) for one in parts))
+        return ConfigUnion(
+            *(configuration(part["method"], part.get("options", {})) for part in parts)
+        )
     except (TypeError, ValueError) as error:
-        names = ", ".join(one["method"] for one in parts)
+        names = ", ".join(part["method"] for part in parts)
         raise BenchError(f"{names} cannot be combined: they change the same places") from error
 
 
@@ -135,7 +137,7 @@ def save_setup(network: Any, folder: Path, setup: Any) -> None:
 
 
 def _in_many_places(network: Any, name: str) -> bool:
-    """Whether all layers hold the same tensors, which safetensors cannot store once."""
+    """True where all layers hold the same tensors, which safetensors cannot store once."""
     pool = getattr(network, "prefix_tuning", None)
     return pool is not None and name in pool.prefix_tunings
 
@@ -149,8 +151,8 @@ def _save_the_rest(network: Any, folder: Path, name: str) -> None:
 
     if name in network.shared_parameters:
         tensors = network.shared_parameters[name].items()
-        found = {key: value.detach().cpu().contiguous() for key, value in tensors}
-        save_file(found, str(folder / SHARED))
+        shared = {key: value.detach().cpu().contiguous() for key, value in tensors}
+        save_file(shared, str(folder / SHARED))
     units = reft_units(network, name)
     if units and not units[0].subtract_projection:
         told = {**read_json(folder / CONFIG), SUBTRACTS: False}
