@@ -10,7 +10,10 @@ from foundation.errors import BenchError, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-_ROOM = "make room, or name another place with --out or --cache-dir, and type the same command"
+_ROOM = (
+    "make room, or name another place with --out or --cache-dir, and type the same command: what "
+    "is finished is kept"
+)
 _PERMISSION = "change its permissions, or name another place"
 _HINTS = {
     **dict.fromkeys(FULL, _ROOM),
@@ -27,6 +30,7 @@ _HINTS = {
     errno.EMFILE: "allow more open files: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files: close other programs",
 }
+_NO_ROOM = ("no space left on device", "disk quota exceeded")  # safetensors, Arrow
 # What torch, FAISS and the C library say, in errors of other classes than MemoryError.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
@@ -53,9 +57,13 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def as_bad_input(error: Exception) -> BenchError | None:
-    """What a failure of the machine says of the input; None where it is none."""
+    """The error that a user is told; None for a defect of this program."""
+    if isinstance(error, BenchError):
+        return error
     if isinstance(error, OSError):
         return _of_file(error)
+    if any(words in str(error).lower() for words in _NO_ROOM):
+        return BenchError(first_line(error), _ROOM)
     if lacks_memory(error):
         return BenchError(
             f"not enough memory: {first_line(error)}",

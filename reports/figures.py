@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foundation.failures import naming
 from foundation.printable import printable
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def save(
         fill(figure)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
-        svg.write_text(printable(drawn.getvalue()), encoding="utf-8")  # names may hold controls
         figure.set_layout_engine("none")  # it keeps the places that were found
-        figure.savefig(png, dpi=dpi)
+        with naming(stem):
+            svg.write_text(printable(drawn.getvalue()), encoding="utf-8")  # names hold anything
+            figure.savefig(png, dpi=dpi)
     return [svg, png]

@@ -27,8 +27,6 @@ def guarded(command: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return ExitCode.INTERRUPTED
-    except BenchError as error:
-        return _refuse(error)
     except Exception as error:
         known = as_bad_input(error)
         return _refuse(known) if known else _internal_error(error)

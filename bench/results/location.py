@@ -15,6 +15,7 @@ from typing import BinaryIO
 from bench.results.object_store import AT_ONCE, RemotePath
 from foundation import atomic
 from foundation.errors import BenchError
+from foundation.failures import naming
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of a URL
@@ -92,7 +93,8 @@ def filling(place: Place) -> Iterator[Path]:
     For what is made anew each time, such as pages: a file takes the place of an earlier one.
     """
     if isinstance(place, Path):
-        yield place
+        with naming(place):
+            yield place
         return
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)

@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.store.disk_full import explained
 from bench.store.keys import name_of
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.locks import Claim
@@ -56,7 +55,7 @@ class Work:
             How many texts were encoded here, not by another process.
 
         Raises:
-            BenchError: no space is left.
+            OSError: no space is left.
             BenchError: the encoder fails.
         """
         refused: list[Batch] = []
@@ -88,8 +87,7 @@ class Work:
     ) -> Iterator[tuple[Batch, Claim]]:
         """Claim one batch after the other; what others have claimed goes to ``refused``."""
         for batch in batches:
-            with explained(self.folder):
-                claim = Claim.take(self._path(batch, ".lock"))
+            claim = Claim.take(self._path(batch, ".lock"))
             if claim is None:
                 refused.append(batch)
                 continue

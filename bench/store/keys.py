@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.store.disk_full import explained
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
 from foundation.atomic import replacing
@@ -49,8 +48,7 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
         document_keys(titles, texts).tobytes()
         for _, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS)
     )
-    with explained(folder):
-        _keep(path, _checksum(content) + content)
+    _keep(path, _checksum(content) + content)
     return keys_from_bytes(content)
 
 

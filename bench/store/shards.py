@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.store.disk_full import explained
 from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.atomic import replacing
@@ -117,7 +116,8 @@ def write_shard(
     """Keep vectors; returns the path of the manifest.
 
     Raises:
-        BenchError: no space is left, or a number is too large for float16.
+        BenchError: a number is too large for float16.
+        OSError: no space is left.
     """
     content = stored(vectors, recipe)
     key_bytes = keys.astype("<u8").tobytes()
@@ -131,13 +131,12 @@ def write_shard(
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
     )
     path = folder / f"{name_of(keys)}.json"
-    with explained(folder, f"for {content.nbytes:,} bytes of vectors "):
-        with replacing(path.with_suffix(SUFFIXES[recipe.store_dtype])) as file:
-            file.write(content.data)
-        with replacing(path.with_suffix(".keys")) as file:
-            file.write(key_bytes)
-        with replacing(path) as file:
-            file.write(msgspec.json.encode(manifest))
+    with replacing(path.with_suffix(SUFFIXES[recipe.store_dtype])) as file:
+        file.write(content.data)
+    with replacing(path.with_suffix(".keys")) as file:
+        file.write(key_bytes)
+    with replacing(path) as file:
+        file.write(msgspec.json.encode(manifest))
     return path
 
 

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.store.disk_full import explained
 from bench.store.encoding import Advance, Batch, Encode, Work
 from bench.store.facts import encode_fact, fact_path, read_fact
 from bench.store.keys import corpus_keys, query_keys
@@ -71,7 +70,8 @@ class VectorStore:
         ``advance`` is called with numbers of distinct texts, ``plan.missing_rows`` in all.
 
         Raises:
-            BenchError: no space is left, or a number is too large for the store's dtype.
+            BenchError: a number is too large for the store's dtype.
+            OSError: no space is left.
             BenchError: the encoder fails.
         """
 
@@ -105,7 +105,7 @@ class VectorStore:
         """A JSON-able fact about an encoder: computed once, and again where its file is damaged.
 
         Raises:
-            BenchError: no space is left.
+            OSError: no space is left.
         """
         path = fact_path(self._folder_of(encoder.recipe), about)
         try:
@@ -196,10 +196,9 @@ class VectorStore:
         """A folder that is there, and is not removed while this process lives.
 
         Raises:
-            BenchError: no space is left.
+            OSError: no space is left.
         """
-        with explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._use(folder)
         return folder if folder in self._in_use else self._made(folder)
 
@@ -207,7 +206,7 @@ class VectorStore:
         """The folder of a recipe, which its file describes; the file's time is that of last use.
 
         Raises:
-            BenchError: no space is left.
+            OSError: no space is left.
         """
         folder = self._made(self._folder_of(recipe))
         path = folder / RECIPE_FILE
@@ -270,7 +269,6 @@ def _by_chunk(corpus: Corpus, rows: Int64Array) -> Iterable[tuple[int, Int64Arra
 
 def _keep(path: Path, content: bytes) -> None:
     """Write a small file under its claim, so that nobody takes it for one left over."""
-    with explained(path.parent):
-        claim = Claim.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
-        with claim, replacing(path) as file:
-            file.write(content)
+    claim = Claim.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
+    with claim, replacing(path) as file:
+        file.write(content)

@@ -178,6 +178,9 @@ def test_a_report_that_cannot_be_a_file_is_refused_before_anything_is_encoded(
 ):
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "taken").touch()
-    with pytest.raises(BenchError, match="cannot be a file"):
-        place.check("hashing", "bm25", markdown=tmp_path / "reports" / where)
+    report = tmp_path / "reports" / where
+    words = ("hashing", "--baseline", "bm25", "--on", place.collection)
+    done = place.bench("check", *words, "--results", place.bench.out, "--markdown", report)
+    assert done.code == 2
+    assert "cannot be a file" in done.stderr
     assert not (place.bench.out / place.collection.name / "hashing").exists()

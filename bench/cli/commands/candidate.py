@@ -12,9 +12,8 @@ from bench.evaluate.measures import parse_measure
 from bench.monitor.evaluating import renamed, stored_or_new
 from bench.results.find import Stored, find_results
 from bench.store import VectorStore
-from foundation.errors import BenchError
+from foundation.failures import as_bad_input
 
-EXPECTED_ERRORS = (BenchError, OSError)
 DIGITS = 8  # of a fingerprint in a name
 
 
@@ -76,7 +75,11 @@ def evaluate_all(
                 choices,
                 options.results,
             )
-        except EXPECTED_ERRORS as error:
-            found.failed[one] = f"not evaluated: {error}"
-            print(f"warning: {one}: {error}", file=sys.stderr)
+        except Exception as error:
+            problem = as_bad_input(error)
+            if problem is None:
+                raise
+            found.failed[one] = f"not evaluated: {problem}"
+            hint = f"\n  try: {problem.hint}" if problem.hint else ""
+            print(f"warning: {one}: {problem}{hint}", file=sys.stderr)
     return found

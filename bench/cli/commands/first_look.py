@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.cli.commands.candidate import EXPECTED_ERRORS
 from bench.cli.commands.common import Contender
 from bench.cli.commands.look_parts import Looker, Other, Part, limits, parts_of
 from bench.cli.commands.opening import pipeline_options
@@ -23,6 +22,7 @@ from bench.results.find import Stored, find_results, recipe_facts
 from bench.results.record import Protocol
 from bench.store import VectorStore
 from foundation.errors import BenchError
+from foundation.failures import as_bad_input
 
 
 def look(
@@ -80,8 +80,11 @@ def _look_at(
         done = evaluated(
             Opened(smaller, official=False), mine.model, mine.encoder, looker.store, choices
         )
-    except EXPECTED_ERRORS as error:
-        failed[part.dataset.name] = f"not evaluated: {error}"
+    except Exception as error:
+        problem = as_bad_input(error)
+        if problem is None:
+            raise
+        failed[part.dataset.name] = f"not evaluated: {problem}"
         return subset, entries
     result = done.result
     entries[""] = Entry(
