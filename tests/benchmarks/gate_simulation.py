@@ -16,7 +16,15 @@ The first table has 50 to 7,000 queries of which 50 to 90 % do not change; the s
 measures and collections that the gate's allowance was not chosen on; the third has several
 collections at once, with Holm over them and their mean, decided by `check_against` itself.
 
-    python -m tests.benchmarks.gate_simulation [--pairs 300] [--resamples 499]
+The other tables have the real differences of `gate_pairs`, by both rules. Equal models are drawn
+from a pair in two ways: its queries with replacement, the models swapped on each or not by chance;
+and the differences less their mean, which keeps their skew. How often is either rule a REGRESSION,
+and how often does a loss beyond the margin show that is none? Losses are planted in two ways, too:
+differences moved until their mean is the loss, and more of them turned to losses than to gains. How
+often does rule ``loss`` find the effect that it states, and rule ``margin`` pass a loss of the
+margin?
+
+    python -m tests.benchmarks.gate_simulation [--pairs 300] [--resamples 499] [--draws 500]
 
 A rate is marked ``!`` where it is above its level by more than simulation explains (99 %), or a
 power is below 80 % (99 % at twice the effect) by as much. The last line of stdout is one JSON
@@ -34,16 +42,26 @@ from scipy import stats
 from tabulate import tabulate
 
 from bench.compare.panels import Entry
-from bench.compare.statistics import Differences, Resampling, paired, resample
+from bench.compare.statistics import (
+    Differences,
+    Resampling,
+    detectable_effect,
+    paired,
+    resample,
+)
 from bench.evaluate.runs import Run
 from bench.gate.check import Terms
 from bench.gate.evidence import check_against
 from bench.gate.noninferiority import largest_loss
-from bench.gate.skew import UNSEEN, p_of_loss, studentise
+from bench.gate.skew import UNSEEN, allowance, p_of_loss, studentise
 from bench.gate.verdicts import Evidence, Loss, decide
 from bench.results.record import Protocol
+from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
+from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.benchmarks.gate_populations import Population, populations
 
+MARGINS = (0.01, 0.02)  # of rule margin, on real pairs
+BEYOND = "observed beyond"  # a loss that is not ruled out, though there is none
 SIZES, ZEROS = (50, 300, 2_000, 7_000), (0.5, 0.9)
 SMALL = (50, 300)  # of the second table
 FAMILY = (50, 100, 300, 1_000)  # queries of the collections of the third table
@@ -107,25 +125,31 @@ def _share(loss: np.ndarray, noise: float, factor: float, size: int) -> float | 
 
 def outcomes(differences: np.ndarray, resampling: Resampling, floor: float = 1.0) -> list[str]:
     """What the gate says by rule ``loss`` of each column."""
+    return [decide(one).outcome for one in evidence_of(differences, resampling, floor)]
+
+
+def evidence_of(
+    differences: np.ndarray, resampling: Resampling, floor: float = 1.0
+) -> list[Evidence]:
+    """What the gate knows of each column, as differences on one collection; by rule ``loss``."""
     drawn = resample(differences, resampling)
     columns = zip(differences.T, drawn.bootstrap.T, drawn.flipped.T, strict=True)
-    return [_outcome(Differences(*column), resampling, floor) for column in columns]
+    return [_evidence(Differences(*column), resampling, floor) for column in columns]
 
 
-def _outcome(part: Differences, resampling: Resampling, floor: float) -> str:
-    found, skew = paired([part]), studentise(part.scores, resampling)
-    loss = Loss("one", found.difference, max(found.p, p_of_loss(skew)), found.p)
-    evidence = Evidence(
+def _evidence(part: Differences, resampling: Resampling, floor: float) -> Evidence:
+    tested, skew = paired([part]), studentise(part.scores, resampling)
+    loss = Loss("collection", tested.difference, max(tested.p, p_of_loss(skew)), tested.p)
+    return Evidence(
         rule="loss",
         collections=(loss,),
-        mean=loss,
-        changed=found.changed,
-        same_rankings=found.changed == 0,
-        largest_loss=None,
+        mean=None,
+        changed=tested.changed,
+        same_rankings=tested.changed == 0,
+        largest_loss=largest_loss(skew),
         margin=MARGIN,
         floor=floor,
     )
-    return decide(evidence).outcome
 
 
 def alone(differences: np.ndarray, resampling: Resampling) -> float:
@@ -201,6 +225,98 @@ def family(
     return row
 
 
+def swapped(pair: Pair, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Differences ``shape`` of two models that are equal: either is the better one by chance."""
+    return rng.choice(pair.differences, shape) * rng.choice((-1, 1), shape)
+
+
+def moved(pair: Pair, mean: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Differences ``shape`` with the deviation and the skew of a pair, and another mean."""
+    return rng.choice(pair.differences - pair.differences.mean() + mean, shape)
+
+
+def turned(
+    pair: Pair, factor: float, shape: tuple[int, int], rng: np.random.Generator
+) -> np.ndarray | None:
+    """Differences of which more are losses, until their mean is ``factor`` times the effect.
+
+    None where the effect is larger than if all were losses.
+    """
+    sizes = np.abs(pair.differences)
+    excess = np.linspace(0, 1, 10_001)  # share of losses less share of gains
+    deviations = np.sqrt(np.mean(sizes**2) - (excess * sizes.mean()) ** 2)
+    enough = excess * sizes.mean() >= factor * stated_effect(deviations, shape[0])
+    if not enough.any():
+        return None
+    loses = rng.random(shape) < (1 + excess[enough.argmax()]) / 2
+    return rng.choice(sizes, shape) * np.where(loses, -1, 1)
+
+
+def stated_effect(deviation: np.ndarray, queries: int) -> np.ndarray:
+    """What the gate states beforehand of differences with this deviation."""
+    return detectable_effect(deviation / math.sqrt(queries), queries - 1) + allowance([queries])
+
+
+def both_rules(pair: Pair, draws: int, resampling: Resampling) -> list[dict[str, object]]:
+    """Both rules on equal models, and on planted losses: a row for each way to draw them."""
+    rng = np.random.default_rng([len(pair.differences), draws])
+    shape = (len(pair.differences), draws)
+    effect = stated_effect(pair.differences.std(ddof=1), shape[0])
+    equal = {"swapped": swapped(pair, shape, rng), "less their mean": moved(pair, 0, shape, rng)}
+    lost = {
+        "swapped": [turned(pair, factor, shape, rng) for factor in (1, 2)],
+        "less their mean": [moved(pair, -factor * effect, shape, rng) for factor in (1, 2)],
+    }
+    rows = []
+    for way, differences in equal.items():
+        row: dict[str, object] = {"pair": pair.name, "queries": shape[0], "equal models": way}
+        evidence = evidence_of(differences, resampling)
+        row["loss: REGRESSION"] = _said(evidence, "REGRESSION")
+        for margin in MARGINS:
+            row |= _margin_rates(evidence, margin)
+            at_margin = evidence_of(differences - differences.mean() - margin, resampling)
+            row[f"passes a loss of {margin}"] = _said(at_margin, "OK", rule="margin", margin=margin)
+        for name, planted_loss in zip(("at MDE", "at twice"), lost[way], strict=True):
+            row[name] = _regressions(planted_loss, resampling) if planted_loss is not None else None
+        rows.append(row)
+    return rows
+
+
+def _margin_rates(evidence: Sequence[Evidence], margin: float) -> dict[str, object]:
+    """How often rule ``margin`` decides what, and how often it is tempted."""
+    beyond = [
+        -one.collections[0].difference > margin
+        and decide(msgspec.structs.replace(one, rule="margin", margin=margin)).outcome != "OK"
+        for one in evidence
+    ]
+    return {
+        f"margin {margin}: REGRESSION": _said(evidence, "REGRESSION", rule="margin", margin=margin),
+        f"{BEYOND} {margin}": float(np.mean(beyond)),
+    }
+
+
+def _said(evidence: Sequence[Evidence], outcome: str, **terms: object) -> float:
+    """How often the gate says this under other terms."""
+    decisions = [decide(msgspec.structs.replace(one, **terms)) for one in evidence]
+    return float(np.mean([decision.outcome == outcome for decision in decisions]))
+
+
+def both_rules_on_several(
+    pairs: Sequence[Pair], draws: int, resampling: Resampling
+) -> dict[str, object]:
+    """Both rules on equal models over several real collections, by `check_against` itself."""
+    rng = np.random.default_rng(draws)
+    null = [swapped(pair, (len(pair.differences), draws), rng) for pair in pairs]
+    row: dict[str, object] = {"collections": ", ".join(pair.name for pair in pairs)}
+    row["loss: REGRESSION"] = _share_of(null, Terms(floor=1.0, resampling=resampling), "REGRESSION")
+    means = np.mean([part.mean(axis=0) for part in null], axis=0)
+    for margin in MARGINS:
+        terms = Terms(rule="margin", margin=margin, floor=1.0, resampling=resampling)
+        row[f"margin {margin}: REGRESSION"] = _share_of(null, terms, "REGRESSION")
+        row[f"{BEYOND} {margin}"] = float(np.mean(-means > margin))
+    return row
+
+
 def _share_of(parts: Sequence[np.ndarray], terms: Terms, outcome: str) -> float:
     """How often the gate says this of columns, one of each collection."""
     weights = {f"c{i}": 1 / len(parts) for i in range(len(parts))}
@@ -239,8 +355,8 @@ def _cell(name: str, value: object, pairs: int) -> str:
     if name == "zeros":
         return f"{value:.0%}"
     said, hits = f"{100 * value:.1f} %", round(value * pairs)
-    if name.startswith("one lost"):
-        return said  # Holm costs power on purpose
+    if name.startswith(("one lost", BEYOND)):
+        return said  # Holm costs power on purpose; what is observed is no promise
     least = {"at MDE": POWER, "at twice": SURE}.get(name)
     if least is None:
         broken = hits > stats.binom.ppf(0.99, pairs, LEVEL)
@@ -249,22 +365,41 @@ def _cell(name: str, value: object, pairs: int) -> str:
     return f"{said} !" if broken else said
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate the gate on real scores.")
-    parser.add_argument("--pairs", type=int, default=300)
-    parser.add_argument("--resamples", type=int, default=499)
-    options = parser.parse_args()
-    pairs, resampling = options.pairs, Resampling(options.resamples)
+def on_real_pairs(draws: int, resampling: Resampling) -> dict[str, list[dict[str, object]]]:
+    """Both rules on the real differences that are on this machine; prints a table of each."""
+    real = real_pairs()
+    rules = [row for pair in real.values() for row in both_rules(pair, draws, resampling)]
+    several = [real[names] for names in REAL_FAMILY if names in real]
+    families = [both_rules_on_several(several, draws, resampling)] if several else []
+    for rows in (rules, families):
+        print(table(rows, draws) if rows else "no real pairs", end="\n\n", flush=True)
+    return {"real pairs": rules, "several real collections": families}
+
+
+def on_populations(pairs: int, resampling: Resampling) -> dict[str, list[dict[str, object]]]:
+    """Rule ``loss``, and bounds of rule ``margin``, on drawn rankings; prints a table of each."""
     first, *others = populations()
     own = [simulate(first, n, z, pairs, resampling) for n in SIZES for z in ZEROS]
     print(table(own, pairs), end="\n\n", flush=True)
     rest = [simulate(one, n, z, pairs, resampling) for one in others for n in SMALL for z in ZEROS]
     print(table(rest, pairs), end="\n\n", flush=True)
     alike = [one for one in (first, *others) if one.name.endswith(FAMILY_MEASURE)]
-    families = [family(alike, z, pairs, resampling) for z in ZEROS]
-    print(table(families, pairs), end="\n\n")
-    rows = {"queries": own, "independent": rest, "several collections": families}
-    print(json.dumps({"pairs": pairs, "margin": MARGIN, **rows}))
+    several = [family(alike, z, pairs, resampling) for z in ZEROS]
+    print(table(several, pairs), end="\n\n")
+    return {"queries": own, "independent": rest, "several collections": several}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate the gate on real scores.")
+    parser.add_argument("--pairs", type=int, default=300, help="drawn from each population")
+    parser.add_argument("--draws", type=int, default=500, help="of each real pair; 0 for none")
+    parser.add_argument("--resamples", type=int, default=499)
+    options = parser.parse_args()
+    resampling = Resampling(options.resamples)
+    rows = on_real_pairs(options.draws, resampling) if options.draws else {}
+    rows |= on_populations(options.pairs, resampling) if options.pairs else {}
+    sizes = {"pairs": options.pairs, "draws": options.draws, "margin": MARGIN}
+    print(json.dumps({**sizes, **rows}))
 
 
 if __name__ == "__main__":
