@@ -1,25 +1,23 @@
 """First looks at parts of collections, and the ledger of how they related to full checks.
 
-The ledger is a folder beside the results. Each look is a file that is written once, and another one
-beside it when its full result exists: several processes may write, and object stores can hold it.
+Each look is a file of the ledger (`bench.gate.ledger`), and another one beside it when its full
+result exists.
 
 History of the format: 1, the first.
 """
 
 import hashlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 import msgspec
 
+from bench.gate.ledger import key_of, read_records, write_once
 from bench.gate.subset import Subset
 from bench.results.find import Stored
-from bench.results.location import Place, files_below, replacing
+from bench.results.location import Place
 from bench.results.record import Protocol
 from foundation.records import Record
-
-logger = logging.getLogger(__name__)
 
 LEDGER, LOOK_FILE, FULL_FILE = "first-looks", "look.json", "full.json"
 FORMAT = 1
@@ -65,7 +63,7 @@ class Look(Record, kw_only=True):
             self.documents,
             self.seed,
         )
-        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
+        return key_of(*fields)
 
 
 class Relation(Record):
@@ -110,7 +108,7 @@ def digest(protocol: Protocol) -> str:
 def remember(results: Place, looks: Iterable[Look]) -> None:
     """Write looks down; one that is there already stays as it is."""
     for look in looks:
-        _write(results / LEDGER / look.key / LOOK_FILE, look)
+        write_once(results / LEDGER / look.key / LOOK_FILE, look)
 
 
 def complete(results: Place, find: Callable[[], Sequence[Stored]]) -> list[Look]:
@@ -119,30 +117,15 @@ def complete(results: Place, find: Callable[[], Sequence[Stored]]) -> list[Look]
     Args:
         find: reads the stored results; called only where a look waits for one.
     """
-    done = {look.key: look for look in _read(results, FULL_FILE)}
-    waiting = [look for look in _read(results, LOOK_FILE) if look.key not in done]
+    ledger = results / LEDGER
+    done = {look.key: look for look in read_records(ledger, FULL_FILE, Look)}
+    waiting = [look for look in read_records(ledger, LOOK_FILE, Look) if look.key not in done]
     known = _by_evaluation(find()) if waiting else {}
     for look in waiting:
-        if found := _with_full(look, known):
-            _write(results / LEDGER / look.key / FULL_FILE, found)
-            done[look.key] = found
+        if completed := _with_full(look, known):
+            write_once(results / LEDGER / look.key / FULL_FILE, completed)
+            done[look.key] = completed
     return sorted(done.values(), key=lambda look: look.time)
-
-
-def _read(results: Place, name: str) -> Iterator[Look]:
-    """A file that is damaged is named in a warning, and left out."""
-    folder = results / LEDGER
-    for path in files_below(folder, name) if folder.is_dir() else ():
-        try:
-            yield msgspec.json.decode(path.read_bytes(), type=Look)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            logger.warning("%s is left out: %s", path, error)
-
-
-def _write(path: Place, look: Look) -> None:
-    if not path.exists():
-        with replacing(path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(look), indent=1))
 
 
 def relation(past: Sequence[Look]) -> Relation | None:

@@ -1,0 +1,86 @@
+"""Which collections a check is on: a result that is missing must never narrow it in silence.
+
+Without ``--on``, a check is on every collection that the baseline or the candidate has a result on,
+or that the baseline was checked on before. Where one side has no result the outcome is MISSING, and
+says what asked for the collection. With ``--on`` it is on what was typed; what that leaves out is
+stated.
+
+History of the format of what is remembered: 1, the first.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from bench.gate.ledger import key_of, read_records, write_once
+from bench.results.location import Place
+from foundation.records import Record
+
+LEDGER, CHECKED_FILE = "checked-baselines", "checked.json"
+FORMAT = 1
+
+
+class CheckedBaseline(Record, kw_only=True):
+    """A baseline, or an anchor, had a result on a collection when a candidate was checked.
+
+    Attributes:
+        baseline: as it was typed.
+    """
+
+    format: int = FORMAT
+    baseline: str
+    collection: str
+
+
+class Scope(Record, kw_only=True):
+    """The collections of a check.
+
+    Attributes:
+        collections: by name, in the order of the report.
+        reasons: why a collection belongs to the check, where neither ``--on`` nor a result of the
+            baseline says so.
+        left_out: collections with results, or that the baseline was checked on before, which
+            ``--on`` does not name.
+    """
+
+    collections: tuple[str, ...]
+    reasons: dict[str, str]
+    left_out: tuple[str, ...]
+
+
+def scope_of(
+    typed: Sequence[str],
+    baseline: Collection[str],
+    further: Mapping[str, Iterable[str]],
+) -> Scope:
+    """The scope of a check.
+
+    Args:
+        typed: collections of ``--on``; none where it was not typed.
+        baseline: collections on which the baseline has results.
+        further: collections that belong to the check for another reason, by this reason.
+    """
+    reasons: dict[str, str] = {}
+    for reason, collections in further.items():
+        for name in collections:
+            if name not in baseline:
+                reasons.setdefault(name, reason)
+    known = (*sorted(baseline), *sorted(reasons))
+    if not typed:
+        return Scope(collections=known, reasons=reasons, left_out=())
+    left_out = tuple(name for name in known if name not in typed)
+    return Scope(collections=tuple(typed), reasons={}, left_out=left_out)
+
+
+def checked_before(results: Place, baseline: str) -> list[str]:
+    """Collections that a baseline was checked on before."""
+    folder = results / LEDGER / key_of(baseline)
+    records = read_records(folder, CHECKED_FILE, CheckedBaseline)
+    return sorted({record.collection for record in records if record.baseline == baseline})
+
+
+def remember_checked(results: Place, baseline: str, collections: Iterable[str]) -> None:
+    """Write down that a baseline has results on these collections and was checked there."""
+    for collection in collections:
+        folder = results / LEDGER / key_of(baseline) / key_of(collection)
+        write_once(
+            folder / CHECKED_FILE, CheckedBaseline(baseline=baseline, collection=collection)
+        )
