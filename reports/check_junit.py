@@ -1,6 +1,7 @@
 """The outcome of a check as JUnit XML, for what collects the results of tests.
 
-A test case for each collection, the mean, each kind of speed and the outcome of each comparison.
+A test case for each collection, the mean, each kind of speed and the outcome of each comparison;
+its scores, or the sentence of the verdict, are its output, also where it passed.
 Consumers count three kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since
 the checkpoint was tested and found worse; MISSING and DRIFT are an ``error``, since what was to be
 tested was not there or was not what it claims to be; INCONCLUSIVE is ``skipped``, since nothing
@@ -13,9 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check import Against, Check, Row
+from bench.gate.check import Check, PairVerdict, Row
 from bench.gate.speed_check import SpeedCheck
 from foundation.printable import printable
+from reports.check_verdict import scores, verdict_sentence
 
 KINDS = {
     "REGRESSION": "failure",
@@ -43,15 +45,19 @@ def junit(check: Check) -> str:
     return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
 
 
-def _against(top: ElementTree.Element, check: Check, one: Against) -> None:
-    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{one.role}: {one.name}"))
+def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> None:
+    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{verdict.role}: {verdict.name}"))
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    rows = (*one.rows, *([one.mean] if one.mean else []))
+    rows = (*verdict.rows, *([verdict.mean] if verdict.mean else []))
     for name, row in zip(_names(rows), rows, strict=True):
-        _note(_case(suite, check.candidate, name), *_of_row(row, one.outcome))
-    _note(_case(suite, check.candidate, "outcome"), one.outcome, "; ".join(one.reasons))
+        case = _case(suite, check.candidate, name)
+        _note(case, *_of_row(row, verdict.outcome))
+        _output(case, _scores(row))
+    case = _case(suite, check.candidate, "outcome")
+    _note(case, verdict.outcome, "; ".join(verdict.reasons))
+    _output(case, verdict_sentence(check, verdict))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -62,9 +68,11 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
     suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
-    for one in speed.paces:
+    for one in speed.slowdowns:
         said = f"{one.slowdown:.3f} times as long ({one.low:.3f} to {one.high:.3f})"
-        _note(_case(suite, candidate, one.what), one.outcome, said)
+        case = _case(suite, candidate, one.what)
+        _note(case, one.outcome, said)
+        _output(case, said)
 
 
 def _of_row(row: Row, outcome: str) -> tuple[str, str]:
@@ -78,6 +86,16 @@ def _of_row(row: Row, outcome: str) -> tuple[str, str]:
     return "OK", ""
 
 
+def _scores(row: Row) -> str:
+    """Scores of both, and the interval of their difference; "" where there are none."""
+    if row.candidate is None or row.baseline is None:
+        return ""
+    pair = row.paired
+    limits = "" if pair is None or pair.low is None else f"{pair.low:+.4f} to {pair.high:+.4f}"
+    interval = f"; 95 % interval of the difference {limits}" if limits else ""
+    return f"baseline → candidate: {scores(row)}{interval}"
+
+
 def _case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
     return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
 
@@ -87,6 +105,11 @@ def _note(case: ElementTree.Element, word: str, message: str) -> None:
         said = _xml(f"{word}: {message}")
         note = ElementTree.SubElement(case, KINDS[word], type=word, message=said)
         note.text = said
+
+
+def _output(case: ElementTree.Element, text: str) -> None:
+    if text:
+        ElementTree.SubElement(case, "system-out").text = _xml(text)
 
 
 def _xml(text: str) -> str:

@@ -3,100 +3,131 @@
 from collections.abc import Iterator, Sequence
 
 from bench.compare.statistics import Paired
-from bench.gate.check import Against, Check, Row
+from bench.gate.check import Check, PairVerdict, Row
 from bench.gate.power import DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
+from reports.check_verdict import verdict_sentences
 from reports.markdown import plain, table
 
-HEADERS = (
+SCORE_HEADERS = (
     "collection",
     "measure",
+    "baseline",
     "candidate",
     "difference",
     "95 % interval",
-    "p",
-    "p of a loss",
-    "p (Holm)",
     "win / tie / loss",
-    "detectable",
     "",
+)
+TEST_HEADERS = (
+    "collection",
+    "p (randomisation)",
+    "p (rare gains may be missing)",
+    "p (Holm)",
+    "detectable",
 )
 SHOWN = 10  # earlier first looks
 
 
 def markdown(check: Check) -> str:
-    """The outcome first, then a table for each comparison."""
-    parts = [f"## {check.outcome}: {plain(check.candidate)}", _list(check.reasons)]
+    """The verdict as a sentence, a table for each comparison, then how it was decided."""
+    parts = [f"## {check.outcome}: {plain(check.candidate)}"]
+    parts += [plain(sentence) for sentence in verdict_sentences(check)]
+    if check.speed:
+        parts.append(f"Speed: {plain('; '.join(check.speed.reasons))}.")
     if check.warnings:
         parts.append(_list([f"warning: {text}" for text in check.warnings]))
-    for one in check.against:
-        parts += [f"### Against the {one.role}, {plain(one.name)}: {one.outcome}", _scores(one)]
-        if check.rule == "margin":
-            parts.append(_ruled_out(one, check.margin))
+    if check.left_out:
+        names = plain(", ".join(check.left_out))
+        parts.append(f"Left out by --on, though there are results: {names}.")
+    for verdict in check.against:
+        heading = f"### Beside the {verdict.role}, {plain(verdict.name)}: {verdict.outcome}"
+        parts += [heading, _scores(verdict)]
     if check.speed:
         parts += [f"### Speed: {check.speed.outcome}", *_speed(check.speed)]
     if check.quick:
         parts += ["### First look", *_quick(check.quick)]
     if check.looks:
         parts += ["### First looks at this candidate before", _looks(check.looks)]
-    if check.foreseen:
-        parts += ["What could be seen, as said before encoding:", foreseen_table(check.foreseen)]
-    parts.append(_terms(check))
+    parts += ["### How it was decided", *_decided(check)]
     return "\n\n".join(parts) + "\n"
 
 
-def foreseen_table(foreseen: Sequence[DetectableEffect]) -> str:
+def _decided(check: Check) -> Iterator[str]:
+    """The rule, what it came to, and the tests."""
+    yield _rule(check)
+    yield _list(check.reasons)
+    for verdict in check.against:
+        if any(row.paired for row in verdict.rows):
+            yield f"Tests of the differences to the {verdict.role}, {plain(verdict.name)}:"
+            yield table(TEST_HEADERS, [_tests(row) for row in rows_of(verdict) if row.paired])
+    if check.effects:
+        yield "What the collections could show, as stated before encoding:"
+        yield effects_table(check.effects)
+
+
+def effects_table(effects: Sequence[DetectableEffect]) -> str:
     """What a check could see, and where the guess comes from."""
     rows = [
         [
-            one.name,
-            f"{one.queries:,}",
-            "" if one.deviation is None else f"{one.deviation:.3f}",
-            f"{one.detectable:.4f}",
-            one.source,
+            effect.name,
+            f"{effect.queries:,}",
+            "" if effect.deviation is None else f"{effect.deviation:.3f}",
+            f"{effect.detectable:.4f}",
+            effect.source,
         ]
-        for one in foreseen
+        for effect in effects
     ]
     return table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
 
 
-def rows_of(one: Against) -> Iterator[Row]:
+def rows_of(verdict: PairVerdict) -> Iterator[Row]:
     """The collections, then the mean."""
-    yield from one.rows
-    if one.mean is not None:
-        yield one.mean
+    yield from verdict.rows
+    if verdict.mean is not None:
+        yield verdict.mean
+
+
+def _scores(verdict: PairVerdict) -> str:
+    return table(SCORE_HEADERS, [_cells(row) for row in rows_of(verdict)])
 
 
 def _cells(row: Row) -> list[str]:
-    found, remark = row.paired, row.missing or row.failure
     difference = None
     if row.candidate is not None and row.baseline is not None:
         difference = row.candidate - row.baseline
     return [
         row.name,
         row.measure,
-        "" if row.candidate is None else f"{row.candidate:.4f}",
+        _score(row.baseline, row.baseline_in_domain),
+        _score(row.candidate, row.candidate_in_domain),
         "" if difference is None else f"{difference:+.4f}",
-        *(_tested(found, row) if found else [""] * 6),
-        remark,
+        *(_differences(row.paired) if row.paired else ["", ""]),
+        row.missing or row.failure,
     ]
 
 
-def _tested(found: Paired, row: Row) -> list[str]:
-    limits = "" if found.low is None else f"{found.low:+.4f} to {found.high:+.4f}"
+def _score(value: float | None, in_domain: bool) -> str:
+    return "" if value is None else f"{value:.4f}" + (" (in-domain)" if in_domain else "")
+
+
+def _differences(pair: Paired) -> list[str]:
+    limits = "" if pair.low is None else f"{pair.low:+.4f} to {pair.high:+.4f}"
     return [
-        limits + (" (few)" if found.few and limits else ""),
-        f"{found.p:.4f}",
+        limits + (" (few)" if pair.few and limits else ""),
+        f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}",
+    ]
+
+
+def _tests(row: Row) -> list[str]:
+    return [
+        row.name,
+        "" if row.paired is None else f"{row.paired.p:.4f}",
         "" if row.p_skew is None else f"{row.p_skew:.4f}",
         "" if row.p_holm is None else f"{row.p_holm:.4f}",
-        f"{found.wins:,} / {found.ties:,} / {found.losses:,}",
         "" if row.detectable is None else f"{row.detectable:.4f}",
     ]
-
-
-def _scores(one: Against) -> str:
-    return table(HEADERS, [_cells(row) for row in rows_of(one)])
 
 
 def _speed(speed: SpeedCheck) -> list[str]:
@@ -111,7 +142,7 @@ def _speed(speed: SpeedCheck) -> list[str]:
             f"{one.low:.3f} to {one.high:.3f}",
             one.outcome,
         ]
-        for one in speed.paces
+        for one in speed.slowdowns
     ]
     said = (
         f"Beside {plain(speed.baseline)} by turns on {plain(speed.processor)}, texts of "
@@ -178,23 +209,22 @@ def _looks(looks: Sequence[Look]) -> str:
     return table(headers, rows)
 
 
-def _ruled_out(one: Against, margin: float) -> str:
-    if one.largest_loss is None:
-        return "No loss of the mean is ruled out."
-    return (
-        f"Losses of the mean beyond {one.largest_loss:.4f} are ruled out at 95 % (bootstrap-t); "
-        f"the margin is {margin:.4f}."
-    )
-
-
-def _terms(check: Check) -> str:
+def _rule(check: Check) -> str:
+    """What was asked, in words that are no finding."""
     if check.tolerance is not None:
-        return f"Rule: the same scores as a known checkpoint's. Exit {check.exit_code}."
+        return f"Asked was for the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {
-        "loss": "no significant loss on a collection (Holm) or of the mean, rare gains allowed for",
-        "margin": f"a loss of the mean beyond {check.margin:.4f} is ruled out",
+        "loss": "fails a candidate that lost significantly on a collection (p of Holm) or in the "
+        "mean; the larger of two p counts, of which one allows for rare gains that these queries "
+        "may miss",
+        "margin": "passes a candidate only where a loss of the mean of more than "
+        f"{check.margin:.4f} is ruled out (one-sided, 95 %, bootstrap-t), and fails one whose mean "
+        "lost significantly",
     }[check.rule]
-    return f"Rule: {rule}; no collection loses more than {check.floor:.4f}. Exit {check.exit_code}."
+    return (
+        f"Rule “{check.rule}” {rule}. Either rule fails a candidate that lost more than "
+        f"{check.floor:.4f} on any collection. Exit code {check.exit_code}."
+    )
 
 
 def _list(texts: Sequence[str]) -> str:

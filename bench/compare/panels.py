@@ -99,6 +99,7 @@ class Panel:
         scores: float64 ``(queries, models)``.
         resampled: None where there is nothing to compare.
         left_out: queries that not all of them have.
+        queries: ids of the rows of ``scores``.
     """
 
     collection: str
@@ -108,6 +109,7 @@ class Panel:
     scores: Float64Array
     resampled: Resampled | None
     left_out: int
+    queries: tuple[str, ...] = ()
 
     def mean(self, name: str) -> float | None:
         """Mean of a model over the queries; None for a gap."""
@@ -149,6 +151,7 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
         if len(values) > 1
         else None,
         left_out=len(set().union(*values.values())) - len(queries),
+        queries=tuple(queries),
     )
 
 

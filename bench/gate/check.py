@@ -3,7 +3,7 @@
 `bench.gate.verdicts` holds the truth table, `bench.gate.evidence` finds its evidence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,9 +13,11 @@ from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
 from bench.gate.verdicts import Decision, Rule, Word, worse
+from bench.results.find import Stored
+from datasets_cfg.records import Queries
 from foundation.records import Record
 
-CANDIDATE, BASELINE = "candidate", "baseline"
+CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
 SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
 
 
@@ -36,15 +38,31 @@ class Terms:
     resampling: Resampling = Resampling()  # noqa: RUF009 - frozen
 
 
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that the candidate is compared with.
+
+    Attributes:
+        role: ``baseline`` or ``anchor``.
+        name: as it was typed.
+        results: by collection; empty for published scores.
+    """
+
+    role: str
+    name: str
+    results: Mapping[str, Stored]
+
+
 class Row(Record, kw_only=True):
     """One collection, or the mean: candidate minus baseline.
 
     Attributes:
         p_skew: that a loss is one though rare gains may be missing, see `bench.gate.skew`.
         p_holm: the larger p, corrected for the number of collections; None for the mean.
-        detectable: loss that this gate would find 80 times in 100.
+        detectable: loss that this gate would find about 3 times in 4.
         failure: why it decides against the candidate.
         missing: why there is nothing to compare.
+        candidate_in_domain, baseline_in_domain: it was trained on the collection.
     """
 
     name: str
@@ -57,15 +75,32 @@ class Row(Record, kw_only=True):
     detectable: float | None = None
     failure: str = ""
     missing: str = ""
+    candidate_in_domain: bool = False
+    baseline_in_domain: bool = False
 
 
-class Against(Record, kw_only=True):
-    """The candidate and one other model.
+class LostQuery(Record, kw_only=True):
+    """A query on which the candidate is worse.
+
+    Attributes:
+        text: "" where the collection is not at hand.
+    """
+
+    collection: str
+    query_id: str
+    text: str
+    candidate: float
+    baseline: float
+
+
+class PairVerdict(Record, kw_only=True):
+    """The candidate beside one other model.
 
     Attributes:
         role: ``baseline`` or ``anchor``.
         mean: None where a collection is missing, there is one only, or measures differ.
         largest_loss: of the mean, that is not ruled out at 95 %.
+        worst: the queries that lost most, the largest loss first.
     """
 
     role: str
@@ -75,13 +110,16 @@ class Against(Record, kw_only=True):
     rows: tuple[Row, ...]
     mean: Row | None
     largest_loss: float | None
+    worst: tuple[LostQuery, ...] = ()
 
 
-class Check(Record, kw_only=True):
-    """The whole decision; the worse of its comparisons is its outcome.
+class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
+    """The whole decision; the worst of its comparisons is its outcome.
 
     Attributes:
         tolerance: of a checkpoint that claims to be a known one; else None.
+        effects: what was stated before anything was encoded; ``foreseen`` in JSON.
+        left_out: collections with results that ``--on`` does not name.
         quick: what was looked at instead of whole collections; None for a full check.
         looks: earlier first looks at this candidate, with their full results.
         speed: beside the baseline's; None where it was not asked for.
@@ -95,9 +133,10 @@ class Check(Record, kw_only=True):
     margin: float
     floor: float
     tolerance: float | None
-    against: tuple[Against, ...]
-    foreseen: tuple[DetectableEffect, ...]
+    against: tuple[PairVerdict, ...]
+    effects: tuple[DetectableEffect, ...]
     warnings: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     quick: Quick | None = None
     looks: tuple[Look, ...] = ()
     speed: SpeedCheck | None = None
@@ -105,16 +144,17 @@ class Check(Record, kw_only=True):
 
 def conclude(
     candidate: str,
-    against: Sequence[Against],
-    foreseen: Sequence[DetectableEffect],
+    against: Sequence[PairVerdict],
+    effects: Sequence[DetectableEffect],
     terms: Terms,
     *,
+    left_out: Sequence[str] = (),
     quick: Quick | None = None,
     looks: Sequence[Look] = (),
     speed: SpeedCheck | None = None,
 ) -> Check:
-    """The worst of the outcomes, with warnings."""
-    decisions = [Decision(one.outcome, _named(one)) for one in against]
+    """Take the worst of the outcomes, and add warnings."""
+    decisions = [Decision(verdict.outcome, _named(verdict)) for verdict in against]
     if speed is not None:
         decisions.append(Decision(speed.outcome, speed.reasons))
     decision = worse(decisions)
@@ -128,20 +168,34 @@ def conclude(
         floor=terms.floor,
         tolerance=terms.tolerance if terms.expect_same else None,
         against=tuple(against),
-        foreseen=tuple(foreseen),
-        warnings=tuple(_warnings(against, terms)),
+        effects=tuple(effects),
+        warnings=tuple(_warnings(candidate, against, terms)),
+        left_out=tuple(left_out),
         quick=quick,
         looks=tuple(looks),
         speed=speed,
     )
 
 
-def first_look(one: Against) -> Against:
-    """What a comparison on parts of collections can decide: never that it may ship."""
-    if one.outcome in ("REGRESSION", "MISSING"):
-        return one
+def with_texts(verdict: PairVerdict, queries: Mapping[str, Queries]) -> PairVerdict:
+    """Add the texts of the queries that lost most, of collections that are open."""
+    texts = {
+        name: dict(zip(queries[name].ids, queries[name].texts, strict=True))
+        for name in {query.collection for query in verdict.worst} & queries.keys()
+    }
+    worst = [
+        msgspec.structs.replace(query, text=texts.get(query.collection, {}).get(query.query_id, ""))
+        for query in verdict.worst
+    ]
+    return msgspec.structs.replace(verdict, worst=tuple(worst))
+
+
+def first_look(verdict: PairVerdict) -> PairVerdict:
+    """Limit what parts of collections can decide: never that the candidate may ship."""
+    if verdict.outcome in ("REGRESSION", "MISSING"):
+        return verdict
     reason = "no clear loss at first look; whether it may ship, only a full check can say"
-    return msgspec.structs.replace(one, outcome="INCONCLUSIVE", reasons=(reason,))
+    return msgspec.structs.replace(verdict, outcome="INCONCLUSIVE", reasons=(reason,))
 
 
 def gap(name: str, why: str) -> Row:
@@ -149,35 +203,57 @@ def gap(name: str, why: str) -> Row:
     return Row(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
 
 
-def blind(foreseen: Sequence[DetectableEffect], margin: float) -> str:
+def blind(effects: Sequence[DetectableEffect], margin: float) -> str:
     """A warning where losses as large as the margin cannot be seen; "" where they can."""
-    decides = [one for one in foreseen if len(foreseen) == 1 or one.name == MEAN]
+    decides = [effect for effect in effects if len(effects) == 1 or effect.name == MEAN]
     if not decides or decides[0].detectable <= margin:
         return ""
     return (
-        f"these collections see a loss of {decides[0].detectable:.4f} 80 times in 100, and miss "
-        f"many of {margin:.4f} (the margin): add collections"
+        f"these collections show a loss of {decides[0].detectable:.4f} about 3 times in 4, and "
+        f"one of {margin:.4f} (the margin) less often: add collections"
     )
 
 
-def _warnings(against: Sequence[Against], terms: Terms) -> list[str]:
-    told: list[str] = []
-    for one in () if terms.expect_same else against:
-        last = one.mean or (one.rows[-1] if one.rows else None)
+def _warnings(candidate: str, against: Sequence[PairVerdict], terms: Terms) -> list[str]:
+    """What to know before the verdict is believed; nothing where the same scores are expected."""
+    if terms.expect_same:
+        return []
+    warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]
+    for verdict in against:
+        last = verdict.mean or (verdict.rows[-1] if verdict.rows else None)
         seen = last.detectable if last else None
         if seen is not None and seen > terms.margin:
-            told.append(
-                f"{one.role}: a loss of {seen:.4f} would be seen 80 times in 100, one of "
+            warnings.append(
+                f"{verdict.role}: a loss of {seen:.4f} would be found about 3 times in 4, one of "
                 f"{terms.margin:.4f} (the margin) less often"
             )
-        told += [
+        warnings += [
             f"{row.name}: a gain of {row.paired.difference:.4f} is suspiciously large: look for "
             "test queries in the training data, and try `verify`"
-            for row in one.rows
+            for row in verdict.rows
             if row.paired and row.paired.difference > SUSPICIOUS_GAIN
         ]
-    return told
+    return warnings
 
 
-def _named(one: Against) -> tuple[str, ...]:
-    return tuple(f"{reason} (against the {one.role}, {one.name})" for reason in one.reasons)
+def _trained_on(candidate: str, verdict: PairVerdict) -> list[str]:
+    """Which of the two models was trained on what it is checked on."""
+    both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
+    ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
+    theirs = [r.name for r in verdict.rows if r.baseline_in_domain and r.name not in both]
+    other = f"the {verdict.role}, {verdict.name},"
+    told = (
+        (f"the candidate, {candidate}, and {other} were", both, "of other collections"),
+        (f"the candidate, {candidate}, was", ours, f"of other collections; {other} was not"),
+        (f"{other} was", theirs, "of other collections; the candidate was not"),
+    )
+    return [
+        f"{who} trained on {', '.join(names)}: the difference there says little {what}"
+        for who, names, what in told
+        if names
+    ]
+
+
+def _named(verdict: PairVerdict) -> tuple[str, ...]:
+    role = f"(against the {verdict.role}, {verdict.name})"
+    return tuple(f"{reason} {role}" for reason in verdict.reasons)

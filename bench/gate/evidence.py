@@ -1,20 +1,30 @@
 """A candidate beside one other model: the evidence of `bench.gate.verdicts`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from bench.compare.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
-from bench.compare.statistics import Differences, Paired, holm, paired
+from bench.compare.statistics import SAME_SCORE, Differences, Paired, holm, paired
 from bench.evaluate.runs import Run
-from bench.gate.check import BASELINE, CANDIDATE, Against, Row, Terms, gap
+from bench.gate.check import (
+    BASELINE,
+    CANDIDATE,
+    LostQuery,
+    PairVerdict,
+    Row,
+    Terms,
+    gap,
+)
 from bench.gate.noninferiority import largest_loss
 from bench.gate.skew import Studentised, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import Decision, Evidence, Loss, decide
 from bench.results.record import Protocol
 from foundation.errors import BenchError
+
+WORST_SHOWN = 3  # queries that lost most
 
 
 @dataclass(frozen=True)
@@ -33,35 +43,41 @@ def check_against(
     name: str,
     candidate: Mapping[str, Entry],
     baseline: Mapping[str, Entry],
-    failed: Mapping[str, str],
+    known_gaps: Mapping[str, str],
     weights: Mapping[str, float],
     terms: Terms,
-) -> Against:
+) -> PairVerdict:
     """Compare with stored results and decide.
 
     Args:
         candidate, baseline: results by collection.
-        failed: why the candidate has no result on a collection.
+        known_gaps: why there is nothing to compare on a collection, where more is known than that
+            a result is missing.
         weights: of the collections in the mean.
 
     Raises:
         BenchError: results of different protocols.
     """
-    gaps = dict(failed)
+    gaps = {collection: "no result" for collection in weights if collection not in candidate}
     gaps |= {one: f"{name} has no result" for one in weights if one not in baseline}
-    gaps |= {one: "no result" for one in weights if one not in candidate and one not in gaps}
+    gaps |= {name: why for name, why in known_gaps.items() if name in weights}
     panels, unlike = _panels(
         name, candidate, baseline, [w for w in weights if w not in gaps], terms
     )
     gaps |= unlike
     tested = _test(panels, terms)
-    rows = [_row(tested[one]) if one in tested else gap(one, gaps[one]) for one in weights]
+    rows = [
+        _row(tested[one], candidate[one].in_domain, baseline[one].in_domain)
+        if one in tested
+        else gap(one, gaps[one])
+        for one in weights
+    ]
     mean = None if gaps else _mean(rows, tested, weights)
     same = not gaps and _same_rankings(tested, candidate, baseline)
     evidence = _evidence(rows, mean, tested, same, terms, gaps)
     decision = decide(evidence)
     shown = mean.row if mean and len(weights) > 1 else None
-    return Against(
+    return PairVerdict(
         role=role,
         name=name,
         outcome=decision.outcome,
@@ -69,6 +85,7 @@ def check_against(
         rows=tuple(_marked(row, decision) for row in rows),
         mean=_marked(shown, decision) if shown else None,
         largest_loss=evidence.largest_loss,
+        worst=_worst(panels.values()),
     )
 
 
@@ -95,14 +112,14 @@ def _panels(
 
 def _test(panels: Mapping[str, Panel], terms: Terms) -> dict[str, _Tested]:
     """Both tests on each collection, and Holm over them."""
-    parts = {one: _differences(panel) for one, panel in panels.items()}
-    found = {one: paired([part]) for one, part in parts.items()}
-    skew = {one: studentise(part.scores, terms.resampling) for one, part in parts.items()}
-    alike = holm([one.p for one in found.values()])
-    both = holm([max(found[one].p, p_of_loss(skew[one])) for one in found])
+    parts = {name: _differences(panel) for name, panel in panels.items()}
+    pairs = {name: paired([part]) for name, part in parts.items()}
+    skew = {name: studentise(part.scores, terms.resampling) for name, part in parts.items()}
+    randomisation = holm([pair.p for pair in pairs.values()])
+    larger = holm([max(pairs[name].p, p_of_loss(skew[name])) for name in pairs])
     return {
-        one: _Tested(panels[one], found[one], skew[one], *p)
-        for one, p in zip(found, zip(alike, both, strict=True), strict=True)
+        name: _Tested(panels[name], pairs[name], skew[name], *p)
+        for name, p in zip(pairs, zip(randomisation, larger, strict=True), strict=True)
     }
 
 
@@ -124,16 +141,16 @@ def _mean(
     shares = list(weights.values())
     parts = [_differences(tested[one].panel) for one in weights]
     skew = mean_of([tested[one].skew for one in weights], shares)
-    found = paired(parts, shares)
+    pair = paired(parts, shares)
     return _Mean(
         Row(
             name="mean",
             measure=measures.pop(),
             candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
             baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
-            paired=found,
+            paired=pair,
             p_skew=p_of_loss(skew),
-            detectable=_detectable(found, skew),
+            detectable=_detectable(pair, skew),
         ),
         skew,
     )
@@ -178,8 +195,8 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
     Raises:
         BenchError: what differs.
     """
-    if found := protocol_differences(a, b):
-        fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in found)
+    if differences := protocol_differences(a, b):
+        fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in differences)
         raise BenchError(
             f"the candidate and {name} were evaluated under different protocols on "
             f"{collection}: {fields}",
@@ -188,13 +205,30 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
 
 
 def _differences(panel: Panel) -> Differences:
-    found = panel.differences(CANDIDATE, BASELINE)
-    if found is None:
+    differences = panel.differences(CANDIDATE, BASELINE)
+    if differences is None:
         raise ValueError("a panel of two models has differences")
-    return found
+    return differences
 
 
-def _row(tested: _Tested) -> Row:
+def _worst(panels: Iterable[Panel]) -> tuple[LostQuery, ...]:
+    """The queries that lost most on all collections; of equals, the first by name."""
+    lost = [
+        LostQuery(
+            collection=panel.collection,
+            query_id=panel.queries[row],
+            text="",
+            candidate=float(panel.scores[row, panel.columns[CANDIDATE]]),
+            baseline=float(panel.scores[row, panel.columns[BASELINE]]),
+        )
+        for panel in panels
+        for row in np.argsort(_differences(panel).scores, kind="stable")[:WORST_SHOWN].tolist()
+    ]
+    lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
+    return tuple(sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN])
+
+
+def _row(tested: _Tested, candidate_in_domain: bool, baseline_in_domain: bool) -> Row:
     panel = tested.panel
     return Row(
         name=panel.collection,
@@ -205,12 +239,14 @@ def _row(tested: _Tested) -> Row:
         p_skew=p_of_loss(tested.skew),
         p_holm=tested.p_holm,
         detectable=_detectable(tested.paired, tested.skew),
+        candidate_in_domain=candidate_in_domain,
+        baseline_in_domain=baseline_in_domain,
     )
 
 
-def _detectable(found: Paired, skew: Studentised) -> float | None:
-    """Of the gate, which allows for gains that the sample missed: those must be lost, too."""
-    return None if found.detectable is None else found.detectable + skew.unseen
+def _detectable(pair: Paired, skew: Studentised) -> float | None:
+    """Effect that the gate detects: it allows for gains that the sample missed."""
+    return None if pair.detectable is None else pair.detectable + skew.unseen
 
 
 def _same_rankings(
@@ -235,7 +271,7 @@ def _drifted(rows: Sequence[Row], terms: Terms) -> tuple[str, ...]:
     return tuple(
         f"{row.name}: {row.measure} {row.paired.difference:+.4f}, tolerance {terms.tolerance:.4f}"
         for row in rows
-        if row.paired and abs(row.paired.difference) > terms.tolerance
+        if row.paired and not abs(row.paired.difference) <= terms.tolerance  # nan drifts, too
     )
 
 

@@ -1,8 +1,8 @@
 """Is this the checkpoint whose scores were published? By tolerance: such scores have no queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from bench.gate.check import Against, Row, gap
+from bench.gate.check import BASELINE, PairVerdict, Row, gap
 from bench.gate.verdicts import Word
 from retrievers.models.card import Expected
 
@@ -12,50 +12,61 @@ def check_published(
     expected: Sequence[Expected],
     failed: Mapping[str, str],
     names: Sequence[str],
-) -> Against:
+    in_domain: Collection[str] = (),
+) -> PairVerdict:
     """Hold measured scores to the published ones.
 
     Args:
         candidate: by collection, the mean of each measure.
         expected: by the card.
+        failed: why a collection has no mean.
+        names: of the collections.
+        in_domain: collections that the model was trained on.
     """
     rows: list[Row] = []
     missing: list[str] = []
     drifted: list[str] = []
     for name in names:
-        claims = [one for one in expected if one.dataset == name]
+        claims = [claim for claim in expected if claim.dataset == name]
         why = failed.get(name, "") or ("" if claims else "no published score on the card")
         if why:
             rows.append(gap(name, why))
             missing.append(f"{name}: {why}")
-        for one in claims if not why else ():
-            value = candidate[name].get(one.measure)
-            off = value is None or abs(value - one.value) > one.tolerance
-            said = "not measured" if value is None else f"{value - one.value:+.4f}"
-            text = f"{name}: {one.measure} {said}, tolerance {one.tolerance:.4f}" if off else ""
-            rows.append(_claim(one, value, text))
-            (missing if value is None else drifted).extend([text] if off else [])
+        for claim in claims if not why else ():
+            value = candidate[name].get(claim.measure)
+            problem = _problem(claim, value)
+            rows.append(_row(claim, value, problem, name in in_domain))
+            (missing if value is None else drifted).extend([problem] if problem else [])
     same = "every score is within the tolerance"
     outcome: Word = "MISSING" if missing else "DRIFT" if drifted else "OK"
-    reasons = tuple(missing or drifted or [same])
-    return Against(
-        role="baseline",
+    return PairVerdict(
+        role=BASELINE,
         name="published scores",
         outcome=outcome,
-        reasons=reasons,
+        reasons=tuple(missing or drifted or [same]),
         rows=tuple(rows),
         mean=None,
         largest_loss=None,
     )
 
 
-def _claim(one: Expected, value: float | None, failure: str) -> Row:
+def _problem(claim: Expected, value: float | None) -> str:
+    """What is wrong with a measured value; "" where it is the published one."""
+    if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
+        return ""
+    measured = "not measured" if value is None else f"{value - claim.value:+.4f}"
+    return f"{claim.dataset}: {claim.measure} {measured}, tolerance {claim.tolerance:.4f}"
+
+
+def _row(claim: Expected, value: float | None, problem: str, in_domain: bool) -> Row:
     return Row(
-        name=one.dataset,
-        measure=one.measure,
+        name=claim.dataset,
+        measure=claim.measure,
         candidate=value,
-        baseline=one.value,
+        baseline=claim.value,
         paired=None,
-        failure="" if value is None else failure,
-        missing=failure if value is None else "",
+        failure="" if value is None else problem,
+        missing=problem if value is None else "",
+        candidate_in_domain=in_domain,
+        baseline_in_domain=in_domain,
     )

@@ -10,8 +10,11 @@ History of the format of what is remembered: 1, the first.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from bench.evaluate.suites import mean_weights
+from bench.gate.check import StoredModel
 from bench.gate.ledger import key_of, read_records, write_once
 from bench.results.location import Place
+from foundation.errors import BenchError
 from foundation.records import Record
 
 LEDGER, CHECKED_FILE = "checked-baselines", "checked.json"
@@ -34,29 +37,40 @@ class Scope(Record, kw_only=True):
     """The collections of a check.
 
     Attributes:
-        collections: by name, in the order of the report.
+        weights: of the collections in the mean, in the order of the report.
         reasons: why a collection belongs to the check, where neither ``--on`` nor a result of the
             baseline says so.
         left_out: collections with results, or that the baseline was checked on before, which
             ``--on`` does not name.
     """
 
-    collections: tuple[str, ...]
+    weights: dict[str, float]
     reasons: dict[str, str]
     left_out: tuple[str, ...]
 
+    def gaps(self, other: StoredModel) -> dict[str, str]:
+        """Why a collection that another model has no result on belongs to the check."""
+        models = [stored.result.model for stored in other.results.values()][:1] or [other.name]
+        return {
+            name: f"{other.name} has no result, but {reason}: python -m bench run {name} "
+            f"--model {models[0]}, or name with --on what to check on"
+            for name, reason in self.reasons.items()
+            if name not in other.results
+        }
+
 
 def scope_of(
-    typed: Sequence[str],
-    baseline: Collection[str],
-    further: Mapping[str, Iterable[str]],
+    typed: Sequence[str], baseline: Collection[str], further: Mapping[str, Iterable[str]]
 ) -> Scope:
     """The scope of a check.
 
     Args:
-        typed: collections of ``--on``; none where it was not typed.
+        typed: collections and suites of ``--on``; empty where it was not typed.
         baseline: collections on which the baseline has results.
         further: collections that belong to the check for another reason, by this reason.
+
+    Raises:
+        BenchError: there is no collection.
     """
     reasons: dict[str, str] = {}
     for reason, collections in further.items():
@@ -64,10 +78,13 @@ def scope_of(
             if name not in baseline:
                 reasons.setdefault(name, reason)
     known = (*sorted(baseline), *sorted(reasons))
+    weights = mean_weights(typed or known)
+    if not weights:
+        raise BenchError("nothing to check on", "name collections or suites with --on")
     if not typed:
-        return Scope(collections=known, reasons=reasons, left_out=())
-    left_out = tuple(name for name in known if name not in typed)
-    return Scope(collections=tuple(typed), reasons={}, left_out=left_out)
+        return Scope(weights=weights, reasons=reasons, left_out=())
+    left_out = tuple(name for name in known if name not in weights)
+    return Scope(weights=weights, reasons={}, left_out=left_out)
 
 
 def checked_before(results: Place, baseline: str) -> list[str]:
@@ -81,6 +98,4 @@ def remember_checked(results: Place, baseline: str, collections: Iterable[str]) 
     """Write down that a baseline has results on these collections and was checked there."""
     for collection in collections:
         folder = results / LEDGER / key_of(baseline) / key_of(collection)
-        write_once(
-            folder / CHECKED_FILE, CheckedBaseline(baseline=baseline, collection=collection)
-        )
+        write_once(folder / CHECKED_FILE, CheckedBaseline(baseline=baseline, collection=collection))

@@ -39,8 +39,8 @@ REAL = 128  # of which so many are encoded, and the rest made like them
 PROBE_S = 1.0
 
 
-class Pace(Record, kw_only=True):
-    """One kind of work of two models.
+class Slowdown(Record, kw_only=True):
+    """One kind of work, timed with both models.
 
     Attributes:
         unit: of ``candidate_rate`` and ``baseline_rate``, which are at the medians.
@@ -61,14 +61,15 @@ class Pace(Record, kw_only=True):
     outcome: Word
 
 
-class SpeedCheck(Record, kw_only=True):
+class SpeedCheck(Record, kw_only=True, rename={"slowdowns": "paces"}):
     """Two models on one machine.
 
     Attributes:
-        slower: slowdown that is allowed.
+        slower: slowdown that is tolerance.
         collection: whose texts were used.
         rows: vectors that a query was searched among.
         load: 1-minute load average of the machine before.
+        slowdowns: by kind of work; ``paces`` in JSON.
     """
 
     baseline: str
@@ -77,14 +78,19 @@ class SpeedCheck(Record, kw_only=True):
     rows: int
     processor: str
     load: float
-    paces: tuple[Pace, ...]
+    slowdowns: tuple[Slowdown, ...]
     outcome: Word
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """What is allowed, and how long to measure in all."""
+class SpeedTolerance:
+    """How much slower the candidate may be, and how to measure it.
+
+    Attributes:
+        slower: slowdown that is allowed; above 1.
+        seconds: to measure for in all.
+    """
 
     slower: float = 1.1
     seconds: float = 30.0
@@ -93,26 +99,30 @@ class Allowed:
 
 
 def compare_speed(
-    candidate: Encoder, baseline: Encoder, dataset: Dataset, allowed: Allowed
+    candidate: Encoder, baseline: Encoder, dataset: Dataset, tolerance: SpeedTolerance
 ) -> SpeedCheck:
     """Encode documents and answer queries of a collection with both models by turns."""
     load, both = os.getloadavg()[0], (candidate, baseline)
     speeds = [measure_speed(one, dataset.corpus, PROBE_S).tokens_per_s for one in both]
     rows = min(len(dataset.corpus), ROWS)
-    paces = (
-        _encoding(both, speeds, dataset, allowed),
-        _answering(both, rows, dataset, allowed),
+    slowdowns = (
+        _encoding(both, speeds, dataset, tolerance),
+        _answering(both, rows, dataset, tolerance),
     )
-    decision = worse([Decision(one.outcome, (_reason(one, allowed.slower),)) for one in paces])
-    reasons = [_reason(one, allowed.slower) for one in paces if one.outcome == decision.outcome]
+    decision = worse(
+        [Decision(one.outcome, (_reason(one, tolerance.slower),)) for one in slowdowns]
+    )
+    reasons = [
+        _reason(one, tolerance.slower) for one in slowdowns if one.outcome == decision.outcome
+    ]
     return SpeedCheck(
         baseline=baseline.recipe.model,
-        slower=allowed.slower,
+        slower=tolerance.slower,
         collection=dataset.name,
         rows=rows,
         processor=processor_name(),
         load=load,
-        paces=paces,
+        slowdowns=slowdowns,
         outcome=decision.outcome,
         reasons=tuple(reasons),
     )
@@ -157,15 +167,15 @@ def by_turns(
 
 
 def _encoding(
-    both: Sequence[Encoder], speeds: Sequence[float], dataset: Dataset, allowed: Allowed
-) -> Pace:
+    both: Sequence[Encoder], speeds: Sequence[float], dataset: Dataset, tolerance: SpeedTolerance
+) -> Slowdown:
     """Passes over the same documents, so long that all blocks take the time that is there."""
     _, texts = sample_documents(dataset.corpus, DOCUMENTS[1])
     texts = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
     name = f"documents of {dataset.name}"
     whole = [natural(one, name, texts) for one in both]
     each_s = sum(w.tokens.mean() / speed for w, speed in zip(whole, speeds, strict=True))
-    time_s = (1 - LATENCY_SHARE) * allowed.seconds
+    time_s = (1 - LATENCY_SHARE) * tolerance.seconds
     count = min(max(DOCUMENTS[0], int(time_s / (2 * BLOCKS * each_s))), DOCUMENTS[1])
     parts = [one.first(count) for one in whole]
     turns = [_pass(Ours(one, ""), part) for one, part in zip(both, parts, strict=True)]
@@ -175,26 +185,28 @@ def _encoding(
     tokens = [2 * part.lengths.tokens for part in parts]
     rates = [total / float(np.median(s)) for total, s in zip(tokens, seconds, strict=True)]
     unit = f"{parts[0].counted_in}/s"
-    return _pace(f"encoding {count:,} {name}", unit, rates, seconds, allowed)
+    return _slowdown_of(f"encoding {count:,} {name}", unit, rates, seconds, tolerance)
 
 
 def _pass(ours: Ours, texts: Texts) -> Turn:
     return lambda: ours.encode(texts).seconds
 
 
-def _answering(both: Sequence[Encoder], rows: int, dataset: Dataset, allowed: Allowed) -> Pace:
+def _answering(
+    both: Sequence[Encoder], rows: int, dataset: Dataset, tolerance: SpeedTolerance
+) -> Slowdown:
     """One query at a time: encoded, and searched exactly among vectors like the collection's."""
     queries = list(dict.fromkeys(dataset.queries.texts))[: QUERIES[1]]
-    sides = [_answers(one, queries, rows, dataset, allowed.device) for one in both]
+    sides = [_answers(one, queries, rows, dataset, tolerance.device) for one in both]
     took = [side(queries[0]) + side(queries[0]) for side in sides]
-    time_s = LATENCY_SHARE * allowed.seconds
+    time_s = LATENCY_SHARE * tolerance.seconds
     count = min(max(QUERIES[0], int(time_s / sum(took))), QUERIES[1])
     asked = tqdm(range(count), desc="speed: answering", unit=" queries")
     blocks = [_block(sides, queries[i % len(queries)]) for i in asked]
     seconds = (np.array([a for a, _ in blocks]), np.array([b for _, b in blocks]))
     rates = [1000 * float(np.median(s)) / 2 for s in seconds]
     what = f"answering one of {count:,} queries among {rows:,} vectors"
-    return _pace(what, "ms", rates, seconds, allowed)
+    return _slowdown_of(what, "ms", rates, seconds, tolerance)
 
 
 def _block(sides: Sequence[Callable[[str], float]], query: str) -> tuple[float, float]:
@@ -218,15 +230,15 @@ def _answers(
     return lambda query: timed(lambda: answer(query))[0]
 
 
-def _pace(
+def _slowdown_of(
     what: str,
     unit: str,
     rates: Sequence[float],
     seconds: tuple[Float64Array, Float64Array],
-    allowed: Allowed,
-) -> Pace:
-    ratio, low, high = slowdown(*seconds, allowed.resampling)
-    return Pace(
+    tolerance: SpeedTolerance,
+) -> Slowdown:
+    ratio, low, high = slowdown(*seconds, tolerance.resampling)
+    return Slowdown(
         what=what,
         unit=unit,
         candidate_rate=rates[0],
@@ -236,11 +248,11 @@ def _pace(
         slowdown=ratio,
         low=low,
         high=high,
-        outcome=outcome_of(low, high, allowed.slower),
+        outcome=outcome_of(low, high, tolerance.slower),
     )
 
 
-def _reason(one: Pace, slower: float) -> str:
+def _reason(one: Slowdown, slower: float) -> str:
     said = f"{one.what} takes {one.slowdown:.2f} times as long ({one.low:.2f} to {one.high:.2f})"
     return {
         "REGRESSION": f"{said}, more than the {slower:.2f} allowed",

@@ -133,6 +133,28 @@ def test_a_first_look_never_passes(values, outcome):
     assert first_look(gap).outcome == "MISSING"
 
 
+def test_the_three_queries_that_lost_most_on_any_collection_are_named():
+    values = BASE.copy()
+    values[[3, 5]] -= [0.9, 0.2]
+    other = BASE.copy()
+    other[[7, 9]] -= [0.4, 0.1]
+    base = {"one": entry(BASE), "two": entry(BASE)}
+    candidate = {"one": entry(values), "two": entry(other)}
+    worst = check(candidate, base, {"one": 0.5, "two": 0.5}).worst
+    assert [(query.collection, query.query_id) for query in worst] == [
+        ("one", "q0003"),
+        ("two", "q0007"),
+        ("one", "q0005"),
+    ]
+    assert [query.baseline - query.candidate for query in worst] == pytest.approx([0.9, 0.4, 0.2])
+    assert check({"one": entry(shifted(40, 0.1))}).worst == ()
+
+
+def test_a_score_that_is_no_number_is_never_the_published_one():
+    found = check_published({"one": {"RR@10": float("nan")}}, published(0.5), {}, ["one"])
+    assert found.outcome == "DRIFT"
+
+
 def published(value: float) -> list[Expected]:
     return [Expected(dataset="one", measure="RR@10", value=value, source="paper", tolerance=0.01)]
 

@@ -5,18 +5,19 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from bench.compare.statistics import Differences, Resampling, paired, resample
-from bench.gate.check import Against, Check, Row, Terms, conclude
+from bench.gate.check import Check, LostQuery, PairVerdict, Row, Terms, conclude
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, relation
-from bench.gate.speed_check import Pace, SpeedCheck
+from bench.gate.speed_check import Slowdown, SpeedCheck
 from bench.gate.subset import Subset
 from bench.speed.records import Spread
 from reports.check_junit import junit
 from reports.check_reports import markdown
+from reports.check_verdict import verdict_sentence, verdict_sentences
 from reports.markdown import plain
 from retrievers.models.card import Expected
 
@@ -44,7 +45,7 @@ ROWS = (
 
 @pytest.fixture
 def check() -> Check:
-    against = Against(
+    against = PairVerdict(
         role="baseline",
         name=AWKWARD,
         outcome="REGRESSION",
@@ -63,7 +64,7 @@ def check() -> Check:
         floor=0.1,
         tolerance=None,
         against=(against,),
-        foreseen=(DetectableEffect(AWKWARD, 300, 0.2, "a guess", 0.03),),
+        effects=(DetectableEffect(AWKWARD, 300, 0.2, "a guess", 0.03),),
         warnings=("blind",),
     )
 
@@ -73,12 +74,12 @@ def test_junit_has_a_test_case_for_each_collection_the_mean_and_the_outcome(chec
     found = suite.findall("testcase")
     cases = {case.get("name"): [child.tag for child in case] for case in found}
     assert cases == {
-        "beir/scifact": [],
-        AWKWARD.replace("\x00", "\\u0000"): ["failure"],
+        "beir/scifact": ["system-out"],
+        AWKWARD.replace("\x00", "\\u0000"): ["failure", "system-out"],
         "gone": ["error"],
-        "few": ["skipped"],
-        "mean": [],
-        "outcome": ["failure"],
+        "few": ["skipped", "system-out"],
+        "mean": ["system-out"],
+        "outcome": ["failure", "system-out"],
     }
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "1"}
@@ -96,7 +97,18 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
     cases = suite.findall("testcase")
     names = [case.get("name") for case in cases]
     assert names == ["one RR@10", "one R@100", "two", "outcome"]
-    assert [case.get("name") for case in cases if len(case)] == ["one R@100", "outcome"]
+    failed = [case.get("name") for case in cases if case.find("error") is not None]
+    assert failed == ["one R@100", "outcome"]
+
+
+def test_junit_has_the_scores_of_what_passed_and_of_what_did_not(check):
+    (suite,) = ElementTree.fromstring(junit(check).encode())
+    outputs = {case.get("name"): case.findtext("system-out") for case in suite.iter("testcase")}
+    scores = "baseline → candidate: RR@10 0.6000 → 0.5000 (-0.1000)"
+    assert outputs["beir/scifact"].startswith(f"{scores}; 95 % interval of the difference -0.0")
+    assert outputs["mean"].startswith(scores)
+    assert outputs["few"].startswith(scores)
+    assert outputs["gone"] is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kin
     text = junit(structs.replace(check, outcome=outcome, exit_code=9, against=(one,)))
     (suite,) = ElementTree.fromstring(text.encode())
     (case,) = [case for case in suite.iter("testcase") if case.get("name") == "outcome"]
-    (note,) = case
+    note, _ = case
     assert (note.tag, note.get("type")) == (kind, outcome)
     assert note.get("message") == note.text == f"{outcome}: because"
     assert {one.get("name"): one.get("value") for one in suite.iter("property")} == {
@@ -132,7 +144,7 @@ def test_speed_has_a_table_and_test_cases(check):
         rows=100,
         processor="any",
         load=0.5,
-        paces=(fast, slow),
+        slowdowns=(fast, slow),
         outcome="REGRESSION",
         reasons=("answering takes 1.50 times as long",),
     )
@@ -141,12 +153,13 @@ def test_speed_has_a_table_and_test_cases(check):
     assert "1.500" in markdown(told)
     _, suite = ElementTree.fromstring(junit(told).encode())
     assert suite.get("failures") == "1"
-    assert [child.tag for case in suite for child in case] == ["failure"]
+    tags = [child.tag for case in suite for child in case]
+    assert tags == ["system-out", "failure", "system-out"]
 
 
-def pace(what: str, slowdown: float, outcome: str) -> Pace:
+def pace(what: str, slowdown: float, outcome: str) -> Slowdown:
     seconds = Spread.of([1.0, 1.1])
-    return Pace(
+    return Slowdown(
         what=what,
         unit="ms",
         candidate_rate=1.0,
@@ -203,16 +216,89 @@ def test_a_first_look_says_whom_it_favours_and_how_looks_related_to_full_checks(
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):
     text = markdown(check)
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {6, 12}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {6, 9}
     assert "<script>" not in text
     assert not re.search(r"(?<!\\)`", text)
 
 
-def test_markdown_says_the_outcome_first_and_the_margin(check):
+def test_markdown_says_the_outcome_first_then_the_verdict_then_the_rule(check):
     text = markdown(check)
-    assert text.startswith("## REGRESSION: ")
-    assert "beyond 0.0200 are ruled out" in text
-    assert "no result" in text
+    heading, sentence, *_ = text.split("\n\n")
+    assert heading.startswith("## REGRESSION: ")
+    assert "a loss of the mean of more than 0.0200 is ruled out (95 %)" in sentence
+    before, after = text.split("### How it was decided")
+    for term in ("randomisation", "rare gains", "p (Holm)", "detectable", "Rule “margin”"):
+        assert term in after
+        assert term not in before
+
+
+def verdict(check: Check, **changed: object) -> str:
+    """The sentence where some of a verdict is otherwise."""
+    return verdict_sentence(check, structs.replace(check.against[0], **changed))
+
+
+SOME = structs.replace(ROWS[0], measure="nDCG@10")
+LOST = LostQuery(collection="beir/scifact", query_id="7", text="a *b*", candidate=0, baseline=1)
+
+
+def test_a_verdict_of_one_collection_names_models_scores_and_what_is_ruled_out(check):
+    named = structs.replace(check, candidate="new")
+    one = {"rows": (SOME,), "mean": None, "name": "old"}
+    assert verdict(named, **one, worst=(LOST,)) == (
+        "new is worse than the baseline, old: nDCG@10 0.6000 → 0.5000 (-0.1000) on beir/scifact "
+        "(100 queries); a loss of more than 0.0200 is ruled out (95 %); the only query that lost: "
+        "7 “a *b*” 1.00 → 0.00."
+    )
+    sure = verdict(named, **one, outcome="OK", largest_loss=-0.01)
+    assert "new is not worse than the baseline, old by more than 0.0100" in sure
+    assert "a gain of at least 0.0100 is sure (95 %)" in sure
+    assert "no loss is ruled out" in verdict(named, **one, largest_loss=None)
+
+
+def test_a_verdict_of_several_collections_has_the_mean_and_those_that_lost(check):
+    rows = (SOME, structs.replace(SOME, name="two", failure="two lost 0.1"))
+    other = structs.replace(LOST, collection="two", text="")
+    said = verdict(check, rows=rows, worst=(LOST, other))
+    assert ": mean RR@10 0.6000 → 0.5000 (-0.1000) over beir/scifact, two (200 queries)" in said
+    assert "; lost on two, nDCG@10 0.6000 → 0.5000 (-0.1000);" in said
+    assert "7 “a *b*” of beir/scifact 1.00 → 0.00, 7 of two 1.00 → 0.00." in said
+
+
+def test_a_verdict_says_what_is_missing_and_rules_nothing_out(check):
+    gone = verdict(check, outcome="MISSING", rows=(SOME, ROWS[2]), mean=None)
+    assert "cannot be judged beside the baseline" in gone
+    assert "missing: gone: no result" in gone
+    assert "ruled out" not in gone
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome", "lead"),
+    [
+        ({"rule": "loss"}, "OK", "shows no significant loss against the baseline"),
+        ({"rule": "loss"}, "INCONCLUSIVE", "These queries do not show if "),
+        ({"quick": Quick(1.0, (), (), None)}, "INCONCLUSIVE", "A first look shows no clear loss"),
+        ({"tolerance": 0.1}, "OK", " has the scores of the baseline"),
+        ({"tolerance": 0.1}, "DRIFT", "does not have the scores of the baseline"),
+    ],
+)
+def test_a_verdict_begins_with_the_outcome_in_words(check, changed, outcome, lead):
+    said = verdict(structs.replace(check, **changed), outcome=outcome)
+    assert lead in said
+    assert "\n" not in said
+
+
+def test_the_comparison_that_decides_comes_first(check):
+    fine = structs.replace(check.against[0], role="baseline", outcome="OK", name="fine")
+    lost = structs.replace(check.against[0], role="anchor", name="lost")
+    first, second = verdict_sentences(structs.replace(check, against=(fine, lost)))
+    assert "the anchor, lost" in first
+    assert "the baseline, fine" in second
+
+
+def test_json_keeps_the_names_of_its_fields(check):
+    document = to_builtins(check)
+    assert [one["source"] for one in document["foreseen"]] == ["a guess"]
+    assert {"against", "warnings", "reasons", "exit_code"} <= document.keys()
 
 
 def test_plain_text_stays_on_one_line_and_keeps_its_words():

@@ -112,7 +112,8 @@ def add_check(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="collections, suites or folders (default: the baseline's)",
+        help="collections, suites or folders (default: all that the baseline or the candidate has "
+        "results on, or that the baseline was checked on before)",
     )
     _terms(check)
     _first_look(check)
@@ -137,7 +138,8 @@ def _terms(check: argparse.ArgumentParser) -> None:
         "--rule",
         choices=("loss", "margin"),
         default="loss",
-        help="fail on a significant loss, or unless a loss beyond the margin is ruled out",
+        help="loss: fail on a significant loss; margin: pass only if a loss beyond --margin is "
+        "ruled out",
     )
     group.add_argument(
         "--margin",

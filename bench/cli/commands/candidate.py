@@ -10,8 +10,9 @@ from bench.cli.commands.common import Contender, open_evaluated
 from bench.cli.commands.opening import pipeline_options
 from bench.evaluate.measures import parse_measure
 from bench.monitor.evaluating import renamed, stored_or_new
-from bench.results.find import Stored, find_results
+from bench.results.find import Stored
 from bench.store import VectorStore
+from datasets_cfg.records import Queries
 from foundation.failures import as_bad_input
 
 DIGITS = 8  # of a fingerprint in a name
@@ -19,25 +20,31 @@ DIGITS = 8  # of a fingerprint in a name
 
 @dataclass
 class Found:
-    """The candidate's results, and why others are missing."""
+    """The candidate's results, by collection.
+
+    Attributes:
+        failed: why there is none.
+        queries: of the collections that were opened.
+    """
 
     stored: dict[str, Stored] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    queries: dict[str, Queries] = field(default_factory=dict)
 
 
-def own_name(contender: Contender, options: argparse.Namespace) -> str:
+def own_name(contender: Contender, known: Sequence[Stored]) -> str:
     """The name that the candidate's results have.
 
     Its own, unless another recipe or other weights have results of that name: then the fingerprint
     is part of it, so that the name of a baseline never stands for two models.
     """
     name, recipe = contender.model.card.name, contender.model.recipe
-    others = [
-        one
-        for one in find_results(options.results, name)
-        if one.result.fingerprint != recipe.for_dataset(one.collection).fingerprint
-    ]
-    return f"{name}-{recipe.fingerprint[:DIGITS]}" if others else name
+    taken = any(
+        stored.result.fingerprint != recipe.for_dataset(stored.collection).fingerprint
+        for stored in known
+        if stored.result.model == name
+    )
+    return f"{name}-{recipe.fingerprint[:DIGITS]}" if taken else name
 
 
 def evaluate_all(
@@ -45,32 +52,32 @@ def evaluate_all(
     name: str,
     collections: Sequence[str],
     folders: Mapping[str, str],
+    known: Sequence[Stored],
     options: argparse.Namespace,
     cache_dir: Path,
 ) -> Found:
-    """A collection that fails is missing; the others are still evaluated.
+    """Evaluate the candidate; a collection that fails is missing, the others are still evaluated.
 
     Args:
         name: of the results, see `own_name`.
         folders: what was typed for collections of a user's own.
+        known: stored results, among which the candidate's are looked for.
     """
     found, store = Found(), VectorStore(cache_dir / "vectors")
     measures = None if options.measure is None else (parse_measure(options.measure).name,)
     choices = pipeline_options(options, measures)
-    known = [
-        one
-        for alias in dict.fromkeys([name, contender.model.card.name])
-        for one in find_results(options.results, alias)
-    ]
+    names = (name, contender.model.card.name)
+    own = [stored for stored in known if stored.result.model in names]
     for one in collections:
         try:
             collection = open_evaluated(folders.get(one, one), options, cache_dir)
+            found.queries[one] = collection.dataset.queries
             mine = contender.on(one)
             found.stored[one] = stored_or_new(
                 collection,
                 renamed(mine.model, name),
                 mine.encoder,
-                known,
+                own,
                 store,
                 choices,
                 options.results,

@@ -1,8 +1,10 @@
 """``check``: may this checkpoint ship? Evaluates what is missing, compares, decides."""
 
 import argparse
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,24 +16,37 @@ from bench.cli.commands.common import (
     open_named,
     print_json,
 )
-from bench.cli.commands.first_look import look
-from bench.cli.commands.side_by_side import open_baseline, time_both
+from bench.cli.commands.quick_check import check_quickly
+from bench.cli.commands.speed_baseline import open_baseline, time_both
 from bench.compare.panels import Entry
 from bench.compare.statistics import Resampling
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.suites import mean_weights
-from bench.gate.check import Against, Check, Terms, blind, conclude
+from bench.evaluate.pipeline import in_domain
+from bench.gate.check import (
+    ANCHOR,
+    BASELINE,
+    Check,
+    PairVerdict,
+    StoredModel,
+    Terms,
+    blind,
+    conclude,
+    with_texts,
+)
 from bench.gate.evidence import check_against
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
+from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.results.find import Stored, find_results, results_of
 from bench.results.record import Result
 from datasets_cfg.catalogue import dataset_names, expand
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.check_junit import junit
-from reports.check_reports import foreseen_table, markdown
+from reports.check_reports import effects_table, markdown
+
+logger = logging.getLogger(__name__)
 
 PUBLISHED = "published"
 
@@ -43,27 +58,39 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     others = _others(options)
     baseline = open_baseline(contender, others[0], options) if options.speed else None
     folders = _folders(options, cache_dir)
-    weights = _weights(options.on or list(others[0][2]) or _claimed(contender), folders)
-    if not weights:
-        raise BenchError("nothing to check on", "name collections or suites with --on")
+    known = find_results(options.results)
+    scope = _scope(contender, others, known, folders, options)
     if not terms.expect_same:
-        terms.resampling.check_enough(len(weights), sides=2)
-    name = own_name(contender, options)
-    foreseen = _foresee(contender, others, weights, options, terms)
+        terms.resampling.check_enough(len(scope.weights), sides=2)
+    name = own_name(contender, known)
+    _announce(name, others, scope)
+    effects = _state_effects(contender, others[0], known, scope, terms)
     quick: Quick | None = None
+    looks: list[Look] = []
     if options.quick:
-        against, quick = look(contender, name, others, folders, weights, terms, options, cache_dir)
-        looks: list[Look] = []
+        against, quick = check_quickly(
+            contender, name, others, folders, scope, terms, options, cache_dir
+        )
     else:
-        wanted = [one for one in weights if _comparable(one, others)]
-        found = evaluate_all(contender, name, wanted, folders, options, cache_dir)
-        against = [_against(one, contender, found, weights, terms) for one in others]
-        looks = _earlier_looks(found, others[0][2], options)
+        wanted = [one for one in scope.weights if _comparable(one, others)]
+        found = evaluate_all(contender, name, wanted, folders, known, options, cache_dir)
+        against = [_against(one, contender, found, scope, terms) for one in others]
+        looks = _earlier_looks(found, others[0].results, options)
+    _remember(others, scope, options)
     texts = next((row.name for row in against[0].rows if row.paired), None)
     speed = None
     if baseline is not None and texts is not None:
         speed = time_both(contender, baseline, folders.get(texts, texts), options, cache_dir)
-    done = conclude(name, against, foreseen, terms, quick=quick, looks=looks, speed=speed)
+    done = conclude(
+        name,
+        against,
+        effects,
+        terms,
+        left_out=scope.left_out,
+        quick=quick,
+        looks=looks,
+        speed=speed,
+    )
     _write(done, options)
     for warning in done.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -97,14 +124,11 @@ def _terms(options: argparse.Namespace) -> Terms:
     )
 
 
-Other = tuple[str, str, dict[str, Stored]]  # role, name, results by collection
-
-
-def _others(options: argparse.Namespace) -> list[Other]:
+def _others(options: argparse.Namespace) -> list[StoredModel]:
     """The baseline and, if there is one, the anchor."""
-    named = [("baseline", options.baseline), ("anchor", options.anchor)]
+    named = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
     return [
-        (role, name, {} if name == PUBLISHED else results_of(name, options.results))
+        StoredModel(role, name, {} if name == PUBLISHED else results_of(name, options.results))
         for role, name in named
         if name
     ]
@@ -126,40 +150,82 @@ def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
     return found
 
 
-def _weights(typed: Sequence[str], folders: Mapping[str, str]) -> dict[str, float]:
-    names = {folder: name for name, folder in folders.items()}
-    return {names.get(one, one): weight for one, weight in mean_weights(typed).items()}
-
-
-def _comparable(collection: str, others: Sequence[Other]) -> bool:
-    """Whether somebody has a result to compare with; else it is MISSING whatever is encoded."""
-    return any(name == PUBLISHED or collection in stored for _, name, stored in others)
-
-
-def _claimed(contender: Contender) -> list[str]:
-    return list(dict.fromkeys(one.dataset for one in contender.model.card.expected))
-
-
-def _foresee(
+def _scope(
     contender: Contender,
-    others: Sequence[Other],
-    weights: Mapping[str, float],
+    others: Sequence[StoredModel],
+    known: Sequence[Stored],
+    folders: Mapping[str, str],
     options: argparse.Namespace,
+) -> Scope:
+    """The collections of the check; see `scope_of`."""
+    names = {folder: name for name, folder in folders.items()}
+    typed = [names.get(word, word) for word in options.on]
+    baseline, *anchors = others
+    if baseline.name == PUBLISHED:
+        claimed = dict.fromkeys(one.dataset for one in contender.model.card.expected)
+        return scope_of(typed, claimed, {})
+    further: dict[str, Iterable[str]] = {
+        f"the {other.role} was checked there before": checked_before(options.results, other.name)
+        for other in others
+    }
+    further["the candidate has one"] = _own_collections(contender, known)
+    further |= {f"the {other.role} has one": other.results for other in anchors}
+    return scope_of(typed, baseline.results, further)
+
+
+def _own_collections(contender: Contender, known: Sequence[Stored]) -> list[str]:
+    """Collections on which the candidate has stored results, under whatever name."""
+    recipe = contender.model.recipe
+    fingerprints = {
+        name: recipe.for_dataset(name).fingerprint
+        for name in {stored.collection for stored in known}
+    }
+    own = [one for one in known if one.result.fingerprint == fingerprints[one.collection]]
+    return [stored.collection for stored in own]
+
+
+def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
+    """Say what is checked against what, before hours of encoding."""
+    against = " and ".join(f"the {other.role}, {other.name}" for other in others)
+    print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
+    if scope.left_out:
+        print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
+
+
+def _remember(others: Sequence[StoredModel], scope: Scope, options: argparse.Namespace) -> None:
+    """A result of a baseline that is gone at the next check is missed then."""
+    try:
+        for other in others:
+            remember_checked(
+                options.results, other.name, other.results.keys() & scope.weights.keys()
+            )
+    except (BenchError, OSError) as error:
+        logger.warning("what the baseline was checked on cannot be remembered: %s", error)
+
+
+def _comparable(collection: str, others: Sequence[StoredModel]) -> bool:
+    """Say if there is a result to compare with; else it is MISSING whatever is encoded."""
+    return any(other.name == PUBLISHED or collection in other.results for other in others)
+
+
+def _state_effects(
+    contender: Contender,
+    baseline: StoredModel,
+    known: Sequence[Stored],
+    scope: Scope,
     terms: Terms,
 ) -> tuple[DetectableEffect, ...]:
     """Said before hours of encoding: what these collections can show."""
-    _, _, baselines = others[0]
-    if not baselines or terms.expect_same:
+    results = baseline.results
+    if not results or terms.expect_same:
         return ()
-    first = next(iter(baselines.values())).result
+    first = next(iter(results.values())).result
     kind = kind_of(_as_recipe_of(first, contender), first)
-    foreseen = detectable_effects(
-        kind, baselines, find_results(options.results), weights, terms.measure, terms.floor
-    )
-    print(foreseen_table(foreseen), file=sys.stderr)
-    if warning := blind(foreseen, terms.margin):
+    effects = detectable_effects(kind, results, known, scope.weights, terms.measure, terms.floor)
+    print(effects_table(effects), file=sys.stderr)
+    if warning := blind(effects, terms.margin):
         print(f"warning: {warning}", file=sys.stderr)
-    return foreseen
+    return effects
 
 
 def _as_recipe_of(result: Result, contender: Contender) -> Result:
@@ -184,20 +250,21 @@ def _earlier_looks(
 
 
 def _against(
-    other: Other,
-    contender: Contender,
-    found: Found,
-    weights: Mapping[str, float],
-    terms: Terms,
-) -> Against:
-    role, name, stored = other
-    if name == PUBLISHED:
+    other: StoredModel, contender: Contender, found: Found, scope: Scope, terms: Terms
+) -> PairVerdict:
+    card, weights = contender.model.card, scope.weights
+    seen = [name for name in weights if in_domain(card, name)]
+    if other.name == PUBLISHED:
         measured = {key: one.result.measures for key, one in found.stored.items()}
-        expected = contender.model.card.expected
-        return check_published(measured, expected, found.failed, list(weights))
-    candidate = {key: Entry.of(one) for key, one in found.stored.items()}
-    baseline = {key: Entry.of(one) for key, one in stored.items()}
-    return check_against(role, name, candidate, baseline, found.failed, weights, terms)
+        return check_published(measured, card.expected, found.failed, list(weights), seen)
+    candidate = {
+        key: replace(entry, in_domain=entry.in_domain or key in seen)
+        for key, entry in ((key, Entry.of(one)) for key, one in found.stored.items())
+    }
+    baseline = {key: Entry.of(one) for key, one in other.results.items()}
+    gaps = {**found.failed, **scope.gaps(other)}
+    verdict = check_against(other.role, other.name, candidate, baseline, gaps, weights, terms)
+    return with_texts(verdict, found.queries)
 
 
 def _write(done: Check, options: argparse.Namespace) -> None:

@@ -2,15 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from bench.cli.commands.common import Contender, open_named
 from bench.compare.statistics import Resampling
-from bench.gate.speed_check import Allowed, SpeedCheck, compare_speed
-from bench.results.find import Stored
+from bench.gate.check import StoredModel
+from bench.gate.speed_check import SpeedCheck, SpeedTolerance, compare_speed
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.model import Model, open_encoder, resolve_model
@@ -18,9 +17,7 @@ from retrievers.models.recipe import Recipe
 from retrievers.models.st_folder import is_st_folder
 
 
-def open_baseline(
-    contender: Contender, other: tuple[str, str, Mapping[str, Stored]], options: argparse.Namespace
-) -> Encoder:
+def open_baseline(contender: Contender, other: StoredModel, options: argparse.Namespace) -> Encoder:
     """The encoder behind the baseline's stored results, its weights loaded.
 
     Raises:
@@ -28,7 +25,7 @@ def open_baseline(
             another model by now.
         BenchError: its weights cannot be loaded.
     """
-    _, name, stored = other
+    name, stored = other.name, other.results
     if contender.encoder is None:
         raise _nothing_to_time(contender.model.card.name, "a model without vectors")
     if not stored:
@@ -87,12 +84,12 @@ def time_both(
     candidate = contender.on(dataset.name).encoder
     if candidate is None:
         raise _nothing_to_time(contender.model.card.name, "a model without vectors")
-    allowed = Allowed(
+    tolerance = SpeedTolerance(
         options.slower,
         options.speed_time,
         options.device,
         Resampling(options.resamples, options.seed),
     )
     print(f"speed: both models by turns, about {options.speed_time:.0f} s", file=sys.stderr)
-    found = compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, allowed)
-    return msgspec.structs.replace(found, baseline=options.baseline)
+    check = compare_speed(candidate, baseline.for_dataset(dataset.name), dataset, tolerance)
+    return msgspec.structs.replace(check, baseline=options.baseline)

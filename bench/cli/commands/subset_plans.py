@@ -1,4 +1,4 @@
-"""The parts of a first look before anything is encoded: pools, what they cost, what fits."""
+"""The subsets of a quick check before anything is encoded: pools, what they cost, what fits."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ from bench.evaluate.estimate import mean_tokens, measure_speed, readable
 from bench.evaluate.judging import measure_names, protocol_of
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run
+from bench.gate.check import StoredModel
 from bench.gate.evidence import check_protocol
 from bench.gate.subset import DEEPEST, Pool, pool_of
 from bench.monitor.collections import Opened
@@ -30,25 +31,31 @@ MODELS = 2  # whose rankings are pooled beside BM25's, at least
 MOST_POOLED = 6
 BM25 = "bm25"
 
-Other = tuple[str, str, Mapping[str, Stored]]  # role, name, results by collection
-
 
 @dataclass(frozen=True)
-class Part:
-    """One collection of a first look."""
+class SubsetPlan:
+    """One collection of a quick check, before its subset is chosen.
+
+    Attributes:
+        names: measures, the collection's main one first.
+        others: stored results of what the candidate is compared with, by role.
+        cutoff: of the deepest measure.
+        document_s, query_s: seconds to encode a document on average (what is stored takes none),
+            and all queries.
+    """
 
     dataset: Dataset
     protocol: Protocol
     names: tuple[str, ...]
-    others: Mapping[str, Stored]  # by role
+    others: Mapping[str, Stored]
     pool: Pool
     cutoff: int
-    document_s: float  # on average: what is stored takes none
+    document_s: float
     query_s: float
 
     @property
     def smallest_s(self) -> float:
-        """Seconds without which a look means nothing."""
+        """Seconds without which a quick check means nothing."""
         return self.query_s + self.pool.smallest * self.document_s
 
     @property
@@ -58,8 +65,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Looker:
-    """The candidate and what it takes to look at it."""
+class QuickCheck:
+    """The candidate, and what it takes to evaluate it on subsets."""
 
     contender: Contender
     encoder: Encoder
@@ -68,30 +75,33 @@ class Looker:
     store: VectorStore
 
 
-def parts_of(
-    looker: Looker, names: Sequence[str], folders: Mapping[str, str], others: Sequence[Other]
-) -> Iterator[Part]:
-    """What is known of each collection before anything of it is encoded."""
-    options, speed = looker.options, 0.0
+def plan_subsets(
+    quick: QuickCheck,
+    names: Sequence[str],
+    folders: Mapping[str, str],
+    others: Sequence[StoredModel],
+) -> Iterator[SubsetPlan]:
+    """Plan the subset of each collection before anything of it is encoded."""
+    options, speed = quick.options, 0.0
     known = find_results(options.results)
     for name in names:
-        opened = open_evaluated(folders.get(name, name), options, looker.cache_dir)
+        opened = open_evaluated(folders.get(name, name), options, quick.cache_dir)
         dataset, official = opened.dataset, opened.official
         depth = options.depth or dataset.facts.depth
         protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
         measures, cutoff = _measures(dataset, options)
-        roles = {role: stored[name] for role, _, stored in others}
-        for _, other, stored in others:
-            check_protocol(name, other, protocol, stored[name].result.protocol)
-        runs = _pooled(dataset, protocol, measures, roles, known, looker)
-        encoder = looker.encoder.for_dataset(name)
-        missing = looker.store.plan(encoder, dataset.corpus).missing_rows
+        roles = {other.role: other.results[name] for other in others}
+        for other in others:
+            check_protocol(name, other.name, protocol, other.results[name].result.protocol)
+        runs = _pooled(dataset, protocol, measures, roles, known, quick)
+        encoder = quick.encoder.for_dataset(name)
+        missing = quick.store.plan(encoder, dataset.corpus).missing_rows
         if not missing:
             print(f"{name}: everything is encoded already; leave --quick out", file=sys.stderr)
         probe_s = min(PROBE_S, options.budget / 10)
         speed = speed or measure_speed(encoder, dataset.corpus, probe_s).tokens_per_s
         queries = natural(encoder, "queries", dataset.queries.texts)
-        yield Part(
+        yield SubsetPlan(
             dataset=dataset,
             protocol=protocol,
             names=measures,
@@ -126,10 +136,10 @@ def _pooled(
     measures: tuple[str, ...],
     roles: Mapping[str, Stored],
     known: Sequence[Stored],
-    looker: Looker,
+    quick: QuickCheck,
 ) -> dict[str, Run]:
     """Rankings of the whole collection: of BM25, of those compared with, and of other models."""
-    own = looker.contender.on(dataset.name).model.recipe.fingerprint
+    own = quick.contender.on(dataset.name).model.recipe.fingerprint
     usable = {one.result.fingerprint: one for one in roles.values()}
     newest = sorted(known, key=lambda one: one.result.conditions.time, reverse=True)
     for one in (one for one in newest if one.collection == dataset.name):
@@ -145,7 +155,7 @@ def _pooled(
             f"{dataset.name} besides the candidate; there is {has}",
             f"python -m bench run {dataset.name} --model ANOTHER, or leave --quick out",
         )
-    lexical = lexical[:1] or [_run_bm25(dataset, protocol, measures, looker)]
+    lexical = lexical[:1] or [_run_bm25(dataset, protocol, measures, quick)]
     chosen = [*lexical, *roles.values(), *models[:MOST_POOLED]]
     return {name: one.run() for name, one in {_name(one): one for one in chosen}.items()}
 
@@ -159,15 +169,15 @@ def _is_bm25(one: Stored) -> bool:
 
 
 def _run_bm25(
-    dataset: Dataset, protocol: Protocol, measures: tuple[str, ...], looker: Looker
+    dataset: Dataset, protocol: Protocol, measures: tuple[str, ...], quick: QuickCheck
 ) -> Stored:
     """Evaluated as ``run`` does, and kept."""
-    plain = argparse.Namespace(**{**vars(looker.options), **_NO_RECIPE})
+    plain = argparse.Namespace(**{**vars(quick.options), **_NO_RECIPE})
     lexical = open_contender(BM25, plain).on(dataset.name)
     print(f"{dataset.name}: bm25 has no stored result, and runs once", file=sys.stderr)
     choices = pipeline_options(plain, measures, protocol.depth)
     opened = Opened(dataset, protocol.official)
-    done = evaluated(opened, lexical.model, lexical.encoder, looker.store, choices)
+    done = evaluated(opened, lexical.model, lexical.encoder, quick.store, choices)
     return Stored(save(done.result, done.scores, done.run, plain.results), done.result)
 
 
@@ -176,22 +186,22 @@ _NO_RECIPE = dict.fromkeys(
 )
 
 
-def limits(parts: Sequence[Part], budget_s: float) -> list[int]:
-    """Documents of each part: what is needed, and a share of the time that is left.
+def limits(plans: Sequence[SubsetPlan], budget_s: float) -> list[int]:
+    """Documents of each subset: what is needed, and a share of the time that is left.
 
     Raises:
         BenchError: what is needed takes longer than the budget.
     """
-    needed = sum(part.smallest_s for part in parts)
+    needed = sum(plan.smallest_s for plan in plans)
     if needed > budget_s:
         raise BenchError(
             f"judged documents and hard candidates take about {readable(needed)} to encode here, "
             f"and the budget is {readable(budget_s)}",
             f"--budget {int(needed * 1.2) + 1}s, or fewer collections with --on",
         )
-    rest = sum(part.rest_s for part in parts)
+    rest = sum(plan.rest_s for plan in plans)
     share = min(1.0, (budget_s - needed) / rest) if rest else 1.0
     return [
-        part.pool.smallest + int(share * (len(part.pool.judged) - part.pool.smallest))
-        for part in parts
+        plan.pool.smallest + int(share * (len(plan.pool.judged) - plan.pool.smallest))
+        for plan in plans
     ]

@@ -1,4 +1,4 @@
-"""``check --quick``: parts of collections within a time, compared, and written into the ledger."""
+"""``check --quick``: subsets of collections within a time, compared, and put into the ledger."""
 
 import argparse
 import sys
@@ -7,14 +7,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.cli.commands.common import Contender
-from bench.cli.commands.look_parts import Looker, Other, Part, limits, parts_of
 from bench.cli.commands.opening import pipeline_options
+from bench.cli.commands.subset_plans import QuickCheck, SubsetPlan, limits, plan_subsets
 from bench.compare.panels import Entry
 from bench.compare.statistics import Paired
 from bench.evaluate.judging import score_run
-from bench.gate.check import Against, Row, Terms, first_look
+from bench.gate.check import (
+    CANDIDATE,
+    PairVerdict,
+    Row,
+    StoredModel,
+    Terms,
+    first_look,
+    with_texts,
+)
 from bench.gate.evidence import check_against
 from bench.gate.quick import Look, Quick, complete, digest, relation, remember
+from bench.gate.scope import Scope
 from bench.gate.subset import Subset, choose, part_of
 from bench.monitor.collections import Opened
 from bench.monitor.evaluating import evaluated
@@ -25,17 +34,17 @@ from foundation.errors import BenchError
 from foundation.failures import as_bad_input
 
 
-def look(
+def check_quickly(
     contender: Contender,
     name: str,
-    others: Sequence[Other],
+    others: Sequence[StoredModel],
     folders: Mapping[str, str],
-    weights: Mapping[str, float],
+    scope: Scope,
     terms: Terms,
     options: argparse.Namespace,
     cache_dir: Path,
-) -> tuple[list[Against], Quick]:
-    """Compare on parts of the collections.
+) -> tuple[list[PairVerdict], Quick]:
+    """Compare on subsets of the collections.
 
     Raises:
         BenchError: too few stored rankings, or a budget that is too small: before encoding.
@@ -43,51 +52,60 @@ def look(
     if contender.encoder is None:
         raise BenchError(f"{name} encodes nothing: a full check takes no longer")
     store = VectorStore(cache_dir / "vectors")
-    looker = Looker(contender, contender.encoder, options, cache_dir, store)
-    wanted = [one for one in weights if all(one in stored for _, _, stored in others)]
-    parts = list(parts_of(looker, wanted, folders, others))
-    sizes = limits(parts, options.budget)
+    check = QuickCheck(contender, contender.encoder, options, cache_dir, store)
+    wanted = [one for one in scope.weights if all(one in other.results for other in others)]
+    plans = list(plan_subsets(check, wanted, folders, others))
+    sizes = limits(plans, options.budget)
     subsets: list[Subset] = []
-    entries: dict[str, dict[str, Entry]] = {"": {}}
+    entries: dict[str, dict[str, Entry]] = {CANDIDATE: {}}
     failed: dict[str, str] = {}
-    for part, limit in zip(parts, sizes, strict=True):
-        subset, found = _look_at(part, limit, looker, failed)
+    for plan, limit in zip(plans, sizes, strict=True):
+        subset, by_role = evaluate_subset(plan, limit, check, failed)
         subsets.append(subset)
-        for role, entry in found.items():
-            entries.setdefault(role, {})[part.dataset.name] = entry
-    against = [
-        check_against(role, other, entries[""], entries.get(role, {}), failed, weights, terms)
-        for role, other, _ in others
+        for role, entry in by_role.items():
+            entries.setdefault(role, {})[plan.dataset.name] = entry
+    queries = {plan.dataset.name: plan.dataset.queries for plan in plans}
+    verdicts = [
+        check_against(
+            other.role,
+            other.name,
+            entries[CANDIDATE],
+            entries.get(other.role, {}),
+            {**failed, **scope.gaps(other)},
+            scope.weights,
+            terms,
+        )
+        for other in others
     ]
-    _write_down(against[0], name, contender, parts, subsets, others[0], options)
+    _write_down(verdicts[0], name, contender, plans, subsets, others[0], options)
     past = complete(options.results, lambda: find_results(options.results))
     quick = Quick(options.budget, tuple(subsets), tuple(past), relation(past))
-    return [first_look(one) for one in against], quick
+    return [first_look(with_texts(verdict, queries)) for verdict in verdicts], quick
 
 
-def _look_at(
-    part: Part, limit: int, looker: Looker, failed: dict[str, str]
+def evaluate_subset(
+    plan: SubsetPlan, limit: int, check: QuickCheck, failed: dict[str, str]
 ) -> tuple[Subset, dict[str, Entry]]:
-    """Entries by role on a part of one collection; the candidate's role is empty."""
-    subset, kept = choose(part.pool, limit, looker.options.seed)
+    """Evaluate on a subset of one collection: entries by role; why there are none in ``failed``."""
+    subset, kept = choose(plan.pool, limit, check.options.seed)
     if subset.documents == subset.of:
         print(f"{subset.collection}: all of it fits; leave --quick out", file=sys.stderr)
-    smaller = part_of(part.dataset, kept, looker.cache_dir)
+    smaller = part_of(plan.dataset, kept, check.cache_dir)
     entries: dict[str, Entry] = {}
     try:
-        mine = looker.contender.on(part.dataset.name)
-        choices = pipeline_options(looker.options, part.names[1:], part.cutoff)
+        mine = check.contender.on(plan.dataset.name)
+        choices = pipeline_options(check.options, plan.names[1:], plan.cutoff)
         done = evaluated(
-            Opened(smaller, official=False), mine.model, mine.encoder, looker.store, choices
+            Opened(smaller, official=False), mine.model, mine.encoder, check.store, choices
         )
     except Exception as error:
         problem = as_bad_input(error)
         if problem is None:
             raise
-        failed[part.dataset.name] = f"not evaluated: {problem}"
+        failed[plan.dataset.name] = f"not evaluated: {problem}"
         return subset, entries
     result = done.result
-    entries[""] = Entry(
+    entries[CANDIDATE] = Entry(
         protocol=result.protocol,
         main_measure=result.main_measure,
         in_domain=result.in_domain,
@@ -95,18 +113,18 @@ def _look_at(
         scores=lambda: (done.scores.query_ids, done.scores.values),
         run=lambda: done.run,
     )
-    for role, stored in part.others.items():
-        entries[role] = _entry(stored, part, result.protocol)
+    for role, stored in plan.others.items():
+        entries[role] = _entry(stored, plan, result.protocol)
     return subset, entries
 
 
-def _entry(stored: Stored, part: Part, protocol: Protocol) -> Entry:
-    """A stored ranking, whose first documents are all in the part."""
+def _entry(stored: Stored, plan: SubsetPlan, protocol: Protocol) -> Entry:
+    """A stored ranking, whose first documents are all in the plan."""
     run = stored.run()
-    scores, _ = score_run(part.dataset, run, part.names, part.cutoff)
+    scores, _ = score_run(plan.dataset, run, plan.names, plan.cutoff)
     return Entry(
         protocol=protocol,
-        main_measure=part.names[0],
+        main_measure=plan.names[0],
         in_domain=stored.result.in_domain,
         recipe=recipe_facts(stored.result),
         scores=lambda: (scores.query_ids, scores.values),
@@ -115,19 +133,19 @@ def _entry(stored: Stored, part: Part, protocol: Protocol) -> Entry:
 
 
 def _write_down(
-    against: Against,
+    verdict: PairVerdict,
     name: str,
     contender: Contender,
-    parts: Sequence[Part],
+    plans: Sequence[SubsetPlan],
     subsets: Sequence[Subset],
-    baseline: Other,
+    baseline: StoredModel,
     options: argparse.Namespace,
 ) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = {row.name: (row, row.paired) for row in against.rows if row.paired}
+    found = {row.name: (row, row.paired) for row in verdict.rows if row.paired}
     looks = [
-        _as_look(*found[subset.collection], now, name, contender, part, subset, baseline)
-        for part, subset in zip(parts, subsets, strict=True)
+        _as_look(*found[subset.collection], now, name, contender, plan, subset, baseline)
+        for plan, subset in zip(plans, subsets, strict=True)
         if subset.collection in found
     ]
     remember(options.results, looks)
@@ -139,19 +157,18 @@ def _as_look(
     now: str,
     name: str,
     contender: Contender,
-    part: Part,
+    plan: SubsetPlan,
     subset: Subset,
-    baseline: Other,
+    baseline: StoredModel,
 ) -> Look:
-    _, other, stored = baseline
     return Look(
         time=now,
         candidate=name,
-        baseline=other,
+        baseline=baseline.name,
         candidate_fingerprint=contender.on(row.name).model.recipe.fingerprint,
-        baseline_fingerprint=stored[row.name].result.fingerprint,
+        baseline_fingerprint=baseline.results[row.name].result.fingerprint,
         collection=row.name,
-        protocol=digest(part.protocol),
+        protocol=digest(plan.protocol),
         measure=row.measure,
         documents=subset.documents,
         of=subset.of,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.compare.statistics import Resampling
-from bench.gate.speed_check import Allowed, by_turns, compare_speed, outcome_of, slowdown
+from bench.gate.speed_check import SpeedTolerance, by_turns, compare_speed, outcome_of, slowdown
 from datasets_cfg.dataset import open_dataset
 from retrievers.models.model import open_encoder, resolve_model
 
@@ -69,9 +69,9 @@ def test_what_an_interval_decides(low, high, outcome):
 def test_two_encoders_are_timed_at_both_kinds_of_work(tmp_path):
     dataset = open_dataset(str(write_collection(tmp_path / "tiny")), cache_dir=tmp_path)
     one, other = (open_encoder(resolve_model("hashing")) for _ in range(2))
-    found = compare_speed(one, other, dataset, Allowed(1e9, 0.2, "cpu", MANY))
-    assert [pace.unit for pace in found.paces] == ["words/s", "ms"]
+    found = compare_speed(one, other, dataset, SpeedTolerance(1e9, 0.2, "cpu", MANY))
+    assert [slow.unit for slow in found.slowdowns] == ["words/s", "ms"]
     assert found.outcome == "OK"
-    for pace in found.paces:
-        assert 0 < pace.low <= pace.slowdown <= pace.high
-        assert len(pace.candidate_s.samples) == len(pace.baseline_s.samples) >= 16
+    for slow in found.slowdowns:
+        assert 0 < slow.low <= slow.slowdown <= slow.high
+        assert len(slow.candidate_s.samples) == len(slow.baseline_s.samples) >= 16
