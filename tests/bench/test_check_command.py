@@ -141,6 +141,14 @@ def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
     assert json.loads(place.run("bm25", "bm25", "--json").stdout)["left_out"] == ["second"]
 
 
+def test_a_users_own_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = place.anywhere("hashing", "bm25", "--floor", 1)
+    assert "tiny" in done.stdout
+    assert done.code != ExitCode.MISSING, done.stderr
+
+
 def test_a_damaged_memory_of_baselines_is_named_and_decides_nothing(place):
     assert place.anywhere("bm25", "bm25").code == ExitCode.OK
     (memory,) = place.bench.out.rglob("checked.json")

@@ -132,7 +132,7 @@ def test_bm25_runs_once_where_it_has_no_stored_result(bench, folder):
     [
         (("--quick", "--expect-same"), "--expect-same"),
         (("--quick", "--measure", "AP"), "cut-off"),
-        (("--quick", "--budget", "0.001s"), "--budget"),
+        (("--quick", "--budget", "0.000001s"), "--budget"),
         (("--quick", "--budget", "soon"), "soon"),
         (("--speed", "--slower", "0.5"), "0.5"),
         (("--speed", "--baseline-model", "nowhere"), "--baseline-model"),

@@ -41,6 +41,7 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.results.find import Stored, find_results, results_of
 from bench.results.record import Result
 from datasets_cfg.catalogue import dataset_names, expand
+from datasets_cfg.remembered import open_remembered
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.check_junit import junit
@@ -60,6 +61,7 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     folders = _folders(options, cache_dir)
     known = find_results(options.results)
     scope = _scope(contender, others, known, folders, options)
+    folders |= _remembered_folders(others, scope, folders, cache_dir)
     if not terms.expect_same:
         terms.resampling.check_enough(len(scope.weights), sides=2)
     name = own_name(contender, known)
@@ -171,6 +173,22 @@ def _scope(
     further["the candidate has one"] = _own_collections(contender, known)
     further |= {f"the {other.role} has one": other.results for other in anchors}
     return scope_of(typed, baseline.results, further)
+
+
+def _remembered_folders(
+    others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], cache_dir: Path
+) -> dict[str, str]:
+    """Where collections of a user's own lie that were not typed, by what the results are of."""
+    where: dict[str, str] = {}
+    for name in scope.weights.keys() - folders.keys() - set(dataset_names()):
+        for protocol in (
+            one.results[name].result.protocol for one in others if name in one.results
+        ):
+            hashes = (protocol.queries_sha256, protocol.qrels_sha256)
+            dataset = open_remembered(*hashes, protocol.split, cache_dir)
+            if dataset and dataset.name == name:  # another folder may hold the same
+                where[name] = str(dataset.reader.folder)
+    return where
 
 
 def _own_collections(contender: Contender, known: Sequence[Stored]) -> list[str]:
