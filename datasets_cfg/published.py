@@ -28,8 +28,8 @@ def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = 
     if different and not allow_mismatch:
         raise BenchError(
             f"this is not the published {dataset.name}: {'; '.join(different)}",
-            "add --allow-mismatch to continue; the result will be marked. `python -m bench verify "
-            f"{dataset.name}` says more",
+            "`python -m bench verify` says more; add --allow-mismatch to continue, and the result "
+            "will be marked",
         )
     return not different
 

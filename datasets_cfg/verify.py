@@ -113,6 +113,8 @@ def _counts(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _secondary_counts(dataset: Dataset) -> Iterator[Finding]:
+    if differences(dataset):
+        return  # of another collection, these say nothing
     for difference in secondary_differences(dataset):
         yield Finding(
             "warning",

@@ -43,7 +43,8 @@ def _heading(result: Result) -> str:
 
 def _row(result: Result, published: Published) -> dict[str, str]:
     collection, main = result.protocol.collection, result.main_measure
-    claimed = published.get((result.model, collection, main))
+    official = result.protocol.official  # else what was published is of other data
+    claimed = published.get((result.model, collection, main)) if official else None
     further = {name: _score(value) for name, value in result.measures.items() if name != main}
     return {
         "model": result.model + (" (in-domain)" if result.in_domain else ""),
@@ -178,7 +179,8 @@ def finding_lines(finding: Finding, name: str = "") -> str:
     """One finding, with the collection's name where it does not stand above it."""
     examples = f" ({', '.join(finding.examples)})" if finding.examples else ""
     what = f"{name}: {finding.what}" if name else finding.what
-    line = f"{finding.severity}: {what}: {finding.count:,}{examples}"
+    count = f": {finding.count:,}" if examples or finding.count > 1 else ""
+    line = f"{finding.severity}: {what}{count}{examples}"
     return f"{line}\n  {finding.suggestion}" if finding.suggestion else line
 
 

@@ -50,7 +50,7 @@ class Gaps:
             )
 
     def _add(self, collection: str, model: str, error: BenchError) -> None:
-        gap = Gap(collection, model, str(error), error.hint)
+        gap = Gap(collection, model, str(error).removeprefix(f"{collection}: "), error.hint)
         self.found.append(gap)
         subject = f"{model} on {collection}" if model else collection
         advice = f"\n  try: {gap.hint}" if gap.hint else ""
