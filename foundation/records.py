@@ -98,7 +98,7 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
     try:
         return decode()
     except msgspec.ValidationError as error:
-        raise BenchError(f"{source}: {error}", _meant(str(error), kind) or hint) from error
+        raise BenchError(f"{source}: {error}", hint or _meant(str(error), kind)) from error
     except RecursionError as error:
         raise BenchError(f"{source} is nested too deeply to be {form} of ours", hint) from error
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8

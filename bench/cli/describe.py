@@ -42,9 +42,9 @@ def describe(name: str) -> dict[str, Any]:
     if name in suite_names():
         return _plain(suite_for(name))
     if place_of(name).exists():
-        from bench.results.record import load
+        from bench.results.load import load
 
-        return _plain(load(place_of(name)))
+        return _plain(load(place_of(name)).result)
     known = (*card_names(), *dataset_names(), *suite_names())
     hint = unknown(name, known).hint
     raise BenchError(f"there is no model, collection, suite or result {name!r}", hint)

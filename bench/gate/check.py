@@ -13,7 +13,7 @@ from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
 from bench.gate.verdicts import Decision, Rule, Word, worse
-from bench.results.find import Stored
+from bench.results.record import Stored
 from datasets_cfg.records import Queries
 from foundation.records import Record
 

@@ -14,9 +14,8 @@ from bench.compare.panels import stream_of
 from bench.compare.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, holm, resample
 from bench.evaluate.suites import suite_weights
 from bench.leaderboard.pairs import PairWork
-from bench.results.find import Stored
 from bench.results.location import Place
-from bench.results.record import SCORES_FILE
+from bench.results.record import Stored
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
@@ -146,8 +145,8 @@ def _resampled(
 
 
 def _load(one: Stored) -> Values | None:
-    """Values by query; None for a result that came without them, such as a published one."""
-    return one.scores() if (one.folder / SCORES_FILE).exists() else None
+    """Values by query; None for an older record that came without them."""
+    return one.scores() if one.per_query else None
 
 
 def _aligned(
@@ -172,10 +171,7 @@ def _aligned(
                     "a file of one of them was changed: evaluate again",
                 )
         columns.append(values[measure][orders[own]])
-    scores = np.stack(columns, axis=1)
-    if not np.isfinite(scores).all():
-        raise BenchError(f"a value of a query is not a number in {folder} or beside it")
-    return scores
+    return np.stack(columns, axis=1)
 
 
 def _stand(means: _Means) -> dict[str, Standing]:

@@ -19,9 +19,8 @@ from bench.compare.panels import Entry
 from bench.compare.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.leaderboard.records import Dot, OnQueries
-from bench.results.find import Stored
 from bench.results.location import Place
-from bench.results.record import RUN_FILE, Protocol
+from bench.results.record import RUN_FILE, Protocol, Stored
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 

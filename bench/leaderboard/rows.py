@@ -14,7 +14,6 @@ import msgspec
 from bench.leaderboard.records import natural
 from bench.results.find import (
     CHOICE,
-    Stored,
     differing,
     find_results,
     protocol_facts,
@@ -23,7 +22,7 @@ from bench.results.find import (
 )
 from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
-from bench.results.record import Protocol, Result
+from bench.results.record import Protocol, Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from retrievers.models.recipe import Prompts

@@ -9,9 +9,8 @@ import msgspec
 from bench.evaluate.judging import protocol_of
 from bench.evaluate.pipeline import Evaluation, Options, check_memory, evaluate
 from bench.monitor.collections import Opened
-from bench.results.find import Stored
 from bench.results.location import Place
-from bench.results.record import Protocol, save
+from bench.results.record import Protocol, Stored, save
 from bench.store import VectorStore
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.lookup import replace_fields
@@ -71,7 +70,7 @@ def stored_or_new(
             print(f"{one.dataset.name}: stored in {found.folder}", file=sys.stderr)
             return found
     done = evaluated(one, model, encoder, store, options)
-    return Stored(save(done.result, done.scores, done.run, out), done.result)
+    return save(done.result, done.scores, done.run, out)
 
 
 def evaluated(

@@ -15,9 +15,8 @@ from bench.compare.statistics import Resampling
 from bench.monitor.ledger import Broken, Evaluated, Line, has_result
 from bench.monitor.selection import Method, Selection, level_of, parts_of, select
 from bench.monitor.simultaneous import Part
-from bench.results.find import Stored
+from bench.results.load import load
 from bench.results.location import place_of
-from bench.results.record import load
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -185,8 +184,7 @@ def _entrants(complete: Latest, aim: Aim) -> list[Entrant]:
 
 
 def _entry(line: Evaluated) -> Entry:
-    folder = place_of(line.result)
-    return Entry.of(Stored(folder, load(folder)))
+    return Entry.of(load(place_of(line.result)))
 
 
 def _check_gaps(panels: Sequence[Panel]) -> None:

@@ -5,23 +5,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from bench.evaluate.runs import Run, read_run
+from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
-from bench.results.record import (
-    RESULT_FILE,
-    RUN_FILE,
-    Protocol,
-    Result,
-    load,
-    load_all,
-    load_scores,
-)
-from foundation.arrays import Float64Array
+from bench.results.record import RESULT_FILE, Protocol, Result, Stored
 from foundation.errors import BenchError
 
 logger = logging.getLogger(__name__)
@@ -33,27 +23,6 @@ RUN_FILE_FACT = "run file"
 HASHED = re.compile("sha256|files|run file")  # fields that no one types
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A result and the folder that holds it."""
-
-    folder: Place
-    result: Result
-
-    @property
-    def collection(self) -> str:
-        """Name of the collection."""
-        return self.result.protocol.collection
-
-    def scores(self) -> tuple[tuple[str, ...], Mapping[str, Float64Array]]:
-        """Query ids and, by measure, the value of each query; see `load_scores`."""
-        return load_scores(self.folder)
-
-    def run(self) -> Run:
-        """The ranking of each query."""
-        return read_run(self.folder / RUN_FILE)
-
-
 def find_results(root: Place, model: str = "") -> list[Stored]:
     """Results in a folder and all folders below it, in the order of their paths.
 
@@ -61,12 +30,10 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
         model: only those of this model, by the folders' names; the others are not opened.
 
     Raises:
-        BenchError: a record is damaged or of another schema.
+        BenchError: a record is damaged, of another schema, or contradicts itself.
     """
     files = [file for file in files_below(root, RESULT_FILE) if _is_of(file.parent, model)]
-    results = zip(files, load_all(files), strict=True)
-    found = [Stored(file.parent, result) for file, result in results]
-    return [one for one in found if model in ("", one.result.model)]
+    return [one for one in load_all(files) if model in ("", one.result.model)]
 
 
 def _is_of(folder: Place, model: str) -> bool:
@@ -129,7 +96,7 @@ def _in_folder(path: Place) -> list[Stored]:
                 f"{path} is no result",
                 "a TREC run file needs --dataset, which says how to score it",
             )
-        return [Stored(path.parent, load(path))]
+        return [load(path)]
     found = find_results(path)
     models = sorted({one.result.model for one in found})
     if len(models) > 1:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.results.find import Stored
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.location import Place, replacing
 from bench.results.object_store import RemotePath
-from bench.results.record import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, place
+from bench.results.record import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, Stored, place
 
 Evaluation = tuple[str, str]  # model, key
 

@@ -4,14 +4,21 @@ One folder per evaluation: ``result.json`` (schema below), ``per_query.parquet``
 one column a measure, nothing rounded) and ``run.trec.gz``. Results compare only under the same
 `Protocol`; recipes may differ and are shown.
 
-History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of older records.
+They are read by `bench.results.load`.
+
+History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of older records; 3
+adds ``per_query_sha256``.
 """
 
 import hashlib
+import io
+import math
+import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,9 +27,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.evaluate.runs import Run, check_writable, write_lines
+from bench.evaluate.measures import ROUNDING, in_range, range_of
+from bench.evaluate.runs import Run, check_writable, read_run, write_lines
 from bench.evaluate.scoring import Scores
-from bench.results.location import Place, read_all, replacing_all
+from bench.results.location import Place, replacing_all
 from bench.results.object_store import RemotePath
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -30,8 +38,7 @@ from foundation.records import Record
 from retrievers.models.parameters import Parameters
 from retrievers.models.recipe import Recipe
 
-SCHEMA = 2
-OLDEST = 1  # schema that is still read
+SCHEMA = 3
 LIBRARIES = (
     "torch",
     "transformers",
@@ -43,6 +50,8 @@ LIBRARIES = (
     "peft",
 )
 RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.trec.gz"
+QUERY_ID = "query_id"  # column of SCORES_FILE beside the measures
+LONGEST_NAME = 255  # bytes of a file's name
 
 
 class Protocol(Record, kw_only=True):
@@ -68,6 +77,10 @@ class Protocol(Record, kw_only=True):
     depth: int
     official: bool
 
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"depth is {self.depth}")
+
 
 class Timings(Record):
     """Wall-clock seconds of each stage. Vectors found in the store are not encoded again.
@@ -88,11 +101,19 @@ class Timings(Record):
     encoded_tokens: int = 0
     busy_s: dict[str, float] = {}
 
+    def __post_init__(self) -> None:
+        fields = {**msgspec.structs.asdict(self), **self.busy_s}
+        del fields["busy_s"]
+        for name, value in fields.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}")
+
 
 class Conditions(Record):
     """Where and with what an evaluation ran.
 
     Attributes:
+        time: when it began; ISO 8601 to the second in UTC, so that texts sort as times do.
         commit: of the code; "" where it was not run from a git checkout.
         dirty: whether tracked files differed from the commit.
         device: where the encoder was asked to run; ``auto`` is a GPU where there is one.
@@ -110,6 +131,10 @@ class Conditions(Record):
     search_device: str
     threads: int
     libraries: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if not _is_time(self.time):
+            raise ValueError(f"time is {self.time!r}, and not like 2026-01-31T23:59:59+00:00")
 
 
 class Result(Record, kw_only=True):
@@ -129,6 +154,8 @@ class Result(Record, kw_only=True):
         ignored: queries of a run file without judgements; they count nowhere.
         preflight: what the checks before encoding found.
         parameters: of the model; None where they are not known.
+        per_query_sha256: of the file of the queries' values; "" in records before schema 3, and
+            before it is saved.
     """
 
     schema: int = SCHEMA
@@ -152,6 +179,11 @@ class Result(Record, kw_only=True):
     timings: Timings
     conditions: Conditions
     parameters: Parameters | None = None
+    per_query_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        for problem in _impossible(self):
+            raise ValueError(problem)
 
     @property
     def key(self) -> str:
@@ -160,8 +192,43 @@ class Result(Record, kw_only=True):
         return hashlib.sha256(content).hexdigest()[:12]
 
 
-def save(result: Result, scores: Scores, run: Run, out: Place) -> Place:
-    """Write an evaluation below ``out``; returns its folder.
+@dataclass(frozen=True)
+class Stored:
+    """A result, and the folder that holds it.
+
+    Attributes:
+        per_query: None where an older record came without them.
+    """
+
+    folder: Place
+    result: Result
+    per_query: Scores | None = None
+
+    @property
+    def collection(self) -> str:
+        """Name of the collection."""
+        return self.result.protocol.collection
+
+    def scores(self) -> tuple[tuple[str, ...], Mapping[str, Float64Array]]:
+        """Query ids and, by measure, the value of each query, as they were computed.
+
+        Raises:
+            BenchError: an older record came without them.
+        """
+        if self.per_query is None:
+            raise BenchError(
+                f"{self.folder} has no values of queries: there is no {SCORES_FILE}",
+                f"evaluate {self.result.model} on {self.collection} again",
+            )
+        return self.per_query.query_ids, self.per_query.values
+
+    def run(self) -> Run:
+        """The ranking of each query."""
+        return read_run(self.folder / RUN_FILE)
+
+
+def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
+    """Write an evaluation below ``out``.
 
     On a local disk it takes the place of an earlier one of its key, all files together. In a
     store, where several machines may write at once, it gets a folder of its own: readers choose
@@ -170,17 +237,52 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Place:
     Raises:
         BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
     """
+    columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
+    values = io.BytesIO()
+    pq.write_table(pa.table(columns), values)
+    digest = hashlib.sha256(values.getbuffer()).hexdigest()
+    result = msgspec.structs.replace(result, per_query_sha256=digest)
     content = msgspec.json.format(msgspec.json.encode(result), indent=1)
     folder = place(out, result.protocol.collection, result.model) / result.key
     if isinstance(folder, RemotePath):
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
-    columns = {"query_id": pa.array(scores.query_ids, pa.large_string()), **scores.values}
     files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
     with replacing_all(files) as (run_file, scores_file, result_file):
         write_lines(run, run_file, result.model, compress=True)
-        pq.write_table(pa.table(columns), scores_file)
+        scores_file.write(values.getbuffer())
         result_file.write(content)
-    return folder
+    return Stored(folder, result, scores)
+
+
+def _impossible(result: Result) -> Iterator[str]:
+    """What cannot be true of any evaluation."""
+    means = result.measures
+    shares = {"judged_at_10": result.judged_at_10, **result.index_recall}
+    for name, value in means.items():
+        if not in_range(name, value):
+            low, high = range_of(name)
+            yield f"{name} is {value:g}, and not from {low:g} to {high:g}"
+    for name, share in shares.items():
+        if share is not None and not 0 <= share <= 1 + ROUNDING:
+            yield f"{name} is {share:g}, and not from 0 to 1"
+    if result.main_measure not in means:
+        yield f"there is no value of the main measure {result.main_measure}"
+    elif result.tie_low is not None and result.tie_high is not None:
+        main, least, most = means[result.main_measure], result.tie_low, result.tie_high
+        if not least - ROUNDING <= main <= most + ROUNDING:
+            yield f"{result.main_measure} is {main:g}, and ties allow {least:g} to {most:g}"
+    if result.queries < 1 or not 0 <= result.unanswered <= result.queries or result.ignored < 0:
+        yield f"of {result.queries} queries {result.unanswered} have no document"
+    if result.documents is not None and result.documents < 1:
+        yield f"there are {result.documents} documents"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        stated = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return stated.utcoffset() == timedelta(0) and stated.isoformat(timespec="seconds") == text
 
 
 def place(out: Place, collection: str, model: str) -> Place:
@@ -191,60 +293,20 @@ def place(out: Place, collection: str, model: str) -> Place:
             cannot be the tag of a run file.
     """
     for name in (collection, model):
-        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        parts = name.split("/")
+        if not (name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
             raise BenchError(
                 f"{name!r} cannot name a folder of results",
-                "use a name like scifact or beir/scifact: no '..', and no '/' at either end",
+                "use a name like scifact or beir/scifact: no '..', no '/' at either end, and "
+                "nothing that cannot be seen",
+            )
+        if max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
+            raise BenchError(
+                f"{name!r} is too long to name a folder of results",
+                f"use at most {LONGEST_NAME} bytes between two '/'",
             )
     check_writable(pa.array([model], pa.large_string()), "model name")
     return out / collection / model
-
-
-def load(folder: Place) -> Result:
-    """Read the record of an evaluation from its folder, or from its ``result.json``.
-
-    A record of an older schema is read as one of this schema.
-
-    Raises:
-        BenchError: no record, a damaged one, or one of another schema.
-    """
-    path = folder / RESULT_FILE if folder.is_dir() else folder
-    return load_all([path])[0]
-
-
-def load_all(files: Sequence[Place]) -> list[Result]:
-    """Read several ``result.json``, as `load` does."""
-    try:
-        contents = read_all(files)
-    except OSError as error:
-        raise BenchError(f"cannot read the result {error.filename}: {error.strerror}") from error
-    return [_parsed(content, path) for content, path in zip(contents, files, strict=True)]
-
-
-def _parsed(content: bytes, path: Place) -> Result:
-    try:
-        stated = msgspec.json.decode(content, type=dict[str, Any]).get("schema")
-        if stated not in range(OLDEST, SCHEMA + 1):
-            raise BenchError(f"{path} has schema {stated}, this version reads {SCHEMA} and older")
-        found = msgspec.json.decode(content, type=Result)
-        return msgspec.structs.replace(found, schema=SCHEMA)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is not a result: {error}") from error
-
-
-def load_scores(folder: Place) -> tuple[tuple[str, ...], Mapping[str, Float64Array]]:
-    """Query ids and, by measure, the value of each query, as they were computed.
-
-    Raises:
-        BenchError: there is no such file, or it is damaged.
-    """
-    path = folder / SCORES_FILE
-    try:
-        table = pq.read_table(path if isinstance(path, Path) else path.open())
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BenchError(f"cannot read the values of the queries in {path}: {error}") from error
-    values = {name: table[name].to_numpy() for name in table.column_names if name != "query_id"}
-    return tuple(table["query_id"].to_pylist()), values
 
 
 def conditions(device: str, search_device: str, threads: int) -> Conditions:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from bench.results.record import (
     RESULT_FILE,
+    SCHEMA,
     SCORES_FILE,
     Conditions,
     Protocol,
@@ -82,7 +83,7 @@ def result_of(model: str, collection: str, **changes: Any) -> Result:
         **changes.pop("conditions", {}),
     }
     fields = {
-        "main_measure": MEASURE,
+        "main_measure": next(iter(changes.get("measures", [MEASURE]))),
         "measures": {MEASURE: 0.5},
         "judged_at_10": 0.25,
         "tie_low": None,
@@ -113,6 +114,7 @@ def store(
     model: str,
     collection: str,
     scores: Sequence[float] | Mapping[str, Sequence[float]],
+    ids: Sequence[str] | None = None,
     **changes: Any,
 ) -> Path:
     """Write a result with these values of queries, the main measure first; returns its folder."""
@@ -131,10 +133,19 @@ def store(
     )
     folder = out / digest(model, collection) / result.key
     folder.mkdir(parents=True)
-    ids = [f"q{number}" for number in range(result.queries)]
+    ids = ids or [f"q{number}" for number in range(result.queries)]
     pq.write_table(pa.table({"query_id": ids, **arrays}), folder / SCORES_FILE)
+    sha256 = hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
+    result = msgspec.structs.replace(result, per_query_sha256=sha256)
     (folder / RESULT_FILE).write_bytes(msgspec.json.encode(result))
     return folder
+
+
+def make_older(folder: Path) -> None:
+    """Turn a stored record into one of the schema before the values had a hash."""
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    del record["per_query_sha256"]
+    (folder / RESULT_FILE).write_text(json.dumps({**record, "schema": SCHEMA - 1}))
 
 
 def script_data(path: Path) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from collections_for_tests import QUERIES, Bench, Finished, files_below, write_collection
 
-from bench.results.record import load
+from bench.results.load import load
 from datasets_cfg import dataset as dataset_module
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.facts import Archive, Counts
@@ -412,7 +412,7 @@ def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(
     assert_refused_with_advice(finished, bench, "positions for 64", "at most 64")
     lengths = ("--max-query-tokens", 64, "--max-document-tokens", 64)
     assert bench("run", tiny, *like, *lengths).code == 0
-    recipe = load(bench.results("tiny", "checkpoint")).recipe
+    recipe = load(bench.results("tiny", "checkpoint")).result.recipe
     assert recipe is not None
     assert recipe.pooling == "cls"
 
@@ -576,7 +576,7 @@ def test_a_copy_of_scifact_that_lacks_documents_is_refused_or_marked(
     finished = bench(*command, "--allow-mismatch")
     assert finished.code == 0
     assert "NOT the published collection" in finished.stdout
-    assert not load(bench.results("beir/scifact", "hashing")).protocol.official
+    assert not load(bench.results("beir/scifact", "hashing")).result.protocol.official
 
 
 # Extremes that are no mistakes
@@ -588,7 +588,7 @@ def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
     )
     assert bench("run", folder, "--model", "hashing", "bm25").code == 0
     for model in ("hashing", "bm25"):
-        result = load(bench.results("one", model))
+        result = load(bench.results("one", model)).result
         assert (result.queries, result.documents) == (1, 1)
         assert result.measures["nDCG@10"] == 1.0
 
@@ -604,7 +604,7 @@ def test_a_depth_beyond_the_corpus_gives_the_whole_corpus(
         assert finished.code == 0, finished.stderr
         shutil.rmtree(bench.out / "tiny" / "bm25")
     for folder in (bench.out / "tiny" / "hashing").iterdir():
-        assert load(folder).protocol.depth == depth
+        assert load(folder).result.protocol.depth == depth
         with gzip.open(folder / "run.trec.gz", "rt", encoding="utf-8") as file:
             found = [line.split()[2] for line in file if line.startswith("q1 ")]
         assert len(found) == 6
@@ -681,7 +681,7 @@ def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
     assert not list(bench.cache.rglob(".*"))
     finished = bench.process(*command)
     assert finished.code == 0, finished.stderr
-    encoded = load(bench.results("tiny", "hashing")).timings.encoded_documents
+    encoded = load(bench.results("tiny", "hashing")).result.timings.encoded_documents
     assert 0 < encoded < 9001
     fresh = Bench(tmp_path / "fresh")
     assert fresh(*command).code == 0

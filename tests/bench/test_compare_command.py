@@ -16,7 +16,7 @@ from bench.cli.main import parser
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run, write_run
 from bench.exit_codes import ExitCode
-from bench.results.record import load
+from bench.results.load import load
 from foundation.errors import BenchError
 
 DEFAULTS = {
@@ -97,7 +97,7 @@ def row(document: dict, pair: int = 0) -> dict:
 def test_means_are_those_that_the_run_stored(place):
     found = row(place.document("bm25", "hashing"))
     for mean, model in (("mean_a", "bm25"), ("mean_b", "hashing")):
-        assert found[mean] == load(place.bench.results("tiny", model)).measures["nDCG@10"]
+        assert found[mean] == load(place.bench.results("tiny", model)).result.measures["nDCG@10"]
     assert found["paired"]["difference"] == pytest.approx(found["mean_a"] - found["mean_b"])
     assert (found["collection"], found["queries"], found["measure"]) == ("tiny", 3, "nDCG@10")
 

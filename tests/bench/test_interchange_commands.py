@@ -7,7 +7,7 @@ import pytest
 from collections_for_tests import Bench, write_collection
 
 from bench.exit_codes import ExitCode
-from bench.results.record import load
+from bench.results.load import load
 from tests.bench.leaderboard_for_tests import store
 
 
@@ -52,7 +52,7 @@ def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_
     assert exported.stdout.strip() == str(tmp_path / "runs" / "hashing" / "tiny.trec.gz")
     run = tmp_path / "runs" / "hashing" / "tiny.trec.gz"
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
-    measured, back = (load(bench.results("tiny", name)) for name in ("hashing", "back"))
+    measured, back = (load(bench.results("tiny", name)).result for name in ("hashing", "back"))
     assert back.measures == measured.measures
 
 

@@ -7,9 +7,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.results.find import Stored
 from bench.results.interchange.claimed import Claimed
 from bench.results.interchange.model_index import card_file, claims_of
+from bench.results.record import Stored
 from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import protocol_of, result_of
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results.find import Stored
 from bench.results.interchange.claimed import Claimed
 from bench.results.interchange.mteb_results import (
     META_FILE,
@@ -17,6 +16,7 @@ from bench.results.interchange.mteb_results import (
     task_document,
     why_not,
 )
+from bench.results.record import Stored
 from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import protocol_of, recipe_of, result_of
 

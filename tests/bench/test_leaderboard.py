@@ -1,8 +1,6 @@
 """A leaderboard puts side by side what compares, and nothing else; gaps stay gaps."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Expected
 from retrievers.models.recipe import Prompts
-from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
+from tests.bench.leaderboard_for_tests import MEASURE, make_older, protocol_of, recipe_of, store
 
 QUICK = Resampling(resamples=199)
 PLAIN = Choice()
@@ -103,7 +101,7 @@ def test_different_protocols_have_columns_of_their_own_and_the_declared_one_the_
     tmp_path,
 ):
     name = "beir/scifact"
-    late = {"time": "2027-01-01T00:00:00+00:00"}
+    late = {"time": "2026-02-01T00:00:00+00:00"}
     store(tmp_path, "a", name, [0.5, 0.5])
     store(tmp_path, "a", name, [0.25, 0.25], protocol=protocol_of(name, depth=10), conditions=late)
     board = board_of(tmp_path)
@@ -254,7 +252,9 @@ def test_speed_is_all_tokens_over_all_seconds_on_the_machine_that_encoded_most(t
 
 def test_a_result_without_values_of_queries_has_a_score_but_no_interval_or_group(tmp_path):
     store(tmp_path, "a", "set", [0.5, 0.25])
-    (store(tmp_path, "b", "set", [0.5, 0.75]) / SCORES_FILE).unlink()
+    bare = store(tmp_path, "b", "set", [0.5, 0.75])
+    make_older(bare)
+    (bare / SCORES_FILE).unlink()
     board = board_of(tmp_path)
     alone, bare = (row_of(board, name).score("set", MEASURE) for name in ("a", "b"))
     assert (alone.low, alone.high, alone.group) == (0.25, 0.5, 1)
@@ -288,9 +288,8 @@ def test_queries_are_put_in_one_order_before_they_are_compared(tmp_path):
     rng = np.random.default_rng(0)
     scores = rng.random(200)
     store(tmp_path, "a", "set", scores)
-    folder = store(tmp_path, "b", "set", scores)
-    table = pq.read_table(folder / SCORES_FILE)
-    pq.write_table(table.take(rng.permutation(200)), folder / SCORES_FILE)
+    order = rng.permutation(200)
+    store(tmp_path, "b", "set", scores[order], ids=[f"q{number}" for number in order])
     board = board_of(tmp_path)
     a, b = (row_of(board, name).score("set", MEASURE) for name in ("a", "b"))
     assert (a.low, a.high, a.group) == pytest.approx((b.low, b.high, b.group))
@@ -300,14 +299,6 @@ def test_values_of_other_queries_under_one_protocol_are_refused(tmp_path):
     store(tmp_path, "a", "set", [0.5, 0.5])
     store(tmp_path, "b", "set", [0.5, 0.5, 0.5])
     with pytest.raises(BenchError, match="of other queries"):
-        board_of(tmp_path)
-
-
-def test_a_value_that_is_no_number_is_refused(tmp_path):
-    folder = store(tmp_path, "a", "set", [0.5, 0.5])
-    values = {"query_id": ["q0", "q1"], MEASURE: [0.5, float("nan")]}
-    pq.write_table(pa.table(values), folder / SCORES_FILE)
-    with pytest.raises(BenchError, match="not a number"):
         board_of(tmp_path)
 
 

@@ -134,7 +134,7 @@ def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
 def test_a_damaged_record_is_named(results):
     (file,) = list(results.rglob("result.json"))[:1]
     file.write_text('{"schema": 1}')
-    with pytest.raises(BenchError, match=r"result\.json is not a result"):
+    with pytest.raises(BenchError, match=r"result\.json: Object missing"):
         leaderboard(options(results), results.parent)
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.results.find import Stored, find_results
+from bench.results.find import find_results
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.merge import Variant, conflicts, union, write
-from bench.results.record import SCORES_FILE
+from bench.results.record import SCORES_FILE, Stored
 from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, result_of, store
 
@@ -106,12 +106,9 @@ def test_results_of_two_machines_lie_in_one_folder_byte_for_byte(tmp_path):
 
 def test_the_same_scores_are_kept_once_though_the_queries_have_another_order(tmp_path):
     store(tmp_path / "1", "a", "one", [0.5, 0.25, 0.0])
-    later = {"time": "2027-01-01T00:00:00+00:00", "threads": 64}
-    folder = store(tmp_path / "2", "a", "one", [0.5, 0.25, 0.0], conditions=later)
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(folder / SCORES_FILE)
-    pq.write_table(table.take([2, 0, 1]), folder / SCORES_FILE)
+    later = {"time": "2026-02-01T00:00:00+00:00", "threads": 64}
+    ids = ["q2", "q0", "q1"]
+    store(tmp_path / "2", "a", "one", [0.0, 0.5, 0.25], ids=ids, conditions=later)
     assert merged_into(tmp_path / "out", tmp_path / "1", tmp_path / "2") == (1, [])
     (kept,) = find_results(tmp_path / "out")
     assert kept.result.conditions.threads == 64

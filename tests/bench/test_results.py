@@ -1,9 +1,12 @@
 """Records of evaluations: what is written is what is read, or it is refused."""
 
 import errno
+import hashlib
 import json
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -16,6 +19,7 @@ from records_for_tests import CONDITIONS, PROTOCOL
 from bench.evaluate.runs import Run, read_run
 from bench.evaluate.scoring import Scores
 from bench.results import record as results_module
+from bench.results.load import load
 from bench.results.record import (
     RESULT_FILE,
     RUN_FILE,
@@ -24,16 +28,15 @@ from bench.results.record import (
     Result,
     Timings,
     conditions,
-    load,
-    load_scores,
     save,
 )
 from foundation.errors import BenchError
 from retrievers.models.parameters import Parameters
 
+VALUES = {"nDCG@10": np.array([1 / 3, 0.1 + 0.2]), "R@100": np.array([1.0, 0.1])}
 RESULT = msgspec.structs.replace(
     records.RESULT,
-    measures={"nDCG@10": 1 / 3, "R@100": 0.1 + 0.2},
+    measures={name: float(values.mean()) for name, values in VALUES.items()},
     tie_low=0.25,
     tie_high=0.5,
     preflight={"warnings": ["é"]},
@@ -41,11 +44,16 @@ RESULT = msgspec.structs.replace(
     parameters=Parameters(12, 3),
 )
 RUN = Run.from_rows(["q1", "q1", "q2"], ["d1", "d2", "d1"], [0.1, 2.5, -1.0])
-SCORES = Scores(("q1", "q2"), {"nDCG@10": np.array([1 / 3, 0.1 + 0.2])}, 0, 0)
+SCORES = Scores(("q1", "q2"), VALUES, 0, 0)
 
 
 def changed(**fields) -> Result:
     return msgspec.structs.replace(RESULT, **fields)
+
+
+def saved(result: Result, out: Path) -> Path:
+    """Folder of the result, with these values of queries or one that fits."""
+    return save(result, SCORES, RUN, out).folder
 
 
 def with_protocol(**fields) -> Result:
@@ -53,15 +61,21 @@ def with_protocol(**fields) -> Result:
 
 
 def test_a_result_is_read_as_it_was_saved(tmp_path):
-    folder = save(RESULT, SCORES, RUN, tmp_path)
-    assert load(folder) == load(folder / RESULT_FILE) == RESULT
+    stored = save(RESULT, SCORES, RUN, tmp_path)
+    folder, result = stored.folder, stored.result
+    assert load(folder).result == load(folder / RESULT_FILE).result == result
+    assert msgspec.structs.replace(result, per_query_sha256="") == RESULT
+    assert (
+        result.per_query_sha256 == hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
+    )
     assert folder == tmp_path / "beir" / "tiny" / "words" / RESULT.key
     assert {path.name for path in folder.iterdir()} == {RESULT_FILE, SCORES_FILE, RUN_FILE}
 
 
 def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
-    assert load(save(scored, SCORES, RUN, tmp_path)) == scored
+    stored = save(scored, SCORES, RUN, tmp_path)
+    assert load(stored.folder).result == stored.result
 
 
 @settings(deadline=None, max_examples=30)
@@ -70,7 +84,10 @@ def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     written = np.array(values)
     ids = tuple(f"q{n} é" for n in range(len(values)))
     scores = Scores(ids, {"nDCG@10": written, "AP(rel=2)": written[::-1]}, 0, 0)
-    read_ids, read = load_scores(save(RESULT, scores, RUN, tmp_path_factory.mktemp("out")))
+    means = {name: scores.mean(name) for name in scores.values}
+    result = changed(measures=means, queries=len(ids), tie_low=None)
+    stored = save(result, scores, RUN, tmp_path_factory.mktemp("out"))
+    read_ids, read = load(stored.folder).scores()
     assert read_ids == ids
     assert list(read) == ["nDCG@10", "AP(rel=2)"]
     assert read["nDCG@10"].tobytes() == written.tobytes()
@@ -80,12 +97,14 @@ def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
 @settings(deadline=None, max_examples=30)
 @given(value=st.floats(0, 1, width=64))
 def test_means_are_not_rounded(value, tmp_path_factory):
-    folder = save(changed(measures={"nDCG@10": value}), SCORES, RUN, tmp_path_factory.mktemp("out"))
-    assert load(folder).measures["nDCG@10"] == value
+    result = changed(measures={"nDCG@10": value}, queries=1, tie_low=None)
+    scores = Scores(("q",), {"nDCG@10": np.array([value])}, 0, 0)
+    folder = save(result, scores, RUN, tmp_path_factory.mktemp("out")).folder
+    assert load(folder).result.measures["nDCG@10"] == value
 
 
 def test_the_run_is_kept_beside_the_result(tmp_path):
-    kept = read_run(save(RESULT, SCORES, RUN, tmp_path) / RUN_FILE)
+    kept = read_run(saved(RESULT, tmp_path) / RUN_FILE)
     assert kept.query_ids == RUN.query_ids
     assert kept.doc_ids.equals(RUN.doc_ids)
     assert np.array_equal(kept.scores, RUN.scores)
@@ -100,12 +119,13 @@ def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path
 
 
 def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_path):
-    path = save(RESULT, SCORES, RUN, tmp_path) / RESULT_FILE
+    path = saved(RESULT, tmp_path) / RESULT_FILE
     record = json.loads(path.read_bytes())
-    del record["parameters"]
+    del record["parameters"], record["per_query_sha256"]
     path.write_text(json.dumps({**record, "schema": 1}))
-    assert load(path) == changed(parameters=None)
-    assert load(path).schema == SCHEMA
+    assert load(path).result == changed(parameters=None)
+    assert load(path).result.schema == SCHEMA
+    assert load(path).scores()[1]["R@100"].tolist() == [1.0, 0.1]
 
 
 def spoiled(content: bytes, how: str) -> bytes:
@@ -135,13 +155,13 @@ def spoiled(content: bytes, how: str) -> bytes:
     ],
 )
 def test_a_damaged_record_is_refused_by_name(how, tmp_path):
-    path = save(RESULT, SCORES, RUN, tmp_path) / RESULT_FILE
+    path = saved(RESULT, tmp_path) / RESULT_FILE
     content = path.read_bytes()
     path.write_bytes(spoiled(content, how))
     assert path.read_bytes() != content
-    with pytest.raises(BenchError, match="is not a result") as error:
+    with pytest.raises(BenchError, match=re.escape(str(path))) as error:
         load(path)
-    assert str(path) in str(error.value)
+    assert "evaluate again" in error.value.hint
 
 
 def test_a_missing_record_is_refused_by_name(tmp_path):
@@ -150,18 +170,20 @@ def test_a_missing_record_is_refused_by_name(tmp_path):
 
 
 def test_missing_or_damaged_values_of_queries_are_refused_by_name(tmp_path):
-    folder = save(RESULT, SCORES, RUN, tmp_path)
+    folder = saved(RESULT, tmp_path)
     (folder / SCORES_FILE).write_bytes((folder / SCORES_FILE).read_bytes()[:-9])
-    with pytest.raises(BenchError, match=r"per_query\.parquet"):
-        load_scores(folder)
+    with pytest.raises(
+        BenchError, match=r"result.json contradicts itself: per_query\.parquet is not"
+    ):
+        load(folder)
     (folder / SCORES_FILE).unlink()
-    with pytest.raises(BenchError, match=r"per_query\.parquet"):
-        load_scores(folder)
+    with pytest.raises(BenchError, match=r"contradicts itself: there is no per_query\.parquet"):
+        load(folder)
 
 
 def test_the_same_evaluation_at_another_time_has_the_same_key():
-    later = msgspec.structs.replace(CONDITIONS, time="2027-01-01T00:00:00+00:00", threads=64)
-    again = changed(conditions=later, timings=Timings(search_s=9.0), measures={"nDCG@10": 0.0})
+    later = msgspec.structs.replace(CONDITIONS, time="2026-02-01T00:00:00+00:00", threads=64)
+    again = changed(conditions=later, timings=Timings(search_s=9.0), measures={"nDCG@10": 0.3})
     assert again.key == RESULT.key
     assert len(RESULT.key) == 12
     assert int(RESULT.key, 16) >= 0
@@ -180,9 +202,9 @@ def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
 
 
 def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
-    save(RESULT, SCORES, RUN, tmp_path)
-    again = changed(measures={"nDCG@10": 0.75})
-    assert load(save(again, SCORES, RUN, tmp_path)) == again
+    saved(RESULT, tmp_path)
+    again = save(changed(preflight={"warnings": ["other"]}), SCORES, RUN, tmp_path)
+    assert load(again.folder).result == again.result != RESULT
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
@@ -213,13 +235,12 @@ def test_a_name_that_is_no_path_below_the_folder_is_refused(role, name, tmp_path
 @pytest.mark.parametrize("name", ["a/b", "..a", "a..b", ".a", "é"])
 def test_an_unusual_name_below_the_folder_is_kept(name, tmp_path):
     result = msgspec.structs.replace(with_protocol(collection=name), model=name)
-    assert load(save(result, SCORES, RUN, tmp_path)) == result
+    assert load(saved(result, tmp_path)).result.model == name
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_path, monkeypatch):
-    earlier = save(RESULT, SCORES, RUN, tmp_path)
-    content = {path.name: path.read_bytes() for path in earlier.iterdir()}
+    content = {path.name: path.read_bytes() for path in saved(RESULT, tmp_path).iterdir()}
     real, calls = os.fsync, []
 
     def fails_once(handle):
@@ -230,7 +251,7 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
 
     monkeypatch.setattr("foundation.atomic.os.fsync", fails_once)
     with pytest.raises((OSError, BenchError), match="No space left"):
-        save(changed(measures={"nDCG@10": 0.0}), SCORES, Run.from_rows("q", "d", [0.0]), tmp_path)
+        save(changed(preflight={}), SCORES, Run.from_rows("q", "d", [0.0]), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content
 
 

@@ -9,7 +9,7 @@ import pytest
 from collections_for_tests import Bench, write_collection, write_qrels
 
 from bench.cli.commands.gaps import Gaps
-from bench.results.record import load
+from bench.results.load import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
 
@@ -53,7 +53,7 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
 ) -> None:
     done = bench("run", "beir/arguana", "--model", "bm25", "--data-dir", arguana)
     assert done.code == 0, done.stderr
-    result = load(bench.results("beir/arguana", "bm25"))
+    result = load(bench.results("beir/arguana", "bm25")).result
     assert result.protocol.official
     assert result.protocol.exclude_self
     assert (result.documents, result.queries) == (8_674, 1_406)
@@ -82,7 +82,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     command = ("run", *names, "--model", "hashing", "--data-dir", data, "--offline")
     done = bench(*command)
     assert done.code == 4, done.stderr
-    assert load(bench.results("beir/nfcorpus", "hashing")).protocol.official
+    assert load(bench.results("beir/nfcorpus", "hashing")).result.protocol.official
     assert "| beir/nfcorpus" not in done.stdout.partition("not evaluated")[2]
     assert "corpus.jsonl:" in done.stdout.partition("not evaluated")[2]
     assert "downloads are off" in done.stdout.partition("not evaluated")[2]
@@ -120,7 +120,7 @@ def test_another_collection_than_the_published_one_is_a_gap_beside_others(
     assert "this is not the published beir/scifact: documents: 5,183 published, 6" in done.stdout
     done = bench("run", claimed, *nfcorpus, "--model", "hashing", "--allow-mismatch")
     assert done.code == 0
-    assert not load(bench.results("beir/scifact", "hashing")).protocol.official
+    assert not load(bench.results("beir/scifact", "hashing")).result.protocol.official
     assert "identifies no collection" not in done.stderr
 
 
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
         bench("run", folder, "--model", "hashing", "bm25", "--max-memory", "1MB", "--json").stdout
     )["gaps"]
     assert [(one["collection"], one["model"]) for one in gap] == [("large", "hashing")]
-    assert load(bench.results("large", "bm25")).measures["nDCG@10"] == 1.0
+    assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
 
 
 def test_where_nothing_can_be_evaluated_it_is_bad_input(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from collections_for_tests import Bench, write_collection
 
-from bench.results.record import load
+from bench.results.load import load
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_run_of_trec_dl_needs_its_judgements_and_no_passage(
     places = ("--data-dir", tmp_path / "data", "--offline")
     done = bench("score", run, "--dataset", f"msmarco/dl{year}", *places)
     assert done.code == 0, done.stderr
-    result = load(bench.results(f"msmarco/dl{year}", f"dl{year}.tas-b"))
+    result = load(bench.results(f"msmarco/dl{year}", f"dl{year}.tas-b")).result
     assert result.measures["nDCG@10"] == pytest.approx(expected, abs=5e-7)
     assert result.protocol.official
     assert result.documents is None

@@ -11,7 +11,7 @@ import pytest
 
 from bench.exit_codes import ExitCode
 from bench.monitor.ledger import Broken, Evaluated, read_ledger
-from bench.results.record import load
+from bench.results.load import load
 from tests.bench.collections_for_tests import Bench, Finished, write_collection
 from tests.bench.training_for_tests import train
 from tests.retrievers.tiny_checkpoints import WORDS
@@ -89,11 +89,11 @@ def test_values_are_those_of_the_ordinary_pipeline(place):
     model = place.training / "checkpoint-4"
     done = place.bench("run", place.collection, "--model", model, "--like", "bert", *SHORT)
     assert done.code == ExitCode.OK, done.stderr
-    alone = load(place.bench.results("tiny", "checkpoint-4"))
+    alone = load(place.bench.results("tiny", "checkpoint-4")).result
     (watched,) = (one for one in place.ledger if one.checkpoint == "checkpoint-4")
     assert watched.value == alone.measures["nDCG@10"]
     assert watched.fingerprint == alone.fingerprint
-    assert load(Path(watched.result)).model == "my_run/checkpoint-4"
+    assert load(Path(watched.result)).result.model == "my_run/checkpoint-4"
 
 
 def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(place):

@@ -19,7 +19,7 @@ from collections_for_tests import heed_ctrl_c
 
 from bench.__main__ import main
 from bench.evaluate.runs import read_run
-from bench.results.record import load, load_scores
+from bench.results.load import load
 from datasets_cfg.catalogue import expand
 from retrievers.models.model import open_encoder, resolve_model
 from tests.retrievers.tiny_checkpoints import write_bert, write_card
@@ -117,10 +117,10 @@ def test_what_is_stored_is_what_brute_force_gives(
         docs, scores = found[query_id]
         assert docs == [doc for doc, _ in pairs]
         assert scores.tolist() == [score for _, score in pairs]
-    query_ids, values = load_scores(folder)
+    query_ids, values = load(folder).scores()
     by_hand = [ndcg_by_hand(query, [doc for doc, _ in expected[query]]) for query in query_ids]
     np.testing.assert_allclose(values["nDCG@10"], by_hand, rtol=1e-12)
-    result = load(folder)
+    result = load(folder).result
     assert result.measures["nDCG@10"] == pytest.approx(np.mean(by_hand), rel=1e-12)
     assert result.protocol.exclude_self is exclude_self
 
@@ -132,8 +132,8 @@ def test_the_run_file_scores_as_the_run_did(tmp_path: Path, collection: Path) ->
         run_file = folder / "run.trec.gz"
         assert bench(tmp_path, "score", run_file, "--dataset", collection, "--name", "again") == 0
         (again,) = (tmp_path / "out" / "tiny" / "again").iterdir()
-        assert load(again).measures == load(folder).measures
-        assert load(again).tie_high == load(folder).tie_high
+        assert load(again).result.measures == load(folder).result.measures
+        assert load(again).result.tie_high == load(folder).result.tie_high
         for path in again.iterdir():
             path.unlink()
         again.rmdir()
@@ -148,7 +148,7 @@ def test_two_runs_on_pipes_of_one_name_are_two_results(tmp_path: Path, collectio
         arguments = ("score", pipe, "--dataset", collection, "--name", "piped")
         assert bench(tmp_path, *arguments) == 0
         os.close(read)
-    stored = [load(folder) for folder in (tmp_path / "out" / "tiny" / "piped").iterdir()]
+    stored = [load(folder).result for folder in (tmp_path / "out" / "tiny" / "piped").iterdir()]
     assert len({result.fingerprint for result in stored}) == 2
     assert len({result.measures["nDCG@10"] for result in stored}) == 2
 
@@ -171,7 +171,7 @@ def test_a_run_file_that_is_compressed_is_known_by_its_content(
     assert bench(tmp_path, "score", tmp_path / "packed", "--dataset", collection) == 0
     (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
     assert bench(tmp_path, "score", tmp_path / "run.trec", "--dataset", collection) == 0
-    measures = [load(only_result(tmp_path, name)).measures for name in ("packed", "run")]
+    measures = [load(only_result(tmp_path, name)).result.measures for name in ("packed", "run")]
     assert measures[0] == measures[1]
 
 
@@ -217,7 +217,7 @@ def test_an_approximate_index_says_what_it_found(
     tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(tmp_path, "run", collection, "--model", "hashing", "--index", "HNSW8") == 0
-    result = load(only_result(tmp_path))
+    result = load(only_result(tmp_path)).result
     assert result.index == "HNSW8"
     assert result.index_recall["recall@1000"] == 1.0
     assert "index recall" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_another_prompt_of_queries_encodes_the_queries_only(
     for name, prompt in prompts.items():
         card = write_card(tmp_path / f"{name}.toml", **fields, prompts=prompt)
         assert bench(tmp_path, "run", collection, "--model", card) == 0
-    plain, prompted = (load(only_result(tmp_path, name)) for name in prompts)
+    plain, prompted = (load(only_result(tmp_path, name)).result for name in prompts)
     assert plain.timings.encoded_documents == len(set(DOCUMENTS.values()))
     assert prompted.timings.encoded_documents == 0
     encoder = open_encoder(resolve_model(str(tmp_path / "prompted.toml")))
@@ -292,7 +292,7 @@ def test_query_ids_that_are_document_ids_by_accident_change_nothing(
         assert bench(tmp_path, "run", source, renamed, "--model", "hashing", "--measure", "AP") == 0
     means = defaultdict(list)
     for path in (tmp_path / "out").glob("*/hashing/*/result.json"):
-        result = load(path)
+        result = load(path).result
         means[result.protocol.collection.removesuffix("-renamed")].append(result.measures)
     assert sorted(means) == ["cisi", "cranfield"]
     for before, after in means.values():
@@ -322,7 +322,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection
     assert resumed.communicate(timeout=120) is not None
     assert resumed.returncode == 0
     first = only_result(tmp_path)
-    assert load(first).timings.encoded_documents <= 12_004 - 2048
+    assert load(first).result.timings.encoded_documents <= 12_004 - 2048
     assert kept <= {path.name for path in shards.glob("*/*.f32")}
     fresh = tmp_path / "fresh"
     assert bench(fresh, *arguments) == 0
@@ -345,8 +345,8 @@ def test_passages_are_judged_by_answers_over_all_questions(tmp_path: Path) -> No
     (folder / "dataset.toml").write_text('main_measure = "Success@5"\nmeasures = []\n')
     assert bench(tmp_path, "run", folder, "--model", "bm25", "--measure", "Success@1") == 0
     (path,) = (tmp_path / "out" / "nq" / "bm25").glob("*/result.json")
-    assert load(path).measures == {"Success@5": 0.5, "Success@1": 0.5}
-    assert load(path).judged_at_10 is None
+    assert load(path).result.measures == {"Success@5": 0.5, "Success@1": 0.5}
+    assert load(path).result.judged_at_10 is None
 
 
 def test_data_are_verified_and_fetched(

@@ -10,7 +10,7 @@ from bench.cli.commands.common import Contender, open_evaluated
 from bench.cli.commands.opening import pipeline_options
 from bench.evaluate.measures import parse_measure
 from bench.monitor.evaluating import renamed, stored_or_new
-from bench.results.find import Stored
+from bench.results.record import Stored
 from bench.store import VectorStore
 from datasets_cfg.records import Queries
 from foundation.failures import as_bad_input

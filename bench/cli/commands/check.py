@@ -38,8 +38,8 @@ from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
-from bench.results.find import Stored, find_results, results_of
-from bench.results.record import Result
+from bench.results.find import find_results, results_of
+from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, expand
 from datasets_cfg.remembered import open_remembered
 from foundation.atomic import replacing

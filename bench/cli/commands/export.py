@@ -11,10 +11,10 @@ from tqdm import tqdm
 from bench.cli.commands.common import print_json
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
-from bench.results.find import Stored, results_of
+from bench.results.find import results_of
 from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
-from bench.results.record import place
+from bench.results.record import Stored, place
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 

@@ -27,8 +27,8 @@ from bench.gate.scope import Scope
 from bench.gate.subset import Subset, choose, part_of
 from bench.monitor.collections import Opened
 from bench.monitor.evaluating import evaluated
-from bench.results.find import Stored, find_results, recipe_facts
-from bench.results.record import Protocol
+from bench.results.find import find_results, recipe_facts
+from bench.results.record import Protocol, Stored
 from bench.store import VectorStore
 from foundation.errors import BenchError
 from foundation.failures import as_bad_input

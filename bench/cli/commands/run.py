@@ -26,7 +26,7 @@ from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.monitor.collections import Opened
 from bench.results.location import Place
-from bench.results.record import Result, place, save
+from bench.results.record import Result, Stored, place, save
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.dataset import Dataset
@@ -101,8 +101,9 @@ def _evaluate(
 ) -> Result:
     mine = contender.on(one.dataset.name)
     done = evaluate(one.dataset, mine.model, mine.encoder, store, choices, one.official)
-    _say_done(done.result, save(done.result, done.scores, done.run, out))
-    return done.result
+    stored = save(done.result, done.scores, done.run, out)
+    _say_done(stored)
+    return stored.result
 
 
 def _print_summary(
@@ -205,8 +206,8 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_done(result: Result, folder: Place) -> None:
-    spent = result.timings
+def _say_done(stored: Stored) -> None:
+    result, spent = stored.result, stored.result.timings
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
     encode_s = spent.encode_queries_s + spent.encode_documents_s
@@ -214,7 +215,7 @@ def _say_done(result: Result, folder: Place) -> None:
     print(
         f"{result.protocol.collection}, {result.model}: "
         f"{spent.encoded_documents:,} documents encoded in {spent.encode_documents_s:.1f} s{rate}; "
-        f"searched in {spent.search_s:.1f} s; kept in {folder}",
+        f"searched in {spent.search_s:.1f} s; kept in {stored.folder}",
         file=sys.stderr,
     )
     if busy := time_line(spent):

@@ -46,8 +46,9 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
         conditions=conditions_here("cpu"),
         **msgspec.structs.asdict(standing),
     )
-    folder = save(result, scores, run, options.out)
-    print(f"kept in {folder}", file=sys.stderr)
+    stored = save(result, scores, run, options.out)
+    print(f"kept in {stored.folder}", file=sys.stderr)
+    result = stored.result
     _say_coverage(result)
     if options.json:
         print_json({"results": [result], "means": []})

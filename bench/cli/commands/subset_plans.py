@@ -18,8 +18,8 @@ from bench.gate.evidence import check_protocol
 from bench.gate.subset import DEEPEST, Pool, pool_of
 from bench.monitor.collections import Opened
 from bench.monitor.evaluating import evaluated
-from bench.results.find import Stored, find_results
-from bench.results.record import Protocol, save
+from bench.results.find import find_results
+from bench.results.record import Protocol, Stored, save
 from bench.speed.texts import natural
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
@@ -178,7 +178,7 @@ def _run_bm25(
     choices = pipeline_options(plain, measures, protocol.depth)
     opened = Opened(dataset, protocol.official)
     done = evaluated(opened, lexical.model, lexical.encoder, quick.store, choices)
-    return Stored(save(done.result, done.scores, done.run, plain.results), done.result)
+    return save(done.result, done.scores, done.run, plain.results)
 
 
 _NO_RECIPE = dict.fromkeys(

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.evaluate.measures import parse_measure
-from bench.results.find import Stored
 from bench.results.interchange.claimed import Claimed
 from bench.results.interchange.tasks import TASKS, collection_of, our_measure, their_measure
-from bench.results.record import Result
+from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 

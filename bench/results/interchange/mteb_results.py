@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from bench.results.find import Stored
 from bench.results.interchange.claimed import Claimed
 from bench.results.interchange.tasks import (
     LANGUAGE,
@@ -19,7 +18,7 @@ from bench.results.interchange.tasks import (
     their_measure,
 )
 from bench.results.location import Place
-from bench.results.record import Result
+from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 
