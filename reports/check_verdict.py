@@ -19,7 +19,7 @@ def verdict_sentence(check: Check, verdict: PairVerdict) -> str:
         *_lost(verdict),
         *_missing(verdict),
         *_ruled_out(check, verdict),
-        *_worst(verdict.worst),
+        *(_worst(verdict.worst) if verdict.outcome != "MISSING" else []),
     ]
     return " ".join("; ".join(clauses).split()) + "."
 

@@ -149,11 +149,16 @@ def conclude(
     terms: Terms,
     *,
     left_out: Sequence[str] = (),
+    hints: Sequence[str] = (),
     quick: Quick | None = None,
     looks: Sequence[Look] = (),
     speed: SpeedCheck | None = None,
 ) -> Check:
-    """Take the worst of the outcomes, and add warnings."""
+    """Take the worst of the outcomes, and add warnings.
+
+    Args:
+        hints: what to type where something is missing; the first warnings.
+    """
     decisions = [Decision(verdict.outcome, _named(verdict)) for verdict in against]
     if speed is not None:
         decisions.append(Decision(speed.outcome, speed.reasons))
@@ -169,7 +174,7 @@ def conclude(
         tolerance=terms.tolerance if terms.expect_same else None,
         against=tuple(against),
         effects=tuple(effects),
-        warnings=tuple(_warnings(candidate, against, terms)),
+        warnings=(*hints, *_warnings(candidate, against, terms)),
         left_out=tuple(left_out),
         quick=quick,
         looks=tuple(looks),

@@ -49,14 +49,20 @@ class Scope(Record, kw_only=True):
     left_out: tuple[str, ...]
 
     def gaps(self, other: StoredModel) -> dict[str, str]:
-        """Why a collection that another model has no result on belongs to the check."""
-        models = [stored.result.model for stored in other.results.values()][:1] or [other.name]
+        """Why a collection belongs to the check that another model has no result on."""
         return {
-            name: f"{other.name} has no result, but {reason}: python -m bench run {name} "
-            f"--model {models[0]}, or name with --on what to check on"
+            name: f"{other.name} has no result, but {reason}"
             for name, reason in self.reasons.items()
             if name not in other.results
         }
+
+    def hints(self, other: StoredModel) -> list[str]:
+        """What to type where another model has no result."""
+        models = [stored.result.model for stored in other.results.values()]
+        if not (gaps := self.gaps(other)):
+            return []
+        command = f"python -m bench run {' '.join(gaps)} --model {models[0]}"
+        return [f"evaluate the {other.role} ({command}), or name with --on what to check on"]
 
 
 def scope_of(

@@ -1,9 +1,11 @@
 """Which collections a check is on, and what is remembered of a baseline."""
 
 import pytest
+from collections_for_tests import Bench, write_collection
 
 from bench.gate.check import StoredModel
 from bench.gate.scope import checked_before, remember_checked, scope_of
+from bench.results.find import find_results
 from bench.results.location import place_of
 from foundation.errors import BenchError
 
@@ -42,12 +44,22 @@ def test_a_check_on_nothing_is_an_error():
         scope_of([], [], {})
 
 
-def test_a_gap_says_what_asks_for_the_collection_and_what_to_type():
+def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_path):
     scope = scope_of([], ["a"], {OWN: ["c"]})
-    (why,) = scope.gaps(StoredModel("baseline", "old", {})).values()
-    assert why.startswith("old has no result, but the candidate has one")
-    assert "python -m bench run c --model old" in why
-    assert "--on" in why
+    (stored,) = results_of(tmp_path)
+    known = StoredModel("baseline", "old", {"a": stored})
+    assert scope.gaps(known) == {"c": "old has no result, but the candidate has one"}
+    (hint,) = scope.hints(known)
+    assert hint.startswith("evaluate the baseline (python -m bench run c --model hashing)")
+    assert "--on" in hint
+    complete = StoredModel("anchor", "older", {"a": stored, "c": stored})
+    assert (scope.gaps(complete), scope.hints(complete)) == ({}, [])
+
+
+def results_of(folder):
+    bench = Bench(folder)
+    assert bench("run", write_collection(folder / "a"), "--model", "hashing", "--quiet").code == 0
+    return find_results(bench.out)
 
 
 def test_what_a_baseline_was_checked_on_is_remembered_for_that_baseline_alone(results):

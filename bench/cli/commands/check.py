@@ -89,6 +89,7 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
         effects,
         terms,
         left_out=scope.left_out,
+        hints=[hint for other in others for hint in scope.hints(other)],
         quick=quick,
         looks=looks,
         speed=speed,
