@@ -32,8 +32,8 @@ _NOT_XML = re.compile("[\ufffe\uffff]")
 def junit(check: Check) -> str:
     """The document."""
     top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
-    for one in check.against:
-        _against(top, check, one)
+    for verdict in check.against:
+        _against(top, check, verdict)
     if check.speed:
         _speed(top, check.candidate, check.speed)
     for suite in top:
@@ -61,18 +61,20 @@ def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> No
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Of the collections, and of their measures where one has several."""
+    """Names of the rows: the collection, with the measure where it has several."""
     times = Counter(row.name for row in rows)
     return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
 
 
 def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
     suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
-    for one in speed.slowdowns:
-        said = f"{one.slowdown:.3f} times as long ({one.low:.3f} to {one.high:.3f})"
-        case = _case(suite, candidate, one.what)
-        _note(case, one.outcome, said)
-        _output(case, said)
+    for slowdown in speed.slowdowns:
+        factor = (
+            f"{slowdown.slowdown:.3f} times as long ({slowdown.low:.3f} to {slowdown.high:.3f})"
+        )
+        case = _case(suite, candidate, slowdown.what)
+        _note(case, slowdown.outcome, factor)
+        _output(case, factor)
 
 
 def _of_row(row: Row, outcome: str) -> tuple[str, str]:

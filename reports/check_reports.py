@@ -68,7 +68,7 @@ def _decided(check: Check) -> Iterator[str]:
 
 
 def effects_table(effects: Sequence[DetectableEffect]) -> str:
-    """What a check could see, and where the guess comes from."""
+    """Minimum detectable effects, and where their deviations come from."""
     rows = [
         [
             effect.name,
@@ -134,22 +134,22 @@ def _speed(speed: SpeedCheck) -> list[str]:
     headers = ("work", "", "candidate", "baseline", "times as long", "95 % interval", "outcome")
     rows = [
         [
-            one.what,
-            one.unit,
-            f"{one.candidate_rate:,.4g}",
-            f"{one.baseline_rate:,.4g}",
-            f"{one.slowdown:.3f}",
-            f"{one.low:.3f} to {one.high:.3f}",
-            one.outcome,
+            slowdown.what,
+            slowdown.unit,
+            f"{slowdown.candidate_rate:,.4g}",
+            f"{slowdown.baseline_rate:,.4g}",
+            f"{slowdown.slowdown:.3f}",
+            f"{slowdown.low:.3f} to {slowdown.high:.3f}",
+            slowdown.outcome,
         ]
-        for one in speed.slowdowns
+        for slowdown in speed.slowdowns
     ]
-    said = (
+    conditions = (
         f"Beside {plain(speed.baseline)} by turns on {plain(speed.processor)}, texts of "
         f"{plain(speed.collection)}, load {speed.load:.1f} before; {speed.slower:.2f} times as "
         "long is allowed."
     )
-    return [table(headers, rows), said]
+    return [table(headers, rows), conditions]
 
 
 def _quick(quick: Quick) -> list[str]:
@@ -165,12 +165,15 @@ def _quick(quick: Quick) -> list[str]:
     )
     rows = [
         [
-            one.collection,
-            *(f"{n:,}" for n in (one.documents, one.of, one.judged, one.hard, one.random)),
-            f"{one.depth:,}",
-            ", ".join(name.partition(" ")[0] for name in one.pooled),
+            subset.collection,
+            *(
+                f"{n:,}"
+                for n in (subset.documents, subset.of, subset.judged, subset.hard, subset.random)
+            ),
+            f"{subset.depth:,}",
+            ", ".join(name.partition(" ")[0] for name in subset.pooled),
         ]
-        for one in quick.subsets
+        for subset in quick.subsets
     ]
     favour = (
         "The differences are of these parts only, and favour the candidate: the hard documents are "
@@ -180,13 +183,14 @@ def _quick(quick: Quick) -> list[str]:
 
 
 def _past(quick: Quick) -> list[str]:
-    found = quick.relation
-    if found is None:
+    relation = quick.relation
+    if relation is None:
         return ["No first look has a full result yet, which would show how they relate."]
     return [
-        f"First looks with a full result here: {found.looks:,}. Of them {found.same_sign:,} had "
-        f"its sign, {found.covered:,} an interval that held it; look minus full was "
-        f"{found.bias:+.4f} on average ({found.lowest:+.4f} to {found.highest:+.4f}).",
+        f"First looks with a full result here: {relation.looks:,}. Of them "
+        f"{relation.same_sign:,} had its sign, {relation.covered:,} an interval that held it; "
+        "look minus full was "
+        f"{relation.bias:+.4f} on average ({relation.lowest:+.4f} to {relation.highest:+.4f}).",
         _looks(quick.past[-SHOWN:]),
     ]
 
@@ -195,22 +199,22 @@ def _looks(looks: Sequence[Look]) -> str:
     headers = ("candidate", "baseline", "collection", "documents", "of", "look", "95 %", "full")
     rows = [
         [
-            one.candidate,
-            one.baseline,
-            one.collection,
-            f"{one.documents:,}",
-            f"{one.of:,}",
-            f"{one.difference:+.4f}",
-            "" if one.low is None else f"{one.low:+.4f} to {one.high:+.4f}",
-            "" if one.full is None else f"{one.full:+.4f}",
+            look.candidate,
+            look.baseline,
+            look.collection,
+            f"{look.documents:,}",
+            f"{look.of:,}",
+            f"{look.difference:+.4f}",
+            "" if look.low is None else f"{look.low:+.4f} to {look.high:+.4f}",
+            "" if look.full is None else f"{look.full:+.4f}",
         ]
-        for one in looks
+        for look in looks
     ]
     return table(headers, rows)
 
 
 def _rule(check: Check) -> str:
-    """What was asked, in words that are no finding."""
+    """The rule as a rule, in words that are no finding."""
     if check.tolerance is not None:
         return f"Asked was for the scores of a known checkpoint. Exit code {check.exit_code}."
     rule = {

@@ -29,7 +29,7 @@ _NORMAL = NormalDist()
 
 
 class Resampling(Record):
-    """How often queries are resampled, and the seed (0 or more)."""
+    """Number of resamples of the queries, and the seed (0 or more)."""
 
     resamples: int = 9_999
     seed: int = 0
@@ -53,14 +53,14 @@ class Resampling(Record):
 
 
 class Paired(Record, kw_only=True):
-    """What the differences of two models, query by query, say.
+    """Paired comparison of two models over queries.
 
     Attributes:
         difference: of the means; above 0 the first model is better.
         low, high: 95 % interval of the difference, see `_interval`; None where all queries differ
             alike (mostly not at all), or a collection has one query.
         p: two-sided, of the paired randomisation test, see `_p_value`; never 0.
-        exact: whether p is over all flips of signs, not over a sample of them.
+        exact: True where p is over all flips of signs, not over a sample of them.
         wins, ties, losses: queries on which the first model is better, equal, worse.
         effect: standardised paired difference: the mean over the standard deviation (d_z of Cohen,
             1988); for a suite, over the root of the weighted mean of the collections' variances.
@@ -86,7 +86,7 @@ class Paired(Record, kw_only=True):
 
     @property
     def few(self) -> bool:
-        """Whether so few queries changed that the interval promises nothing."""
+        """True where so few queries changed that the interval promises nothing."""
         return self.changed < FEW
 
 
@@ -140,7 +140,7 @@ def _blocks(queries: int, count: int) -> Iterator[int]:
 
 
 def _weights(rng: np.random.Generator, queries: int, count: int) -> Iterator[Float64Array]:
-    """How often each query is drawn: blocks of rows that sum to the number of queries."""
+    """Times that each query is drawn: blocks of rows that sum to the number of queries."""
     for rows in _blocks(queries, count):
         drawn = rng.integers(queries, size=(rows, queries))
         drawn += np.arange(rows)[:, None] * queries
@@ -223,13 +223,13 @@ def _p_value(
         for value in changed:
             sums = np.concatenate([sums + value, sums - value])
         return float(np.mean(np.abs(sums) >= bar)), True
-    found = int(np.count_nonzero(np.abs(flipped) >= bar))
-    return (1 + found) / (1 + len(flipped)), False
+    extreme = int(np.count_nonzero(np.abs(flipped) >= bar))
+    return (1 + extreme) / (1 + len(flipped)), False
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """How much a difference of means varies over samples of queries.
+    """Variation of a difference of means over samples of queries.
 
     Attributes:
         error: standard error, from unbiased variances.
@@ -253,16 +253,16 @@ def _spread(parts: Sequence[Differences], weights: Sequence[float]) -> _Spread |
     counts = np.array([len(part.scores) for part in parts])
     centred = [part.scores - part.scores.mean() for part in parts]
     shares = [w / len(c) * c for w, c in zip(weights, centred, strict=True)]
-    squares = np.array([float((one**2).sum()) for one in shares])
+    squares = np.array([float((part**2).sum()) for part in shares])
     if math.sqrt(squares.sum()) <= SAME_MEAN:
         return None
     unbiased = squares * counts / (counts - 1)
-    variances = [float((one**2).sum()) / (len(one) - 1) for one in centred]
+    variances = [float((part**2).sum()) / (len(part) - 1) for part in centred]
     return _Spread(
         error=math.sqrt(unbiased.sum()),
         drawn_error=math.sqrt(squares.sum()),
         degrees=float(unbiased.sum() ** 2 / (unbiased**2 / (counts - 1)).sum()),
-        skew=sum(float((one * one * one).sum()) for one in shares) / (6 * squares.sum() ** 1.5),
+        skew=sum(float((part * part * part).sum()) for part in shares) / (6 * squares.sum() ** 1.5),
         deviation=math.sqrt(np.dot(weights, variances)),
     )
 

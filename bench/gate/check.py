@@ -23,7 +23,7 @@ SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models 
 
 @dataclass(frozen=True)
 class Terms:
-    """How it is decided; see `Evidence`.
+    """Terms of the decision; see `Evidence`.
 
     Attributes:
         tolerance: difference of a score that is none, for a checkpoint that claims to be known.
@@ -220,7 +220,7 @@ def blind(effects: Sequence[DetectableEffect], margin: float) -> str:
 
 
 def _warnings(candidate: str, against: Sequence[PairVerdict], terms: Terms) -> list[str]:
-    """What to know before the verdict is believed; nothing where the same scores are expected."""
+    """Warnings about the evidence; none where the same scores are expected."""
     if terms.expect_same:
         return []
     warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]

@@ -29,7 +29,7 @@ WORST_SHOWN = 3  # queries that lost most
 
 @dataclass(frozen=True)
 class _Tested:
-    """What the differences on one collection say, with both p corrected for their number."""
+    """Tests of the differences on one collection, both p corrected for the number of tests."""
 
     panel: Panel
     paired: Paired
@@ -59,7 +59,9 @@ def check_against(
         BenchError: results of different protocols.
     """
     gaps = {collection: "no result" for collection in weights if collection not in candidate}
-    gaps |= {one: f"{name} has no result" for one in weights if one not in baseline}
+    gaps |= {
+        collection: f"{name} has no result" for collection in weights if collection not in baseline
+    }
     gaps |= {name: why for name, why in known_gaps.items() if name in weights}
     panels, unlike = _panels(
         name, candidate, baseline, [w for w in weights if w not in gaps], terms
@@ -67,10 +69,10 @@ def check_against(
     gaps |= unlike
     tested = _test(panels, terms)
     rows = [
-        _row(tested[one], candidate[one].in_domain, baseline[one].in_domain)
-        if one in tested
-        else gap(one, gaps[one])
-        for one in weights
+        _row(tested[collection], candidate[collection].in_domain, baseline[collection].in_domain)
+        if collection in tested
+        else gap(collection, gaps[collection])
+        for collection in weights
     ]
     mean = None if gaps else _mean(rows, tested, weights)
     same = not gaps and _same_rankings(tested, candidate, baseline)
@@ -100,13 +102,15 @@ def _panels(
     entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
     panels: dict[str, Panel] = {}
     gaps: dict[str, str] = {}
-    for one in collections:
-        check_protocol(one, name, candidate[one].protocol, baseline[one].protocol)
-        panel = panel_of(one, entrants, Choices(terms.measure, resampling=terms.resampling))
+    for collection in collections:
+        check_protocol(
+            collection, name, candidate[collection].protocol, baseline[collection].protocol
+        )
+        panel = panel_of(collection, entrants, Choices(terms.measure, resampling=terms.resampling))
         if panel.gaps:
-            gaps[one] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
+            gaps[collection] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
         else:
-            panels[one] = panel
+            panels[collection] = panel
     return panels, gaps
 
 
@@ -139,8 +143,8 @@ def _mean(
     if len(measures) > 1:
         return None
     shares = list(weights.values())
-    parts = [_differences(tested[one].panel) for one in weights]
-    skew = mean_of([tested[one].skew for one in weights], shares)
+    parts = [_differences(tested[collection].panel) for collection in weights]
+    skew = mean_of([tested[collection].skew for collection in weights], shares)
     pair = paired(parts, shares)
     return _Mean(
         Row(
@@ -168,11 +172,11 @@ def _evidence(
     return Evidence(
         rule=terms.rule,
         collections=tuple(
-            Loss(name, one.paired.difference, one.p_holm, one.p_randomisation)
-            for name, one in tested.items()
+            Loss(name, test.paired.difference, test.p_holm, test.p_randomisation)
+            for name, test in tested.items()
         ),
         mean=_loss_of_mean(several.row) if several else None,
-        changed=sum(one.paired.changed for one in tested.values()),
+        changed=sum(test.paired.changed for test in tested.values()),
         same_rankings=same_rankings,
         largest_loss=largest_loss(mean.skew) if mean else None,
         margin=terms.margin,
@@ -196,7 +200,7 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
         BenchError: what differs.
     """
     if differences := protocol_differences(a, b):
-        fields = ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in differences)
+        fields = ", ".join(f"{d.field} {d.a or '-'} and {d.b or '-'}" for d in differences)
         raise BenchError(
             f"the candidate and {name} were evaluated under different protocols on "
             f"{collection}: {fields}",
@@ -253,7 +257,7 @@ def _same_rankings(
     tested: Mapping[str, _Tested], a: Mapping[str, Entry], b: Mapping[str, Entry]
 ) -> bool:
     """Runs are only read where no score differs."""
-    if any(one.paired.changed for one in tested.values()):
+    if any(test.paired.changed for test in tested.values()):
         return False
     return all(_same_run(a[name].run, b[name].run) for name in tested)
 
@@ -280,5 +284,7 @@ def _marked(row: Row, decision: Decision) -> Row:
     if decision.outcome in ("OK", "MISSING"):
         return row
     label = "the mean" if row.name == "mean" and row.p_holm is None else row.name
-    own = [one for one in decision.reasons if one.startswith((f"{label} lost", f"{label}:"))]
+    own = [
+        reason for reason in decision.reasons if reason.startswith((f"{label} lost", f"{label}:"))
+    ]
     return msgspec.structs.replace(row, failure="; ".join(own))

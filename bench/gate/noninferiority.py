@@ -15,7 +15,7 @@ from bench.gate.skew import Studentised
 LEVEL = 0.95  # one-sided
 
 
-def largest_loss(found: Studentised) -> float | None:
+def largest_loss(difference: Studentised) -> float | None:
     """The loss of a mean beyond which losses are ruled out at 95 %, one-sided.
 
     Below 0, a gain is certain.
@@ -24,20 +24,20 @@ def largest_loss(found: Studentised) -> float | None:
         None where nothing is ruled out: too few queries changed, a collection has one query, or
         too many resamples have no spread.
     """
-    if found.says_little:
+    if difference.says_little:
         return None
-    if found.error <= SAME_MEAN:
-        return found.unseen - found.mean
-    quantile = _quantile(found)
+    if difference.error <= SAME_MEAN:
+        return difference.unseen - difference.mean
+    quantile = _quantile(difference)
     if not math.isfinite(quantile):
         return None
-    return quantile * found.error - found.mean + found.unseen
+    return quantile * difference.error - difference.mean + difference.unseen
 
 
-def _quantile(found: Studentised) -> float:
+def _quantile(difference: Studentised) -> float:
     """Upper quantile of the studentised distances; a resample without spread may be anything."""
-    flat = found.errors <= SAME_MEAN
-    distances = (found.means - found.mean) / np.where(flat, 1.0, found.errors)
+    flat = difference.errors <= SAME_MEAN
+    distances = (difference.means - difference.mean) / np.where(flat, 1.0, difference.errors)
     studentised = np.where(flat, np.inf, distances)
     place = min(len(studentised) - 1, math.ceil(LEVEL * len(studentised)))
     return float(np.partition(studentised, place)[place])

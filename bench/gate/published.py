@@ -51,7 +51,7 @@ def check_published(
 
 
 def _problem(claim: Expected, value: float | None) -> str:
-    """What is wrong with a measured value; "" where it is the published one."""
+    """The difference of a measured value from the published one; "" within the tolerance."""
     if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
         return ""
     measured = "not measured" if value is None else f"{value - claim.value:+.4f}"

@@ -66,7 +66,7 @@ class Look(Record, kw_only=True):
 
 
 class Relation(Record):
-    """How looks related to full results.
+    """Agreement of looks with their full results.
 
     Attributes:
         looks: how many have a full result.
@@ -85,7 +85,7 @@ class Relation(Record):
 
 
 class Quick(Record):
-    """What a first look was at.
+    """Subsets and budget of a first look, and how earlier looks turned out.
 
     Attributes:
         budget_s: seconds that it was sized for.
@@ -128,7 +128,7 @@ def complete(results: Place, find: Callable[[], Sequence[Stored]]) -> list[Look]
 
 
 def relation(past: Sequence[Look]) -> Relation | None:
-    """How looks at real parts related to their full results."""
+    """Compare looks at real parts with their full results; None where there are none."""
     parts = [look for look in past if look.documents < look.of]
     pairs = [(look, look.full) for look in parts if look.full is not None]
     if not pairs:
@@ -153,9 +153,13 @@ Evaluation = tuple[str, str, str]  # fingerprint, collection, digest of the prot
 def _by_evaluation(known: Iterable[Stored]) -> dict[Evaluation, Mapping[str, float]]:
     """Means of exact search by what was evaluated."""
     return {
-        (one.result.fingerprint, one.collection, digest(one.result.protocol)): one.result.measures
-        for one in known
-        if one.result.index in ("flat", "")
+        (
+            stored.result.fingerprint,
+            stored.collection,
+            digest(stored.result.protocol),
+        ): stored.result.measures
+        for stored in known
+        if stored.result.index in ("flat", "")
     }
 
 

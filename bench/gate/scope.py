@@ -57,7 +57,7 @@ class Scope(Record, kw_only=True):
         }
 
     def hints(self, other: StoredModel) -> list[str]:
-        """What to type where another model has no result."""
+        """Say what to type where another model has no result."""
         models = [stored.result.model for stored in other.results.values()]
         if not (gaps := self.gaps(other)):
             return []

@@ -44,7 +44,7 @@ class Studentised:
 
     @property
     def says_little(self) -> bool:
-        """Whether nothing can be concluded: too few queries changed."""
+        """True where nothing can be concluded: too few queries changed."""
         return self.changed < FEW or not self.known
 
 
@@ -81,23 +81,23 @@ def mean_of(parts: Sequence[Studentised], weights: Sequence[float]) -> Studentis
 
 
 def allowance(queries: Sequence[int], weights: Sequence[float] = (1.0,)) -> float:
-    """What a mean over collections of so many queries may have missed."""
+    """Gain or loss that a mean over collections of so many queries may have missed."""
     return sum(weight * UNSEEN / count for weight, count in zip(weights, queries, strict=True))
 
 
-def p_of_loss(found: Studentised) -> float:
+def p_of_loss(difference: Studentised) -> float:
     """p that a loss is one though rare gains may be missing: bootstrap-t, doubled as two-sided.
 
     1 where the mean did not lose more than it may have missed, or says little.
     """
-    loss = -found.mean - found.unseen
-    if loss <= 0 or found.says_little:
+    loss = -difference.mean - difference.unseen
+    if loss <= 0 or difference.says_little:
         return 1.0
-    if found.error <= SAME_MEAN:
-        return 2 / (1 + len(found.means))
-    further = found.mean - found.means >= loss / found.error * found.errors
-    further |= found.errors <= SAME_MEAN  # without spread it may be anything
-    return min(1.0, 2 * (1 + int(np.count_nonzero(further))) / (1 + len(found.means)))
+    if difference.error <= SAME_MEAN:
+        return 2 / (1 + len(difference.means))
+    further = difference.mean - difference.means >= loss / difference.error * difference.errors
+    further |= difference.errors <= SAME_MEAN  # without spread it may be anything
+    return min(1.0, 2 * (1 + int(np.count_nonzero(further))) / (1 + len(difference.means)))
 
 
 def _drawn(part: Float64Array, resampling: Resampling) -> tuple[Float64Array, Float64Array]:
@@ -112,11 +112,11 @@ def _drawn(part: Float64Array, resampling: Resampling) -> tuple[Float64Array, Fl
     rows = max(1, BLOCK_DRAWS // max(1, len(changed)))
     sums, squares = np.zeros(len(times)), np.zeros(len(times))
     for start in range(0, len(times) if len(changed) else 0, rows):
-        some = slice(start, start + rows)
-        owner = np.repeat(np.arange(len(times[some])), times[some])
+        block = slice(start, start + rows)
+        owner = np.repeat(np.arange(len(times[block])), times[block])
         values = changed[rng.integers(len(changed), size=len(owner))]
-        sums[some] = np.bincount(owner, values, len(times[some]))
-        squares[some] = np.bincount(owner, values * values, len(times[some]))
+        sums[block] = np.bincount(owner, values, len(times[block]))
+        squares[block] = np.bincount(owner, values * values, len(times[block]))
     means, mean_squares = sums / count, squares / count
     variances = mean_squares - means**2
     variances[variances <= ROUNDING * mean_squares] = 0.0

@@ -85,7 +85,7 @@ class SpeedCheck(Record, kw_only=True, rename={"slowdowns": "paces"}):
 
 @dataclass(frozen=True)
 class SpeedTolerance:
-    """How much slower the candidate may be, and how to measure it.
+    """Terms of a comparison of speed.
 
     Attributes:
         slower: slowdown that is allowed; above 1.
@@ -103,17 +103,22 @@ def compare_speed(
 ) -> SpeedCheck:
     """Encode documents and answer queries of a collection with both models by turns."""
     load, both = os.getloadavg()[0], (candidate, baseline)
-    speeds = [measure_speed(one, dataset.corpus, PROBE_S).tokens_per_s for one in both]
+    speeds = [measure_speed(model, dataset.corpus, PROBE_S).tokens_per_s for model in both]
     rows = min(len(dataset.corpus), ROWS)
     slowdowns = (
         _encoding(both, speeds, dataset, tolerance),
         _answering(both, rows, dataset, tolerance),
     )
     decision = worse(
-        [Decision(one.outcome, (_reason(one, tolerance.slower),)) for one in slowdowns]
+        [
+            Decision(slowdown.outcome, (_reason(slowdown, tolerance.slower),))
+            for slowdown in slowdowns
+        ]
     )
     reasons = [
-        _reason(one, tolerance.slower) for one in slowdowns if one.outcome == decision.outcome
+        _reason(slowdown, tolerance.slower)
+        for slowdown in slowdowns
+        if slowdown.outcome == decision.outcome
     ]
     return SpeedCheck(
         baseline=baseline.recipe.model,
@@ -173,12 +178,12 @@ def _encoding(
     _, texts = sample_documents(dataset.corpus, DOCUMENTS[1])
     texts = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
     name = f"documents of {dataset.name}"
-    whole = [natural(one, name, texts) for one in both]
-    each_s = sum(w.tokens.mean() / speed for w, speed in zip(whole, speeds, strict=True))
+    all_texts = [natural(encoder, name, texts) for encoder in both]
+    each_s = sum(own.tokens.mean() / speed for own, speed in zip(all_texts, speeds, strict=True))
     time_s = (1 - LATENCY_SHARE) * tolerance.seconds
     count = min(max(DOCUMENTS[0], int(time_s / (2 * BLOCKS * each_s))), DOCUMENTS[1])
-    parts = [one.first(count) for one in whole]
-    turns = [_pass(Ours(one, ""), part) for one, part in zip(both, parts, strict=True)]
+    parts = [own.first(count) for own in all_texts]
+    turns = [_pass(Ours(encoder, ""), part) for encoder, part in zip(both, parts, strict=True)]
     for turn in turns:  # weights load, caches warm up
         turn()
     seconds = by_turns(turns[0], turns[1], BLOCKS, "speed: encoding")
@@ -197,7 +202,7 @@ def _answering(
 ) -> Slowdown:
     """One query at a time: encoded, and searched exactly among vectors like the collection's."""
     queries = list(dict.fromkeys(dataset.queries.texts))[: QUERIES[1]]
-    sides = [_answers(one, queries, rows, dataset, tolerance.device) for one in both]
+    sides = [_answers(encoder, queries, rows, dataset, tolerance.device) for encoder in both]
     took = [side(queries[0]) + side(queries[0]) for side in sides]
     time_s = LATENCY_SHARE * tolerance.seconds
     count = min(max(QUERIES[0], int(time_s / sum(took))), QUERIES[1])
@@ -252,10 +257,11 @@ def _slowdown_of(
     )
 
 
-def _reason(one: Slowdown, slower: float) -> str:
-    said = f"{one.what} takes {one.slowdown:.2f} times as long ({one.low:.2f} to {one.high:.2f})"
+def _reason(slowdown: Slowdown, slower: float) -> str:
+    interval = f"{slowdown.low:.2f} to {slowdown.high:.2f}"
+    factor = f"{slowdown.what} takes {slowdown.slowdown:.2f} times as long ({interval})"
     return {
-        "REGRESSION": f"{said}, more than the {slower:.2f} allowed",
-        "INCONCLUSIVE": f"{said}: the {slower:.2f} allowed is inside; measure longer, or on an "
+        "REGRESSION": f"{factor}, more than the {slower:.2f} allowed",
+        "INCONCLUSIVE": f"{factor}: the {slower:.2f} allowed is inside; measure longer, or on an "
         "idle machine",
-    }.get(one.outcome, f"{said}, {slower:.2f} is allowed")
+    }.get(slowdown.outcome, f"{factor}, {slower:.2f} is allowed")

@@ -32,7 +32,7 @@ BATCH = 10_000
 
 
 class Subset(Record, kw_only=True):
-    """What a part of a collection is made of.
+    """Composition of a part of a collection.
 
     Attributes:
         documents, of: of the part, and of the collection.
@@ -76,7 +76,7 @@ class Pool:
 
     @property
     def smallest(self) -> int:
-        """How many they are."""
+        """Number of the documents that are needed."""
         return int(self.needed.sum())
 
 
@@ -91,7 +91,7 @@ def pool_of(
         cutoff: of the measure.
     """
     corpus = dataset.corpus
-    judged, found = np.zeros(len(corpus), bool), np.zeros(len(corpus), bool)
+    judged, retrieved = np.zeros(len(corpus), bool), np.zeros(len(corpus), bool)
     rows = corpus.rows_of(dataset.qrels.doc_ids)
     judged[rows[rows >= 0]] = True
     best = np.full(len(corpus), DEEPEST, np.int64)
@@ -99,8 +99,8 @@ def pool_of(
         rows, ranks = _rows_and_ranks(run, corpus)
         np.minimum.at(best, rows, ranks)
         if name in compared:
-            found[rows[ranks < cutoff]] = True
-    return Pool(dataset.name, judged, found, best, tuple(runs))
+            retrieved[rows[ranks < cutoff]] = True
+    return Pool(dataset.name, judged, retrieved, best, tuple(runs))
 
 
 def _rows_and_ranks(run: Run, corpus: Corpus) -> tuple[Int64Array, Int64Array]:
@@ -145,7 +145,7 @@ def part_of(dataset: Dataset, kept: BoolArray, cache_dir: Path) -> Dataset:
     if not listing.is_file():
         ids = dataset.corpus.ids.take(pa.array(rows)).to_pylist()
         with replacing(listing) as file:
-            file.write("".join(f"{one}\n" for one in ids).encode())
+            file.write("".join(f"{name}\n" for name in ids).encode())
     facts = msgspec.structs.replace(dataset.facts, counts=Counts(documents=len(rows)))
     reader = _PartReader(listing, rows, dataset.corpus, dataset.reader)
     return dataclasses.replace(dataset, facts=facts, reader=reader)

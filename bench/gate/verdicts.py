@@ -109,7 +109,7 @@ class Decision(Record):
 
     @property
     def exit_code(self) -> int:
-        """What the command returns."""
+        """Exit code of the command."""
         return int(ExitCode[self.outcome])
 
 

@@ -19,7 +19,7 @@ DIGITS = 8  # of a fingerprint in a name
 
 
 @dataclass
-class Found:
+class CandidateResults:
     """The candidate's results, by collection.
 
     Attributes:
@@ -55,7 +55,7 @@ def evaluate_all(
     known: Sequence[Stored],
     options: argparse.Namespace,
     cache_dir: Path,
-) -> Found:
+) -> CandidateResults:
     """Evaluate the candidate; a collection that fails is missing, the others are still evaluated.
 
     Args:
@@ -63,17 +63,17 @@ def evaluate_all(
         folders: what was typed for collections of a user's own.
         known: stored results, among which the candidate's are looked for.
     """
-    found, store = Found(), VectorStore(cache_dir / "vectors")
+    results, store = CandidateResults(), VectorStore(cache_dir / "vectors")
     measures = None if options.measure is None else (parse_measure(options.measure).name,)
     choices = pipeline_options(options, measures)
     names = (name, contender.model.card.name)
     own = [stored for stored in known if stored.result.model in names]
-    for one in collections:
+    for wanted in collections:
         try:
-            collection = open_evaluated(folders.get(one, one), options, cache_dir)
-            found.queries[one] = collection.dataset.queries
-            mine = contender.on(one)
-            found.stored[one] = stored_or_new(
+            collection = open_evaluated(folders.get(wanted, wanted), options, cache_dir)
+            results.queries[wanted] = collection.dataset.queries
+            mine = contender.on(wanted)
+            results.stored[wanted] = stored_or_new(
                 collection,
                 renamed(mine.model, name),
                 mine.encoder,
@@ -86,7 +86,7 @@ def evaluate_all(
             problem = as_bad_input(error)
             if problem is None:
                 raise
-            found.failed[one] = f"not evaluated: {problem}"
+            results.failed[wanted] = f"not evaluated: {problem}"
             hint = f"\n  try: {problem.hint}" if problem.hint else ""
-            print(f"warning: {one}: {problem}{hint}", file=sys.stderr)
-    return found
+            print(f"warning: {wanted}: {problem}{hint}", file=sys.stderr)
+    return results

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.candidate import Found, evaluate_all, own_name
+from bench.cli.commands.candidate import CandidateResults, evaluate_all, own_name
 from bench.cli.commands.common import (
     Contender,
     open_contender,
@@ -38,6 +38,7 @@ from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
+from bench.gate.speed_check import SpeedCheck
 from bench.results.find import find_results, results_of
 from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, expand
@@ -46,6 +47,7 @@ from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.check_junit import junit
 from reports.check_reports import effects_table, markdown
+from retrievers.encoders.protocol import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +76,14 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
             contender, name, others, folders, scope, terms, options, cache_dir
         )
     else:
-        wanted = [one for one in scope.weights if _comparable(one, others)]
-        found = evaluate_all(contender, name, wanted, folders, known, options, cache_dir)
-        against = [_against(one, contender, found, scope, terms) for one in others]
-        looks = _earlier_looks(found, others[0].results, options)
+        wanted = [name for name in scope.weights if _comparable(name, others)]
+        results = evaluate_all(contender, name, wanted, folders, known, options, cache_dir)
+        against = [_against(other, contender, results, scope, terms) for other in others]
+        looks = _earlier_looks(results, others[0].results, options)
     _remember(others, scope, options)
-    texts = next((row.name for row in against[0].rows if row.paired), None)
     speed = None
-    if baseline is not None and texts is not None:
-        speed = time_both(contender, baseline, folders.get(texts, texts), options, cache_dir)
+    if baseline is not None:
+        speed = _compare_speed(contender, baseline, against[0], folders, options, cache_dir)
     done = conclude(
         name,
         against,
@@ -138,19 +139,19 @@ def _others(options: argparse.Namespace) -> list[StoredModel]:
 
 
 def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
-    """What was typed for each collection of a user's own, by the name in its results."""
+    """Folders of a user's own collections as typed, by the name in their results."""
     named = expand(options.on, options.data_dir)
-    found: dict[str, str] = {}
-    for typed in (one for one in named if one not in dataset_names()):
+    folders: dict[str, str] = {}
+    for typed in (word for word in named if word not in dataset_names()):
         name = open_named(typed, options, cache_dir).name
-        other = found.get(name, name if name in named else None)
+        other = folders.get(name, name if name in named else None)
         if other is not None and other != typed:
             raise BenchError(
                 f"{other} and {typed} are both named {name}, and results are kept by that name",
                 f'write name = "another" into the dataset.toml of {typed}',
             )
-        found[name] = typed
-    return found
+        folders[name] = typed
+    return folders
 
 
 def _scope(
@@ -165,7 +166,7 @@ def _scope(
     typed = [names.get(word, word) for word in options.on]
     baseline, *anchors = others
     if baseline.name == PUBLISHED:
-        claimed = dict.fromkeys(one.dataset for one in contender.model.card.expected)
+        claimed = dict.fromkeys(claim.dataset for claim in contender.model.card.expected)
         return scope_of(typed, claimed, {})
     further: dict[str, Iterable[str]] = {
         f"the {other.role} was checked there before": checked_before(options.results, other.name)
@@ -183,7 +184,7 @@ def _remembered_folders(
     where: dict[str, str] = {}
     for name in scope.weights.keys() - folders.keys() - set(dataset_names()):
         for protocol in (
-            one.results[name].result.protocol for one in others if name in one.results
+            other.results[name].result.protocol for other in others if name in other.results
         ):
             hashes = (protocol.queries_sha256, protocol.qrels_sha256)
             dataset = open_remembered(*hashes, protocol.split, cache_dir)
@@ -199,7 +200,9 @@ def _own_collections(contender: Contender, known: Sequence[Stored]) -> list[str]
         name: recipe.for_dataset(name).fingerprint
         for name in {stored.collection for stored in known}
     }
-    own = [one for one in known if one.result.fingerprint == fingerprints[one.collection]]
+    own = [
+        stored for stored in known if stored.result.fingerprint == fingerprints[stored.collection]
+    ]
     return [stored.collection for stored in own]
 
 
@@ -251,13 +254,28 @@ def _as_recipe_of(result: Result, contender: Contender) -> Result:
     return msgspec.structs.replace(result, recipe=contender.model.recipe)
 
 
+def _compare_speed(
+    contender: Contender,
+    baseline: Encoder,
+    verdict: PairVerdict,
+    folders: Mapping[str, str],
+    options: argparse.Namespace,
+    cache_dir: Path,
+) -> SpeedCheck | None:
+    """Time both over texts of the first collection that was compared; None where none was."""
+    name = next((row.name for row in verdict.rows if row.paired), None)
+    if name is None:
+        return None
+    return time_both(contender, baseline, folders.get(name, name), options, cache_dir)
+
+
 def _earlier_looks(
-    found: Found, baselines: Mapping[str, Stored], options: argparse.Namespace
+    results: CandidateResults, baselines: Mapping[str, Stored], options: argparse.Namespace
 ) -> list[Look]:
-    """What first looks said of this candidate beside this baseline, now that it is known."""
+    """Earlier first looks at this candidate beside this baseline that have a full result now."""
     pairs = {
-        (one.result.fingerprint, baselines[name].result.fingerprint, name)
-        for name, one in found.stored.items()
+        (stored.result.fingerprint, baselines[name].result.fingerprint, name)
+        for name, stored in results.stored.items()
         if name in baselines
     }
     past = complete(options.results, lambda: find_results(options.results))
@@ -269,21 +287,21 @@ def _earlier_looks(
 
 
 def _against(
-    other: StoredModel, contender: Contender, found: Found, scope: Scope, terms: Terms
+    other: StoredModel, contender: Contender, results: CandidateResults, scope: Scope, terms: Terms
 ) -> PairVerdict:
     card, weights = contender.model.card, scope.weights
     seen = [name for name in weights if in_domain(card, name)]
     if other.name == PUBLISHED:
-        measured = {key: one.result.measures for key, one in found.stored.items()}
-        return check_published(measured, card.expected, found.failed, list(weights), seen)
+        measured = {key: stored.result.measures for key, stored in results.stored.items()}
+        return check_published(measured, card.expected, results.failed, list(weights), seen)
     candidate = {
         key: replace(entry, in_domain=entry.in_domain or key in seen)
-        for key, entry in ((key, Entry.of(one)) for key, one in found.stored.items())
+        for key, entry in ((key, Entry.of(stored)) for key, stored in results.stored.items())
     }
-    baseline = {key: Entry.of(one) for key, one in other.results.items()}
-    gaps = {**found.failed, **scope.gaps(other)}
+    baseline = {key: Entry.of(stored) for key, stored in other.results.items()}
+    gaps = {**results.failed, **scope.gaps(other)}
     verdict = check_against(other.role, other.name, candidate, baseline, gaps, weights, terms)
-    return with_texts(verdict, found.queries)
+    return with_texts(verdict, results.queries)
 
 
 def _write(done: Check, options: argparse.Namespace) -> None:

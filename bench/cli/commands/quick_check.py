@@ -53,7 +53,11 @@ def check_quickly(
         raise BenchError(f"{name} encodes nothing: a full check takes no longer")
     store = VectorStore(cache_dir / "vectors")
     check = QuickCheck(contender, contender.encoder, options, cache_dir, store)
-    wanted = [one for one in scope.weights if all(one in other.results for other in others)]
+    wanted = [
+        collection
+        for collection in scope.weights
+        if all(collection in other.results for other in others)
+    ]
     plans = list(plan_subsets(check, wanted, folders, others))
     sizes = limits(plans, options.budget)
     subsets: list[Subset] = []
@@ -142,11 +146,11 @@ def _write_down(
     options: argparse.Namespace,
 ) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = {row.name: (row, row.paired) for row in verdict.rows if row.paired}
+    rows = {row.name: (row, row.paired) for row in verdict.rows if row.paired}
     looks = [
-        _as_look(*found[subset.collection], now, name, contender, plan, subset, baseline)
+        _as_look(*rows[subset.collection], now, name, contender, plan, subset, baseline)
         for plan, subset in zip(plans, subsets, strict=True)
-        if subset.collection in found
+        if subset.collection in rows
     ]
     remember(options.results, looks)
 

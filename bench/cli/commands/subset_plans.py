@@ -140,16 +140,18 @@ def _pooled(
 ) -> dict[str, Run]:
     """Rankings of the whole collection: of BM25, of those compared with, and of other models."""
     own = quick.contender.on(dataset.name).model.recipe.fingerprint
-    usable = {one.result.fingerprint: one for one in roles.values()}
-    newest = sorted(known, key=lambda one: one.result.conditions.time, reverse=True)
-    for one in (one for one in newest if one.collection == dataset.name):
-        exact = one.result.recipe is not None and one.result.index in ("flat", "")
-        if exact and not protocol_differences(one.result.protocol, protocol):
-            usable.setdefault(one.result.fingerprint, one)
-    lexical = [one for one in usable.values() if _is_bm25(one)]
-    models = [one for key, one in usable.items() if not _is_bm25(one) and key != own]
+    usable = {stored.result.fingerprint: stored for stored in roles.values()}
+    newest = sorted(known, key=lambda stored: stored.result.conditions.time, reverse=True)
+    for stored in newest:
+        exact = stored.result.recipe is not None and stored.result.index in ("flat", "")
+        if stored.collection != dataset.name or not exact:
+            continue
+        if not protocol_differences(stored.result.protocol, protocol):
+            usable.setdefault(stored.result.fingerprint, stored)
+    lexical = [stored for stored in usable.values() if _is_bm25(stored)]
+    models = [stored for key, stored in usable.items() if not _is_bm25(stored) and key != own]
     if len(models) < MODELS:
-        has = ", ".join(one.result.model for one in models) or "none"
+        has = ", ".join(stored.result.model for stored in models) or "none"
         raise BenchError(
             f"--quick pools hard candidates from BM25 and {MODELS} models with stored results on "
             f"{dataset.name} besides the candidate; there is {has}",
@@ -157,15 +159,17 @@ def _pooled(
         )
     lexical = lexical[:1] or [_run_bm25(dataset, protocol, measures, quick)]
     chosen = [*lexical, *roles.values(), *models[:MOST_POOLED]]
-    return {name: one.run() for name, one in {_name(one): one for one in chosen}.items()}
+    return {
+        name: stored.run() for name, stored in {_name(stored): stored for stored in chosen}.items()
+    }
 
 
-def _name(one: Stored) -> str:
-    return f"{one.result.model} {one.result.key}"
+def _name(stored: Stored) -> str:
+    return f"{stored.result.model} {stored.result.key}"
 
 
-def _is_bm25(one: Stored) -> bool:
-    return one.result.recipe is not None and one.result.recipe.kind == BM25
+def _is_bm25(stored: Stored) -> bool:
+    return stored.result.recipe is not None and stored.result.recipe.kind == BM25
 
 
 def _run_bm25(
