@@ -19,7 +19,7 @@ from bench.compare.panels import (
 )
 from bench.compare.statistics import ALPHA, Differences, Paired, holm, paired
 from bench.evaluate.suites import suite_weights
-from bench.results.find import RUN_FILE_FACT, differing
+from bench.results.facts import RUN_FILE_FACT, differing
 from datasets_cfg.catalogue import suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record

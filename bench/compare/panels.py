@@ -9,7 +9,7 @@ import numpy as np
 from bench.compare.statistics import Differences, Resampled, Resampling, resample
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run
-from bench.results.find import differing, protocol_facts, recipe_facts
+from bench.results.facts import differing, protocol_facts, recipe_facts
 from bench.results.record import Protocol, Stored
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError

@@ -22,7 +22,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
 )
 from bench.leaderboard.rows import columns, rows
-from bench.results.find import protocol_facts
+from bench.results.facts import protocol_facts
 from bench.results.record import Stored
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
 from foundation.errors import BenchError

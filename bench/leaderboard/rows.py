@@ -12,20 +12,19 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import msgspec
 
 from bench.leaderboard.records import natural
-from bench.results.find import (
-    CHOICE,
+from bench.results.facts import (
     differing,
-    find_results,
     protocol_facts,
     recipe_facts,
+    recipe_key,
     run_file_facts,
 )
+from bench.results.find import CHOICE, find_results
 from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
 from bench.results.record import Protocol, Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
-from retrievers.models.recipe import Prompts
 
 CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-_]?(?P<step>\d+)")
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
@@ -150,21 +149,13 @@ def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Store
     return named
 
 
-def _same_recipe(result: Result) -> Hashable:
-    """Recipe without its prompts, which differ between collections; and index."""
-    if result.recipe is None:
-        return None
-    plain = msgspec.structs.replace(result.recipe, prompts=Prompts(), dataset_prompts={})
-    return plain.fingerprint, result.index
-
-
 def _same_prompts(result: Result) -> Hashable:
     return result.recipe and result.recipe.prompts
 
 
 # A row is split by the first of these, and by the next only where a cell would hold two results.
 SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
-    _same_recipe,
+    recipe_key,
     _same_prompts,
     lambda result: result.fingerprint,
     lambda result: (result.conditions.time, result.conditions.machine),

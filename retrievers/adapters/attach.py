@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 Kind = Literal["adapterhub", "peft"]
+FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
 FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
@@ -66,6 +67,13 @@ def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
     if not folder.is_dir():
         raise BenchError(f"there is no adapter folder {folder}")
     return folder
+
+
+def adapter_name(folder: Path) -> str:
+    """Name of an adapter: of its folder, or of the training whose ``adapter/`` it is."""
+    path = folder.resolve()
+    named = path.parent if path.name == FOLDER and path.parent.name else path
+    return "_".join(named.name.split())
 
 
 def identify_adapter(

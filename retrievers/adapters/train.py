@@ -20,6 +20,7 @@ from retrievers.adapters.attach import (
     ATTACH_ERRORS,
     BASE,
     CONFIG,
+    FOLDER,
     Kind,
     adapter_folder,
     identify_adapter,
@@ -34,8 +35,6 @@ from retrievers.models.card_file import write_card
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.lookup import CARD_FILE, replace_fields
 from retrievers.models.model import Model
-
-FOLDER = "adapter"
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.attach import adapter_folder, check_room, identify_adapter
+from retrievers.adapters.attach import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Card, CardAdapter, CardStage
@@ -72,7 +72,8 @@ def resolve_model(
     Args:
         model: a card's name, a ``.toml`` card, a folder, or a Hub id.
         like: a card whose recipe (pooling, prompts, lengths) a plain checkpoint is used with.
-        adapter: folder of an AdapterHub or PEFT adapter to attach.
+        adapter: folder of an AdapterHub or PEFT adapter to attach. The model's name becomes
+            ``NAME+ADAPTER``; published scores of the base are none of its own.
         dtype: instead of the card's.
         store_dtype: of vectors on disk.
         backend: ``torch`` (also where it is None), ``onnx`` or ``int8``.
@@ -90,7 +91,6 @@ def resolve_model(
         hint = f"train it with the preset {card.preset}" if card.preset else card.source
         raise BenchError(f"{card.name} cannot be used: {card.missing}", hint)
     changes: dict[str, Any] = {
-        "adapter": CardAdapter(path=str(Path(adapter).resolve())) if adapter else None,
         "dtype": dtype,
         "max_query_tokens": max_query_tokens,
         "max_document_tokens": max_document_tokens,
@@ -103,6 +103,8 @@ def resolve_model(
     card = replace_fields(
         card, {name: value for name, value in changes.items() if value is not None}
     )
+    if adapter:
+        card = _adapted(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
     found = _resolve(card, base, trust_code)
@@ -110,6 +112,20 @@ def resolve_model(
         found.recipe, store_dtype=store_dtype, backend=_backend(backend, found.recipe)
     )
     return replace_field(found, recipe=recipe)
+
+
+def _adapted(card: Card, folder: Path) -> Card:
+    """The card of a base with an adapter attached."""
+    name = adapter_name(folder)
+    return replace_fields(
+        card,
+        {
+            "name": f"{card.name}+{name}",
+            "title": f"{card.title}, with the adapter {name}",
+            "adapter": CardAdapter(path=str(folder.resolve())),
+            "expected": (),
+        },
+    )
 
 
 def _backend(name: str | None, recipe: Recipe) -> Backend:

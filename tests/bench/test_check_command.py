@@ -93,6 +93,21 @@ def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path)
     assert (code, document["outcome"]) == (4, "MISSING")
 
 
+def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(place, tmp_path):
+    other = place.another("other")
+    for words in ([place.collection, other], [other, "--store-dtype", "float16"]):
+        done = place.bench("run", *words, "--model", "hashing", "--quiet")
+        assert done.code == 0, done.stderr
+    done = place.run("hashing", "hashing")
+    assert done.code == ExitCode.OK, done.stderr
+    assert "left out by --on: other" in done.stderr
+    refused = place.run("hashing", "hashing", "--on", other)
+    assert refused.code == ExitCode.BAD_INPUT
+    baseline = "hashing@store_dtype=float32"
+    assert f"'{baseline}'" in refused.stderr
+    assert place.run("hashing", baseline, "--on", other).code == ExitCode.OK
+
+
 def test_what_is_checked_against_what_is_said_before_anything_is_encoded(place):
     stderr = place.check("hashing", "bm25", "--anchor", "bm25")[2]
     said = "hashing against the baseline, bm25 and the anchor, bm25, on tiny"

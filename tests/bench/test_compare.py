@@ -18,11 +18,13 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.evaluate.suites import suite_mean, suite_weights
+from bench.results import find
+from bench.results.facts import recipe_key
 from bench.results.find import find_results, results_of
-from bench.results.record import RESULT_FILE, Result, save
+from bench.results.record import RESULT_FILE, Result, Stored, save
 from datasets_cfg.catalogue import expand, suite_names
 from foundation.errors import BenchError
-from retrievers.models.recipe import Prompts, Recipe
+from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
@@ -161,6 +163,136 @@ def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
         results_of("words@nothing=at all", tmp_path)
     with pytest.raises(BenchError, match="no result of words has typo="):
         results_of("words@typo=", tmp_path)
+
+
+SHORT = msgspec.structs.replace(RECIPE, max_document_tokens=48)
+LORA = AdapterIdentity("peft", {"adapter_model.safetensors": "c" * 64})
+ADAPTED = msgspec.structs.replace(RECIPE, adapter=LORA)
+
+
+def suggested(error: BenchError) -> list[str]:
+    return re.findall(r"'(.*?)'", error.hint)
+
+
+def test_recipes_of_one_name_are_never_mixed_over_collections(tmp_path):
+    stored(tmp_path, result(collection="beir/nfcorpus"))
+    stored(tmp_path, result(collection="beir/scifact", recipe=SHORT))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    assert "2 results of 2 kinds on 2 collections, which differ in max_document_tokens" in str(
+        error.value
+    )
+    assert suggested(error.value) == [
+        "words@max_document_tokens=512",
+        "words@max_document_tokens=48",
+    ]
+    assert "--on" in error.value.hint
+    chosen = [list(results_of(name, tmp_path)) for name in suggested(error.value)]
+    assert chosen == [["beir/nfcorpus"], ["beir/scifact"]]
+
+
+def test_collections_that_are_not_asked_for_make_no_name_ambiguous(tmp_path):
+    stored(tmp_path, result(collection="beir/nfcorpus"))
+    for recipe in (RECIPE, ADAPTED):
+        stored(tmp_path, result(collection="beir/scifact", recipe=recipe))
+    (found,) = results_of("words", tmp_path, ["beir/nfcorpus", "beir/quora"]).values()
+    assert found.collection == "beir/nfcorpus"
+    assert results_of("words", tmp_path, ["beir/quora"]) == {}
+    with pytest.raises(BenchError, match=r"adapter\.kind"):
+        results_of("words", tmp_path, ["beir/scifact"])
+
+
+def test_a_base_is_told_from_its_adapters_by_an_empty_field(tmp_path):
+    for recipe in (RECIPE, ADAPTED):
+        stored(tmp_path, result(recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    assert suggested(error.value) == ["words@adapter.kind=", "words@adapter.kind=peft"]
+    chosen = [results_of(name, tmp_path)["beir/scifact"] for name in suggested(error.value)]
+    assert [one.result.recipe.adapter for one in chosen] == [None, LORA]
+
+
+def test_two_trainings_of_one_name_are_chosen_by_the_hash_of_their_files(tmp_path):
+    trained = [
+        msgspec.structs.replace(RECIPE, files={"model.safetensors": digit * 64}) for digit in "12"
+    ]
+    for recipe, name in zip(trained, ("beir/nfcorpus", "beir/scifact"), strict=True):
+        stored(tmp_path, result(collection=name, recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    chosen = [results_of(name, tmp_path) for name in suggested(error.value)]
+    assert [[one.result.recipe for one in found.values()] for found in chosen] == [
+        [recipe] for recipe in trained
+    ]
+
+
+def test_prompts_of_each_collection_are_one_recipe(tmp_path):
+    for name, query in (("beir/nfcorpus", "find: "), ("beir/scifact", "check: ")):
+        recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query=query))
+        stored(tmp_path, result(collection=name, recipe=recipe))
+    assert list(results_of("words", tmp_path)) == ["beir/nfcorpus", "beir/scifact"]
+
+
+def test_a_folder_of_several_recipes_is_chosen_from_like_a_model(tmp_path):
+    for recipe in (RECIPE, SHORT):
+        stored(tmp_path, result(recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of(str(tmp_path), tmp_path / "elsewhere")
+    for name in suggested(error.value):
+        assert len(results_of(name, tmp_path / "elsewhere")) == 1
+
+
+def test_a_misspelt_field_is_an_error_that_names_the_one_that_was_meant(tmp_path):
+    stored(tmp_path, result())
+    with pytest.raises(BenchError, match="no result of words has max_document_token=48") as error:
+        results_of("words@max_document_token=48", tmp_path)
+    assert "max_document_tokens" in error.value.hint
+
+
+RESULTS = st.lists(
+    st.builds(
+        result,
+        collection=st.sampled_from(["beir/nfcorpus", "beir/scifact", "mine"]),
+        recipe=st.none()
+        | st.builds(
+            msgspec.structs.replace,
+            st.just(RECIPE),
+            max_document_tokens=st.sampled_from([48, 512]),
+            dtype=st.sampled_from(["float32", "float16"]),
+            adapter=st.sampled_from([None, LORA]),
+            files=st.sampled_from([{}, {"a": "1"}, {"a": "2"}]),
+            prompts=st.sampled_from([Prompts(), Prompts(query="Q@: "), Prompts(query="q@: ")]),
+        ),
+        index=st.sampled_from(["flat", "IVF64,Flat"]),
+        depth=st.sampled_from([10, 100]),
+        qrels_sha256=st.sampled_from(["d" * 64, "e" * 64]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(results=RESULTS)
+def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
+    root = Path("nowhere")
+    found = [Stored(root / str(number), one) for number, one in enumerate(results)]
+    chosen: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
+        patch.setattr(find, "SHOWN", 100)
+        try:
+            results_of("words", root)
+            names = ["words"]
+        except BenchError as error:
+            names = suggested(error)
+            assert len(names) > 1
+        for name in names:
+            picked = [one.result for one in results_of(name, root).values()]
+            assert len({recipe_key(one) for one in picked}) == 1
+            assert chosen.isdisjoint(one.key for one in picked)
+            chosen |= {one.key for one in picked}
+    assert chosen == {one.key for one in results}
 
 
 def test_run_files_of_one_name_are_told_apart_by_their_content(tmp_path):

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import re
 import shutil
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -264,6 +265,25 @@ def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
     (found,) = place.document(*names, **options)["comparisons"]
     assert (found["a"], found["b"]) == names
     assert found["recipes"] == [{"field": "store_dtype", "a": "float32", "b": "float16"}]
+
+
+def test_results_of_two_recipes_on_two_collections_are_never_one_row(place, tmp_path):
+    shutil.copytree(place.bench.out, tmp_path / "results")
+    other = write_collection(tmp_path / "other")
+    again = Bench(tmp_path)
+    for words in (["bm25"], ["hashing", "--max-document-tokens", "3"]):
+        done = again("run", other, "--quiet", "--out", tmp_path / "results", "--model", *words)
+        assert done.code == 0, done.stderr
+    options = {"results": tmp_path / "results"}
+    with pytest.raises(BenchError, match="differ in max_document_tokens") as error:
+        place.compare("hashing", "bm25", **options)
+    paired = []
+    for name in re.findall(r"'(.*?)'", error.value.hint):
+        (found,) = place.document(name, "bm25", **options)["comparisons"]
+        paired += [one["collection"] for one in found["collections"] if one["paired"]]
+    assert paired == ["other", "tiny"]
+    found = row(place.document("hashing", "bm25", **options, on=["tiny"]))
+    assert found["collection"] == "tiny"
 
 
 @pytest.mark.parametrize(

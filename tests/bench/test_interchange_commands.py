@@ -92,6 +92,22 @@ def test_only_what_was_asked_for_is_exported(bench, results, tmp_path):
     assert "scifact" not in text
 
 
+def test_a_mixture_of_recipes_is_not_exported(bench, tmp_path, tiny):
+    other = write_collection(tmp_path / "other")
+    short = ("--model", "hashing", "--max-document-tokens", "3", "--quiet")
+    assert bench("run", other, *short).code == 0
+    export = ("export", "model-index", "--results", bench.out, "--out", tmp_path / "cards")
+    refused = bench(*export, "hashing")
+    assert refused.code == ExitCode.BAD_INPUT
+    assert not (tmp_path / "cards").exists()
+    name = "hashing@max_document_tokens=3"
+    assert f"'{name}'" in refused.stderr
+    assert bench(*export, name).code == 0
+    text = (tmp_path / "cards" / "hashing" / "README.md").read_text()
+    assert "other" in text
+    assert "tiny" not in text
+
+
 def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
     out = tmp_path / "cards"
     options = ("export", "model-index", "words", "--results", results, "--out", out)

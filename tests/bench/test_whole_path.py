@@ -245,6 +245,18 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
     assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
 
 
+def test_results_have_the_name_that_was_asked_for(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path, "run", collection, "--model", "hashing", "--name", "mine/words") == 0
+    result = load(only_result(tmp_path, "mine/words")).result
+    assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
+    for words in (["hashing", "bm25", "--name", "one"], ["hashing", "--name", "a@b"]):
+        capsys.readouterr()
+        assert bench(tmp_path, "run", collection, "--model", *words) == 2
+        assert "--name" in capsys.readouterr().err
+
+
 def test_another_prompt_of_queries_encodes_the_queries_only(
     tmp_path: Path, collection: Path
 ) -> None:

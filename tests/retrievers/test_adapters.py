@@ -164,6 +164,20 @@ def test_the_adapter_is_part_of_the_fingerprint(base: Model, tmp_path: Path) -> 
     assert len({base.recipe.fingerprint, first.fingerprint, changed.fingerprint}) == 3
 
 
+@pytest.mark.parametrize(
+    ("folder", "name"), [("lora", "lora"), ("my lora", "my_lora"), ("run-1/adapter", "run-1")]
+)
+def test_a_model_with_an_adapter_has_a_name_of_its_own_and_no_published_scores(
+    folder: str, name: str, base: Model, tmp_path: Path
+) -> None:
+    peft_adapter(base, tmp_path / folder, "LORA")
+    model = resolve_model("minilm", adapter=str(tmp_path / folder))
+    assert model.card.name == model.recipe.model == f"minilm+{name}"
+    assert base.card.expected
+    assert model.card.expected == ()
+    assert model.card.trained_on == base.card.trained_on
+
+
 def test_a_card_may_name_its_adapter(base: Model, base_vectors: Any, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
     assert base.document is not None

@@ -18,6 +18,7 @@ examples:
   python -m bench run beir/scifact beir/nfcorpus --model minilm bm25 --data-dir DIR
   python -m bench run beir/scifact --model minilm --index 'IVF64,Flat?nprobe=8'
   python -m bench run path/to/my-collection --model path/to/sentence-transformers-folder
+  python -m bench run beir/scifact --model minilm --adapter path/to/lora --name minilm-legal
   python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
 
 Vectors are kept (--cache-dir): a second run encodes nothing, a stopped one goes on.
@@ -48,6 +49,10 @@ def add_run(commands: Any) -> None:
     )
     memory_option(run)
     model_options(run, required=True)
+    run.add_argument(
+        "--name",
+        help="name of the one model in results (default: its own; with --adapter, MODEL+ADAPTER)",
+    )
     scoring_options(run)
     place_options(run)
 

@@ -4,7 +4,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from bench.compare.panels import Entry
 from bench.compare.statistics import Resampling
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain
+from bench.evaluate.suites import mean_weights
 from bench.gate.check import (
     ANCHOR,
     BASELINE,
@@ -39,7 +40,7 @@ from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.gate.speed_check import SpeedCheck
-from bench.results.find import find_results, results_of
+from bench.results.find import find_results, named_results, one_each
 from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, expand
 from datasets_cfg.remembered import open_remembered
@@ -58,11 +59,13 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
     terms = _terms(options)
     contender = open_contender(options.checkpoint, options)
-    others = _others(options)
-    baseline = open_baseline(contender, others[0], options) if options.speed else None
+    named = _named(options)
     folders = _folders(options, cache_dir)
+    typed = _typed(options.on, folders)
+    others = _others(named, typed)
+    baseline = open_baseline(contender, others[0], options) if options.speed else None
     known = find_results(options.results)
-    scope = _scope(contender, others, known, folders, options)
+    scope = _scope(contender, named, known, typed, options)
     folders |= _remembered_folders(others, scope, folders, cache_dir)
     if not terms.expect_same:
         terms.resampling.check_enough(len(scope.weights), sides=2)
@@ -128,14 +131,39 @@ def _terms(options: argparse.Namespace) -> Terms:
     )
 
 
-def _others(options: argparse.Namespace) -> list[StoredModel]:
+@dataclass(frozen=True)
+class _Named:
+    """All results that the name of a baseline or an anchor stands for."""
+
+    role: str
+    name: str
+    stored: Sequence[Stored]
+
+    @property
+    def collections(self) -> set[str]:
+        return {one.collection for one in self.stored}
+
+
+def _named(options: argparse.Namespace) -> list[_Named]:
     """The baseline and, if there is one, the anchor."""
-    named = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
+    typed = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
     return [
-        StoredModel(role, name, {} if name == PUBLISHED else results_of(name, options.results))
-        for role, name in named
+        _Named(role, name, [] if name == PUBLISHED else named_results(name, options.results))
+        for role, name in typed
         if name
     ]
+
+
+def _typed(on: Sequence[str], folders: Mapping[str, str]) -> list[str]:
+    """What was typed after ``--on``, folders by the names in their results."""
+    names = {folder: name for name, folder in folders.items()}
+    return [names.get(word, word) for word in on]
+
+
+def _others(named: Sequence[_Named], typed: Sequence[str]) -> list[StoredModel]:
+    """One result for each collection; with ``--on`` the others make no name ambiguous."""
+    on = mean_weights(typed) if typed else None
+    return [StoredModel(one.role, one.name, one_each(one.name, one.stored, on)) for one in named]
 
 
 def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
@@ -156,25 +184,23 @@ def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
 
 def _scope(
     contender: Contender,
-    others: Sequence[StoredModel],
+    named: Sequence[_Named],
     known: Sequence[Stored],
-    folders: Mapping[str, str],
+    typed: Sequence[str],
     options: argparse.Namespace,
 ) -> Scope:
     """The collections of the check; see `scope_of`."""
-    names = {folder: name for name, folder in folders.items()}
-    typed = [names.get(word, word) for word in options.on]
-    baseline, *anchors = others
+    baseline, *anchors = named
     if baseline.name == PUBLISHED:
         claimed = dict.fromkeys(claim.dataset for claim in contender.model.card.expected)
         return scope_of(typed, claimed, {})
     further: dict[str, Iterable[str]] = {
         f"the {other.role} was checked there before": checked_before(options.results, other.name)
-        for other in others
+        for other in named
     }
     further["the candidate has one"] = _own_collections(contender, known)
-    further |= {f"the {other.role} has one": other.results for other in anchors}
-    return scope_of(typed, baseline.results, further)
+    further |= {f"the {other.role} has one": other.collections for other in anchors}
+    return scope_of(typed, baseline.collections, further)
 
 
 def _remembered_folders(

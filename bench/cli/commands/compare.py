@@ -17,9 +17,10 @@ from bench.evaluate.runs import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
 from bench.leaderboard.texts import at_hand, if_evaluated
-from bench.results.find import results_of, run_file_facts
+from bench.results.facts import run_file_facts
+from bench.results.find import named_results, one_each
 from bench.results.location import place_of
-from bench.results.record import RESULT_FILE, Protocol
+from bench.results.record import RESULT_FILE, Protocol, Stored
 from datasets_cfg.catalogue import dataset_names, expand, own_folder, suite_names, unknown
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.published import check_published
@@ -32,13 +33,13 @@ def compare(options: argparse.Namespace, cache_dir: Path) -> int:
     _check_names(options.names)
     _check_run_files(options)
     dataset = _dataset(options, cache_dir)
-    entrants = _entrants(options, dataset)
+    named = _named(options, dataset)
+    collections = {dataset.name} if dataset else _collections(options, named, cache_dir)
+    entrants = _entrants(options, dataset, named, collections)
     choices = Choices(
         measure=options.measure,
         force=options.force,
-        collections=_collections(options, entrants, cache_dir)
-        if dataset is None
-        else {dataset.name},
+        collections=collections,
         suites=with_inner(options.on) if options.on else None,
         resampling=Resampling(options.resamples, options.seed),
     )
@@ -89,9 +90,29 @@ class _Found:
     entries: Mapping[str, Entry]
 
 
-def _entrants(options: argparse.Namespace, dataset: Dataset | None) -> list[Entrant]:
+Named = Mapping[str, Sequence[Stored]]  # results by what was typed; run files have none
+
+
+def _named(options: argparse.Namespace, dataset: Dataset | None) -> Named:
+    return {
+        name: () if _is_run_file(name, dataset) else named_results(name, options.results)
+        for name in options.names
+    }
+
+
+def _entrants(
+    options: argparse.Namespace,
+    dataset: Dataset | None,
+    named: Named,
+    collections: Collection[str] | None,
+) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
-    found = [_found(name, options, dataset) for name in options.names]
+    found = [
+        _found(name, one_each(name, stored, collections))
+        if dataset is None or stored
+        else _run_file(name, dataset, options)
+        for name, stored in named.items()
+    ]
     short = [one.short for one in found]
     return [
         Entrant(one.short if short.count(one.short) == 1 else one.typed, one.entries)
@@ -99,20 +120,22 @@ def _entrants(options: argparse.Namespace, dataset: Dataset | None) -> list[Entr
     ]
 
 
-def _found(name: str, options: argparse.Namespace, dataset: Dataset | None) -> _Found:
+def _run_file(name: str, dataset: Dataset, options: argparse.Namespace) -> _Found:
     path = Path(name)
-    if dataset is not None and _is_file(path) and path.name != RESULT_FILE:
-        short = "_".join(path.name.split(".trec")[0].split())
-        return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
-    stored = results_of(name, options.results)
+    short = "_".join(path.name.split(".trec")[0].split())
+    return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
+
+
+def _found(name: str, stored: Mapping[str, Stored]) -> _Found:
     models = {one.result.model for one in stored.values()}
     short = models.pop() if len(models) == 1 and place_of(name).exists() else name
     return _Found(name, short, {key: Entry.of(one) for key, one in stored.items()})
 
 
-def _is_file(path: Path) -> bool:
-    """Whether there is something to read: a file or a pipe."""
-    return path.exists() and not path.is_dir()
+def _is_run_file(name: str, dataset: Dataset | None) -> bool:
+    """Whether there is something to score: a file or a pipe."""
+    path = Path(name)
+    return dataset is not None and path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
 def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
@@ -141,12 +164,13 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
 
 
 def _collections(
-    options: argparse.Namespace, entrants: Sequence[Entrant], cache_dir: Path
+    options: argparse.Namespace, named: Named, cache_dir: Path
 ) -> Collection[str] | None:
     """Collections that were named; a user's own by the name in its results, or by its folder."""
     if not options.on:
         return None
-    stored = {name for entrant in entrants for name in entrant.entries}
+    protocols = [one.result.protocol for results in named.values() for one in results]
+    stored = {protocol.collection for protocol in protocols}
     known = {*dataset_names(), *suite_names(), *stored}
     chosen: set[str] = set()
     for name in options.on:
@@ -155,17 +179,16 @@ def _collections(
         elif name in known:
             chosen.update(expand([name]))
         elif own_folder(name, options.data_dir):
-            chosen.add(_evaluated_in(name, entrants, options, cache_dir))
+            chosen.add(_evaluated_in(name, protocols, options, cache_dir))
         else:
             raise unknown(name, known)
     return chosen
 
 
 def _evaluated_in(
-    folder: str, entrants: Sequence[Entrant], options: argparse.Namespace, cache_dir: Path
+    folder: str, protocols: Sequence[Protocol], options: argparse.Namespace, cache_dir: Path
 ) -> str:
     """Name, in the results, of the collection in a folder: by its content, not by its path."""
-    protocols = [entry.protocol for entrant in entrants for entry in entrant.entries.values()]
     for split in dict.fromkeys(protocol.split for protocol in protocols):
         in_split = argparse.Namespace(**{**vars(options), "split": split or None})
         try:

@@ -11,11 +11,10 @@ from tqdm import tqdm
 from bench.cli.commands.common import print_json
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
-from bench.results.find import results_of
+from bench.results.find import collections_named, named_results, one_each
 from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
 from bench.results.record import Stored, place
-from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 
 CARD_FILE = "README.md"
@@ -43,10 +42,9 @@ def export(options: argparse.Namespace, cache_dir: Path) -> int:
 
 def _chosen(typed: str, options: argparse.Namespace) -> dict[str, Stored]:
     """Results of one model that the format can hold, by collection."""
-    stored = results_of(typed, options.results)
-    if options.on:
-        wanted = {*options.on, *expand(name for name in options.on if name not in stored)}
-        stored = {name: one for name, one in stored.items() if name in wanted}
+    results = named_results(typed, options.results)
+    wanted = collections_named(options.on, results) if options.on else None
+    stored = one_each(typed, results, wanted)
     for name, one in list(stored.items()) if options.format == "mteb" else ():
         if why := mteb_results.why_not(one.result):
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)

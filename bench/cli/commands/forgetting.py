@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.cli.commands.common import Contender, open_contender, print_json
@@ -15,7 +15,7 @@ from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode
 from bench.monitor.collections import Opened, one_measure
 from bench.monitor.evaluating import renamed, stored_or_new
-from bench.results.find import find_results, results_of
+from bench.results.find import collections_named, find_results, named_results, one_each
 from bench.results.location import Place
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
@@ -72,17 +72,19 @@ def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[
 def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
     """From stored results; a collection of one's own is known by its name in them."""
 
+    typed = [*options.checkpoints, *([options.base] if options.base else [])]
+    named = {name: named_results(name, options.results) for name in typed}
+    stored = [one for results in named.values() for one in results]
+    trained, also = (collections_named(names, stored) for names in (options.on, options.also))
+    _check_collections(len(options.checkpoints), trained, also)
+
     def entrant(name: str) -> Entrant:
-        entries = results_of(name, options.results)
+        entries = one_each(name, named[name], {*trained, *also})
         return Entrant(name, {key: Entry.of(one) for key, one in entries.items()})
 
     checkpoints = [entrant(name) for name in options.checkpoints]
     base = entrant(options.base) if options.base else None
-    stored = set().union(*(one.entries for one in checkpoints))
-    trained, also = (_names(typed, stored) for typed in (options.on, options.also))
-    _check_collections(len(checkpoints), trained, also)
-    wanted = {*trained, *also}
-    found = [entry for one in checkpoints for name, entry in one.entries.items() if name in wanted]
+    found = [entry for one in checkpoints for entry in one.entries.values()]
     mains = sorted({entry.main_measure for entry in found})
     if options.measure is None and len(mains) > 1:
         raise BenchError(
@@ -90,10 +92,6 @@ def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
             "choose one with --measure",
         )
     return Sequenced(checkpoints, trained, also, base), options.measure or "".join(mains)
-
-
-def _names(typed: Sequence[str], stored: Collection[str]) -> list[str]:
-    return [one for name in typed for one in ([name] if name in stored else expand([name]))]
 
 
 def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced, str]:

@@ -27,7 +27,8 @@ from bench.gate.scope import Scope
 from bench.gate.subset import Subset, choose, part_of
 from bench.monitor.collections import Opened
 from bench.monitor.evaluating import evaluated
-from bench.results.find import find_results, recipe_facts
+from bench.results.facts import recipe_facts
+from bench.results.find import find_results
 from bench.results.record import Protocol, Stored
 from bench.store import VectorStore
 from foundation.errors import BenchError

@@ -25,6 +25,8 @@ from bench.evaluate.runs import check_writable
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.monitor.collections import Opened
+from bench.monitor.evaluating import renamed
+from bench.results.find import CHOICE
 from bench.results.location import Place
 from bench.results.record import Result, Stored, place, save
 from bench.store import VectorStore
@@ -46,8 +48,7 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     """
     choices = _choices(options)
     names = expand(options.names, options.data_dir)
-    bases = Bases()
-    contenders = [open_contender(name, options, bases) for name in options.model]
+    contenders = _contenders(options)
     _check_models(contenders, options.out)
     _check_index(choices.index, contenders)
     gaps = Gaps(stop=options.fail_fast or len(names) * len(contenders) == 1)
@@ -124,6 +125,24 @@ def _print_summary(
         print(("\n" if means else "") + gaps_table(gaps.found))
 
 
+def _contenders(options: argparse.Namespace) -> list[Contender]:
+    """The models, under the names that their results will have."""
+    if options.name and len(options.model) > 1:
+        raise BenchError(
+            f"--name names one model, and there are {len(options.model)}", "run one after the other"
+        )
+    if options.name and CHOICE in options.name:
+        raise BenchError(
+            f"--name {options.name}: what follows a {CHOICE} chooses among results of one name",
+            f"--name {options.name.replace(CHOICE, '-')}",
+        )
+    bases = Bases()
+    opened = [open_contender(name, options, bases) for name in options.model]
+    if not options.name:
+        return opened
+    return [Contender(renamed(one.model, options.name), one.encoder) for one in opened]
+
+
 def _check_storable(dataset: Dataset, options: argparse.Namespace) -> None:
     measure_names(dataset, options.measure, options.depth)
     place(options.out, dataset.name, "model")
@@ -139,7 +158,7 @@ def _check_models(contenders: Sequence[Contender], out: Place) -> None:
         if count > 1:
             raise BenchError(
                 f"{count} of the models are called {name}",
-                "run one after the other, or rename the folder or card of one",
+                "run one after the other, one of them with --name",
             )
 
 

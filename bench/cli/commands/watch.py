@@ -74,13 +74,14 @@ def _check(options: argparse.Namespace, out: Path) -> None:
 def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
     resampling = Resampling(options.resamples, options.seed)
     resampling.check_enough(1)  # a max-statistic test is one, over all pairs
+    weights = weights_by_name(options.on, opened)
     baseline = None
     if options.baseline:
-        stored = results_of(options.baseline, options.results)
+        stored = results_of(options.baseline, options.results, weights)
         baseline = (options.baseline, {name: Entry.of(one) for name, one in stored.items()})
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
-        weights=weights_by_name(options.on, opened),
+        weights=weights,
         measure=one_measure(list(opened.values()), options.measure, options.depth),
         method=options.select,
         baseline=baseline,

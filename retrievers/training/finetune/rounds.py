@@ -16,7 +16,8 @@ import torch
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.train import FOLDER, AdaptedNetwork, add_adapter
+from retrievers.adapters.attach import FOLDER
+from retrievers.adapters.train import AdaptedNetwork, add_adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
