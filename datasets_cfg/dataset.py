@@ -17,6 +17,7 @@ from datasets_cfg.digests import sha256_of
 from datasets_cfg.facts import Counts, Facts, Layout, parse
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
+from datasets_cfg.readers.lines import packed_twin
 from datasets_cfg.records import Qrels, Queries
 from foundation.errors import BenchError
 
@@ -91,9 +92,14 @@ class Dataset:
         return sha256_of([*judged, *answered])
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
-        """Folder name shared by the splits of a collection; another one if any file changed."""
+        """Folder name shared by the splits of a collection; another one if any file changed.
+
+        Also if a packed twin of one appeared: it must hold the same, which is looked at when the
+        corpus is built.
+        """
         made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
-        files = [SourceFile.of(path) for path in sources]
+        twins = [twin for path in sources if (twin := packed_twin(path))]
+        files = [SourceFile.of(path) for path in (*sources, *twins)]
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
         return f"{sources[0].resolve().parent.name}-{sha256_of([made_by, *stamps])[:16]}"
 

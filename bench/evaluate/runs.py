@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from bench.evaluate import percent_encoding
 from bench.evaluate.search import order
 from bench.results.location import Place, replacing
 from foundation.arrays import Float32Array, Int64Array
@@ -30,7 +31,7 @@ _GZIP = b"\x1f\x8b"
 _SPACES = bytes.maketrans(b"\t\v\f\r", b"    ")
 _SPARE_SPACES = re.compile(rb"^ +| +$| +(?= )", re.MULTILINE)
 # What str.isspace accepts, in the syntax of RE2.
-_UNWRITABLE = r"^$|[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
+_WHITE_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,11 @@ def _parsed(source: "_Source") -> Run:
         scores = _as_float32(table["score"])
     except (pa.ArrowInvalid, _NotFiniteError) as error:
         raise _first_problem(source, error) from error
+    queries, documents = table["query"], table["document"]
+    if source.has_encoded_ids:
+        queries, documents = percent_encoding.decode(queries), percent_encoding.decode(documents)
     try:
-        return _sorted_run(table["query"], table["document"], scores)
+        return _sorted_run(queries, documents, scores)
     except _RepeatedDocumentError as repeat:
         line = _second_line(source, repeat)
         raise BenchError(f"run {source.path}, line {line}: {repeat}") from repeat
@@ -169,23 +173,32 @@ def write_run(run: Run, path: Place, tag: str) -> None:
         raise BenchError(f"cannot write run {path}: {error.strerror or error}") from error
 
 
-def write_lines(run: Run, file: BinaryIO, tag: str, compress: bool) -> None:
+def write_lines(
+    run: Run, file: BinaryIO, tag: str, compress: bool, encode_ids: bool = False
+) -> None:
     """Write the lines of a TREC run file.
 
     Scores have 9 significant digits, so that reading them back gives the same float32. Queries
     without documents have no line.
 
+    Args:
+        encode_ids: write a run that holds ids with white space all the same, with all its ids
+            percent-encoded; `read_run` knows such a file, and other programs do not.
+
     Raises:
-        BenchError: an id or the tag is empty or holds white space.
+        BenchError: the tag or an id is empty, or holds white space that is not to be encoded.
         OSError: as ``write`` does.
     """
+    second = "Q0"
+    if encode_ids and _holds_white_space(run):
+        run, second = _with_encoded_ids(run), percent_encoding.MARK
     check_writable(pa.array([tag], pa.large_string()), "tag")
     check_writable(pa.array(run.query_ids, pa.large_string()), "query id")
     check_writable(run.doc_ids, "document id")
     with _compressing(file) if compress else nullcontext(file) as out:
         for query_id, documents, scores in run.rankings():
             rows = enumerate(zip(documents, scores.tolist(), strict=True), start=1)
-            lines = [f"{query_id} Q0 {doc} {rank} {s:.9g} {tag}\n" for rank, (doc, s) in rows]
+            lines = [f"{query_id} {second} {doc} {rank} {s:.9g} {tag}\n" for rank, (doc, s) in rows]
             out.write("".join(lines).encode())
 
 
@@ -195,12 +208,24 @@ def check_writable(ids: pa.Array | pa.ChunkedArray, what: str) -> None:
     Raises:
         BenchError: one of the ids is empty or holds white space; ``what`` names their kind.
     """
-    bad = ids.filter(pc.match_substring_regex(ids, _UNWRITABLE))
+    bad = ids.filter(pc.match_substring_regex(ids, rf"^$|{_WHITE_SPACE}"))
     if len(bad):
         raise BenchError(
             f"{what} {bad[0].as_py()!r} cannot be written to a TREC run file",
             "ids and tags there have at least one character and no white space",
         )
+
+
+def _holds_white_space(run: Run) -> bool:
+    queries = pa.array(run.query_ids, pa.large_string())
+    ids = (queries, run.doc_ids)
+    return any(pc.any(pc.match_substring_regex(column, _WHITE_SPACE)).as_py() for column in ids)
+
+
+def _with_encoded_ids(run: Run) -> Run:
+    queries = tuple(percent_encoding.encode(id_) for id_ in run.query_ids)
+    documents = [percent_encoding.encode(id_) for id_ in run.doc_ids.to_pylist()]
+    return replace(run, query_ids=queries, doc_ids=pa.array(documents, pa.large_string()))
 
 
 @contextmanager
@@ -226,6 +251,12 @@ class _Source:
             yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_compressed else file
         except (OSError, EOFError, zlib.error) as error:
             raise BenchError(f"cannot read run {self.path}: {error}") from error
+
+    @property
+    def has_encoded_ids(self) -> bool:
+        """Whether the first line says that ids are percent-encoded."""
+        _, columns = next(_numbered_lines(self), (0, []))
+        return columns[1:2] == [percent_encoding.MARK.encode()]
 
 
 def _read_columns(source: _Source) -> pa.Table:
@@ -327,8 +358,11 @@ def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _second_line(source: _Source, repeat: _RepeatedDocumentError) -> int:
-    pair = [repeat.query.encode(), repeat.document.encode()]
-    numbers = (number for number, columns in _numbered_lines(source) if columns[0:3:2] == pair)
+    pair = [repeat.query, repeat.document]
+    if source.has_encoded_ids:
+        pair = [percent_encoding.encode(id_) for id_ in pair]
+    encoded = [id_.encode() for id_ in pair]
+    numbers = (number for number, columns in _numbered_lines(source) if columns[0:3:2] == encoded)
     return next(itertools.islice(numbers, 1, None))
 
 

@@ -235,7 +235,7 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
     the newest.
 
     Raises:
-        BenchError: an id that a run file cannot carry, or a name that leads out of ``out``.
+        BenchError: a name that leads out of ``out``, or a model's that no run file can carry.
     """
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
     values = io.BytesIO()
@@ -248,7 +248,7 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
     files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
     with replacing_all(files) as (run_file, scores_file, result_file):
-        write_lines(run, run_file, result.model, compress=True)
+        write_lines(run, run_file, result.model, compress=True, encode_ids=True)
         scores_file.write(values.getbuffer())
         result_file.write(content)
     return Stored(folder, result, scores)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -14,24 +14,23 @@ from datasets_cfg.readers.judgements import (
     judged,
     read_beir_qrels,
 )
-from datasets_cfg.readers.lines import bad_line, find_file, read_lines
+from datasets_cfg.readers.lines import bad_line, checked_id, find_file, read_lines
 from datasets_cfg.records import Queries
 from foundation.errors import MissingFileError
 
 CORPUS = "corpus.jsonl"
-Id = Annotated[str, msgspec.Meta(min_length=1)]
 Line = TypeVar("Line")
 
 
 class _DocumentLine(msgspec.Struct):
     text: str
-    id: Id = msgspec.field(name="_id")
+    id: str = msgspec.field(name="_id")
     title: str | None = None
 
 
 class _QueryLine(msgspec.Struct):
     text: str
-    id: Id = msgspec.field(name="_id")
+    id: str = msgspec.field(name="_id")
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def read_documents(path: Path) -> Iterator[Document]:
     Raises:
         BenchError: a line that is not such an object, named with its number.
     """
-    for _, line in _decoded_lines(path, _DocumentLine):
-        yield Document(line.id, line.title or "", line.text)
+    for number, line in _decoded_lines(path, _DocumentLine):
+        yield Document(checked_id(path, number, line.id), line.title or "", line.text)
 
 
 def read_queries(path: Path) -> Queries:
@@ -91,7 +90,7 @@ def read_queries(path: Path) -> Queries:
 def _decoded_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
     decode = msgspec.json.Decoder(kind).decode
     for number, line in read_lines(path):
-        if line:
+        if line.strip():
             try:
                 yield number, decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets_cfg.corpus import Document
 from datasets_cfg.readers.judgements import Judgements
-from datasets_cfg.readers.lines import bad_line, decoded, find_file, read_lines
+from datasets_cfg.readers.lines import bad_line, checked_id, decoded, find_file, read_lines
 from datasets_cfg.records import Qrels, Queries
 
 PASSAGES = "psgs_w100.tsv"
@@ -56,8 +56,8 @@ def read_passages(path: Path) -> Iterator[Document]:
     number, header = next(rows, (1, []))
     if header != _HEADER:
         raise bad_line(path, number, f"the header is {header}, where {_HEADER} belongs")
-    for _, (id_, text, title) in rows:
-        yield Document(id_, title, text)
+    for number, (id_, text, title) in rows:
+        yield Document(checked_id(path, number, id_), title, text)
 
 
 def read_questions(path: Path) -> Judgements:

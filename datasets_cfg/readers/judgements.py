@@ -7,7 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.readers.lines import bad_line, decoded, read_lines, read_rows
+from datasets_cfg.readers.lines import (
+    bad_line,
+    checked_id,
+    decoded,
+    read_lines,
+    read_rows,
+)
 from datasets_cfg.records import Qrels, Queries
 from foundation.errors import BenchError
 
@@ -64,7 +70,7 @@ def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries
     """Queries from ``(line number, id, text)``; a repeated id raises a `BenchError`."""
     texts: dict[str, str] = {}
     for number, id_, text in rows:
-        if id_ in texts:
+        if checked_id(path, number, id_) in texts:
             raise bad_line(path, number, f"query id {id_!r} occurs twice")
         texts[id_] = text
     return Queries(tuple(texts), tuple(texts.values()))
@@ -122,6 +128,8 @@ def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qre
     """Qrels from ``(line number, query, document, grade)``; a line said twice counts once."""
     grades: dict[tuple[str, str], int] = {}
     for number, query, document, grade in rows:
+        checked_id(path, number, query)
+        checked_id(path, number, document)
         if not _GRADE.fullmatch(grade):
             raise bad_line(path, number, f"the grade {grade!r} is not an integer")
         known = grades.setdefault((query, document), int(grade))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foundation.errors import BenchError, MissingFileError
 
+_BLOCK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -32,8 +33,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
 
     Raises:
-        BenchError: the file cannot be read, or its gzip data are cut or corrupt.
+        BenchError: the file cannot be read, its gzip data are cut or corrupt, or a packed file of
+            its name lies beside it and holds something else.
     """
+    _refuse_two_versions(path)
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -42,6 +45,35 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
         raise bad_line(path, number + 1, str(error), "copy or download the file again") from error
+
+
+def packed_twin(path: Path) -> Path | None:
+    """The gzip file that lies beside a plain one, under the same name; `find_file` passes it over.
+
+    It may be newer, so that its owner thinks that it is what is read.
+    """
+    twin = path.with_name(f"{path.name}.gz")
+    return twin if path.suffix != ".gz" and twin.is_file() else None
+
+
+def _refuse_two_versions(path: Path) -> None:
+    twin = packed_twin(path)
+    if twin is not None and not _same_content(path, twin):
+        raise BenchError(
+            f"{path} and {twin.name} are both there, and do not hold the same",
+            hint="remove the one that is not wanted: a plain file is read before a packed one",
+        )
+
+
+def _same_content(plain: Path, packed: Path) -> bool:
+    try:
+        with plain.open("rb") as one, gzip.open(packed) as other:
+            while block := one.read(_BLOCK_BYTES):
+                if other.read(_BLOCK_BYTES) != block:
+                    return False
+            return not other.read(1)
+    except (EOFError, zlib.error, OSError):
+        return False
 
 
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -68,6 +100,17 @@ def decoded(path: Path, number: int, line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise bad_line(path, number, f"not UTF-8: {error}", "convert the file to UTF-8") from error
+
+
+def checked_id(path: Path, number: int, id_: str) -> str:
+    """An id as it stands in a line, or a `BenchError` where it cannot be one."""
+    if not id_:
+        raise bad_line(path, number, "the id is empty", "give it one: an id has a character")
+    if "\0" in id_:
+        raise bad_line(
+            path, number, f"the id {id_!r} holds a NUL", "remove it: is the file in UTF-8?"
+        )
+    return id_
 
 
 def bad_line(path: Path, number: int, message: str, hint: str = "") -> BenchError:

@@ -17,7 +17,7 @@ from datasets_cfg.readers.judgements import (
     read_trec_qrels,
     read_tsv_queries,
 )
-from datasets_cfg.readers.lines import bad_line, find_file, read_rows
+from datasets_cfg.readers.lines import bad_line, checked_id, find_file, read_rows
 
 Role = Literal["collection", "titles", "queries", "qrels"]
 COLLECTION = "collection.tsv"
@@ -78,8 +78,8 @@ class MsmarcoReader:
 
 def read_passages(path: Path) -> Iterator[Document]:
     """Stream ``collection.tsv``; a line without exactly two columns raises a `BenchError`."""
-    for _, (id_, text) in read_rows(path, 2, "\t"):
-        yield Document(id_, "", text)
+    for number, (id_, text) in read_rows(path, 2, "\t"):
+        yield Document(checked_id(path, number, id_), "", text)
 
 
 def read_titled_passages(collection: Path, titles: Path) -> Iterator[Document]:

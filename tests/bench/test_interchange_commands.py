@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from collections_for_tests import Bench, write_collection
+from collections_for_tests import DOCUMENTS, QRELS, QUERIES, Bench, write_collection
 
 from bench.exit_codes import ExitCode
 from bench.results.load import load
@@ -54,6 +54,40 @@ def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_
     assert bench("score", run, "--dataset", folder, "--name", "back").code == 0
     measured, back = (load(bench.results("tiny", name)).result for name in ("hashing", "back"))
     assert back.measures == measured.measures
+
+
+def test_ids_with_spaces_are_evaluated_and_compared_and_only_a_trec_run_refuses_them(
+    bench, tmp_path
+):
+    def named(id_):
+        return f"{id_} of 100%"
+
+    folder = write_collection(
+        tmp_path / "tiny",
+        {named(id_): text for id_, text in DOCUMENTS.items()},
+        {named(id_): text for id_, text in QUERIES.items()},
+        {(named(query), named(document)): grade for (query, document), grade in QRELS.items()},
+    )
+    plain = write_collection(tmp_path / "plain" / "tiny")
+    for place, source in (("spaced", folder), ("unspaced", plain)):
+        out = bench.out / place
+        assert bench("run", source, "--model", "hashing", "bm25", "--out", out, "--quiet").code == 0
+    for model in ("hashing", "bm25"):
+        spaced, unspaced = (
+            load(next((bench.out / place / "tiny" / model).iterdir()))
+            for place in ("spaced", "unspaced")
+        )
+        assert spaced.measures == unspaced.measures
+    compared = bench(
+        "compare", "hashing", "bm25", "--results", bench.out / "spaced", "--changed", 2
+    )
+    assert compared.code == 0, compared.stderr
+    refused = bench(
+        "export", "trec", "bm25", "--results", bench.out / "spaced", "--out", tmp_path / "runs"
+    )
+    assert refused.code == ExitCode.BAD_INPUT
+    assert "'q1 of 100%' cannot be written to a TREC run file" in refused.stderr
+    assert not list((tmp_path / "runs").rglob("*.gz"))
 
 
 def test_what_is_exported_for_mteb_is_imported_as_claims_on_the_leaderboard(

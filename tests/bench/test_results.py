@@ -1,6 +1,7 @@
 """Records of evaluations: what is written is what is read, or it is refused."""
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -210,14 +211,31 @@ def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
 
 @pytest.mark.parametrize(
     ("queries", "documents", "model"),
-    [(["q 1"], ["d"], "words"), (["q"], ["d\u00a01"], "words"), (["q"], ["d"], "two words")],
+    [([""], ["d"], "words"), (["q 1"], [""], "words"), (["q"], ["d"], "two words")],
     ids=["query id", "document id", "model"],
 )
-def test_a_name_with_white_space_is_refused_before_any_file(queries, documents, model, tmp_path):
+def test_a_name_that_no_run_file_carries_is_refused_before_any_file(
+    queries, documents, model, tmp_path
+):
     run = Run.from_rows(queries, documents, [1.0])
     with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
         save(changed(model=model), SCORES, run, tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
+    documents = ["a b", "a%20b", "100%", "d\u00a01", "\u2028", "new\nline", "é", "\x1c", "\x85"]
+    run = Run.from_rows(["q 1"] * len(documents), documents, range(len(documents)))
+    kept = read_run(save(RESULT, SCORES, run, tmp_path) / RUN_FILE)
+    assert next(kept.rankings())[:2] == ("q 1", documents[::-1])
+    assert kept.scores.tolist() == run.scores.tolist()
+
+
+def test_ids_without_white_space_are_stored_as_they_are(tmp_path):
+    run = Run.from_rows(["q%201"], ["100%"], [1.0])
+    path = save(RESULT, SCORES, run, tmp_path) / RUN_FILE
+    assert gzip.decompress(path.read_bytes()).startswith(b"q%201 Q0 100% 1 1 ")
+    assert next(read_run(path).rankings())[:2] == ("q%201", ["100%"])
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -211,6 +212,18 @@ def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_
     assert len(corpora(tmp_path)) == 2
     assert old.texts.to_pylist() == ["one", ""]
     assert new.texts.to_pylist() == ["two", ""]
+
+
+def test_a_packed_corpus_that_appears_beside_a_cached_one_is_not_passed_over(
+    folder: Path, open_: Open
+) -> None:
+    old = open_(folder).corpus
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.replace("one", "two").encode()))
+    with pytest.raises(BenchError, match=r"corpus\.jsonl and corpus\.jsonl\.gz are both there"):
+        _ = open_(folder).corpus
+    (folder / "corpus.jsonl").unlink()
+    assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
+    assert old.texts.to_pylist() == ["one", ""]
 
 
 def rewrite_in_secret(path: Path, content: str) -> None:

@@ -18,8 +18,9 @@ from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 unicode_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+an_id = unicode_text.filter(lambda text: text and "\0" not in text)
 one_column = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=20
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=20
 ).filter(lambda text: text.strip() and not text.startswith("\ufeff"))
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -81,7 +82,7 @@ def test_beir_files_may_be_compressed_and_carry_a_byte_order_mark(
 
 
 @quick
-@given(rows=st.lists(st.tuples(unicode_text.filter(bool), unicode_text, unicode_text), min_size=1))
+@given(rows=st.lists(st.tuples(an_id, unicode_text, unicode_text), min_size=1))
 def test_any_unicode_document_survives_json_lines(
     rows: list[tuple[str, str, str]], tmp_path: Path
 ) -> None:
@@ -105,7 +106,8 @@ def test_a_null_title_is_an_empty_title(write: Write) -> None:
         ('{"text":"x"}', "missing required field `_id`"),
         ('{"_id":"d2"}', "missing required field `text`"),
         ('{"_id":2,"text":"x"}', "Expected `str`, got `int` - at `\\$._id`"),
-        ('{"_id":"","text":"x"}', "length >= 1 - at `\\$._id`"),
+        ('{"_id":"","text":"x"}', "the id is empty"),
+        ('{"_id":"d\\u00002","text":"x"}', r"the id 'd\\x002' holds a NUL"),
         ('{"_id":"d2","text":null}', "at `\\$.text`"),
         ("[]", "Expected `object`"),
         (b'{"_id":"d2","text":"\xe9"}', "utf-8"),
@@ -464,3 +466,30 @@ def test_real_questions_and_passages_are_well_formed(bench_data: Path) -> None:
     assert judgements.queries.ids == tuple(judgements.answers) == tuple(map(str, range(3610)))
     assert not any("’" in text for text in judgements.queries.texts)
     assert all(document.title and document.text for document in reader.documents())
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_packed_file_beside_a_plain_one_must_hold_the_same(
+    write: Write, tmp_path: Path, name: str
+) -> None:
+    contents = {
+        "corpus.jsonl": '{"_id":"d1","text":"one"}\n',
+        "queries.jsonl": '{"_id":"q1","text":"ask"}\n',
+        "qrels/test.tsv": f"{HEADER}q1\td1\t1\n",
+    }
+    for file, content in contents.items():
+        write(file, content)
+        write(f"{file}.gz", content)
+    reader = reader_for("beir", tmp_path, "test")
+    assert (list(reader.documents()), reader.judgements().queries.ids) == (
+        [Document("d1", "", "one")],
+        ("q1",),
+    )
+    write(f"{name}.gz", contents[name] + contents[name])
+    with pytest.raises(BenchError, match=rf"{name}.* and .*gz are both there, and do not hold"):
+        _ = list(reader.documents()), reader.judgements()
+
+
+def test_lines_of_white_space_are_no_lines(write: Write) -> None:
+    path = write("queries.jsonl", '  \n{"_id":"q1","text":"ask"}\n\t \r\n')
+    assert read_queries(path).ids == ("q1",)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 
 from bench.cli.commands.common import (
     Contender,
@@ -21,7 +20,6 @@ from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.memory import parse_size
 from bench.evaluate.pipeline import Options, check_memory, evaluate
-from bench.evaluate.runs import check_writable
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.monitor.collections import Opened
@@ -146,8 +144,6 @@ def _contenders(options: argparse.Namespace) -> list[Contender]:
 def _check_storable(dataset: Dataset, options: argparse.Namespace) -> None:
     measure_names(dataset, options.measure, options.depth)
     place(options.out, dataset.name, "model")
-    check_writable(pa.array(dataset.queries.ids, pa.large_string()), "query id")
-    check_writable(dataset.corpus.ids, "document id")
 
 
 def _check_models(contenders: Sequence[Contender], out: Place) -> None:
