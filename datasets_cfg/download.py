@@ -4,14 +4,16 @@ import errno
 import hashlib
 import http.client
 import os
+import re
 import shutil
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from tqdm import tqdm
 
@@ -29,6 +31,28 @@ class _Response(Protocol):
     headers: http.client.HTTPMessage
 
     def read(self, amount: int, /) -> bytes: ...
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address, but not out of HTTP, nor from HTTPS to plain HTTP."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Refuse what is less safe than what was asked for."""
+        allowed = ("https",) if req.type == "https" else ("http", "https")
+        if urllib.parse.urlsplit(newurl).scheme not in allowed:
+            raise BenchError(
+                f"{req.full_url}: the server sends on to {newurl}, which is not followed",
+                hint=f"only {' and '.join(allowed)} are: get the file from another source",
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _ConnectionCutError(Exception):
@@ -49,8 +73,9 @@ def download(url: str, target: Path, md5: str = "", size_bytes: int = 0) -> Path
         size_bytes: expected size, to find a full disk before the download; 0 if unknown.
 
     Raises:
-        BenchError: the server cannot be reached or refuses, the connection keeps breaking, the
-            checksum is wrong (the file is removed then), or the disk is full.
+        BenchError: the server cannot be reached, refuses or sends on to where no file is fetched
+            from, the connection keeps breaking, the checksum is wrong (the file is removed then),
+            or the disk is full.
     """
     part = target.with_name(f"{target.name}.part")
     with disk_errors(part, size_bytes):
@@ -132,8 +157,8 @@ def _receive(url: str, part: Path) -> None:
         start = have if have and _continues(response, have) else 0
         if start:
             os.truncate(part, start)
-        length = response.headers.get("Content-Length")
-        total = start + int(length) if length else None
+        length = _content_length(response, url)
+        total = None if length is None else start + length
         with (
             part.open("ab" if start else "wb") as file,
             tqdm(
@@ -151,6 +176,19 @@ def _receive(url: str, part: Path) -> None:
         raise _ConnectionCutError(f"{_size(part):,} of {total:,} bytes came")
 
 
+def _content_length(response: _Response, url: str) -> int | None:
+    """Bytes that the server announces; None where it does not."""
+    stated = response.headers.get("Content-Length")
+    if not stated:
+        return None
+    if not re.fullmatch("[0-9]{1,18}", stated.strip()):
+        raise BenchError(
+            f"{url}: the server states the size {stated[:40]!r}, which is no number of bytes",
+            hint="try again later, or get the file from another source",
+        )
+    return int(stated)
+
+
 def _continues(response: _Response, have: int) -> bool:
     content_range = response.headers.get("Content-Range", "")
     return response.status == 206 and content_range.startswith(f"bytes {have}-")
@@ -160,7 +198,7 @@ def _continues(response: _Response, have: int) -> bool:
 def _connection(request: urllib.request.Request, part: Path) -> Iterator[_Response]:
     url = request.full_url
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        response = urllib.request.build_opener(_SafeRedirects).open(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is no beginning of the file: start anew
             part.unlink()

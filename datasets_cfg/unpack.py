@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -18,6 +17,9 @@ from datasets_cfg.download import disk_errors
 from foundation.errors import BenchError
 
 COPY_BYTES = 1 << 20
+# Corpora of text become 3 to 10 times as large; a bomb, up to 1,032 times by deflate alone.
+MOST_TIMES, ALWAYS_ALLOWED = 50, 1 << 30  # of the archive's bytes; bytes
+MEMBER_BYTES = 4096  # what even an empty file takes on a disk
 _NOT_READABLE = (
     zipfile.BadZipFile,
     gzip.BadGzipFile,
@@ -45,7 +47,8 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
 
     Raises:
         BenchError: a member that would leave the folder (an absolute path, "..", a link), an
-            archive that is damaged or has not what is wanted, or a full disk.
+            archive that is damaged, has not what is wanted or unpacks to more than any collection
+            (`Allowance`), or a full disk.
     """
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,19 +67,46 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
     return taken
 
 
+class Allowance:
+    """Bytes that an archive may unpack to: 50 times its own, and 1 GiB in any case."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+        self._limit = max(MOST_TIMES * archive.stat().st_size, ALWAYS_ALLOWED)
+        self._left = self._limit
+
+    def spend(self, size: int) -> None:
+        """Take some bytes off.
+
+        Raises:
+            BenchError: there are not so many left.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise BenchError(
+                f"{self._archive} unpacks to more than {self._limit:,} bytes, "
+                f"from {self._archive.stat().st_size:,}; nothing was unpacked",
+                hint=f"it is made to fill a disk: do not use it, and remove it: rm {self._archive}",
+            )
+
+
 def _extract(archive: Path, target: Path, inside: str, wanted: Collection[str]) -> set[str]:
     taken = set()
     members = _zip_members if archive.suffix == ".zip" else _tar_members
+    allowance = Allowance(archive)
     with tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True) as bar:
         for name, content in members(archive):
             relative = _below(name, inside)
             if relative is None or (wanted and relative not in wanted):
                 continue
+            allowance.spend(MEMBER_BYTES)
             path = target / relative
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                shutil.copyfileobj(content, file, COPY_BYTES)
-                bar.update(file.tell())
+                while block := content.read(COPY_BYTES):
+                    allowance.spend(len(block))
+                    file.write(block)
+                    bar.update(len(block))
             taken.add(relative)
     return taken
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from bench.results.object_store import AT_ONCE, RemotePath
+from bench.results.object_store import AT_ONCE, STORES, RemotePath
 from foundation import atomic
 from foundation.errors import BenchError
 from foundation.failures import naming
@@ -27,7 +27,8 @@ def place_of(text: str) -> Place:
     """A local path, or the place that a URL names.
 
     Raises:
-        BenchError: a URL without a bucket, or one that lost a slash.
+        BenchError: a URL without a bucket, one that lost a slash, or of what is no object store:
+            results in ``memory:`` would be gone with this process.
     """
     if found := _COLLAPSED.fullmatch(text):
         raise BenchError(f"{text} has one slash too few", f"{found[1]}://{found[2]}")
@@ -36,6 +37,11 @@ def place_of(text: str) -> Place:
     scheme, rest = found[1], found[2].rstrip("/")
     if scheme == "file":
         return Path(found[2])
+    if scheme not in STORES:
+        raise BenchError(
+            f"{text}: no kind of store is called {scheme}",
+            f"a folder, or a URL that begins with {', '.join(f'{name}://' for name in STORES)}",
+        )
     if not rest or rest.startswith("/"):
         raise BenchError(f"{text} names no bucket", f"{scheme}://BUCKET/PREFIX")
     return RemotePath(f"{scheme}://{rest}")

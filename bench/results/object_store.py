@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from foundation.errors import BenchError
 
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL where "
     "it is not Amazon's",
@@ -169,7 +169,7 @@ def _store(place: RemotePath) -> Any:
 
         return fsspec.filesystem(scheme, use_listings_cache=False)
     except ImportError as error:
-        package = _PACKAGES.get(scheme, "")
+        package = STORES.get(scheme, "")
         raise BenchError(
             f"{place} needs {package or 'a package that is not installed'}: {error}",
             f"pip install {package}" if package else "install it",

@@ -8,6 +8,7 @@ from pathlib import Path
 from foundation.errors import BenchError, MissingFileError
 
 _BLOCK_BYTES = 1 << 20
+_LINE_BYTES = 1 << 28  # a packed file of zeros is one line, a thousand times as long as the file
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -33,14 +34,16 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
 
     Raises:
-        BenchError: the file cannot be read, its gzip data are cut or corrupt, or a packed file of
-            its name lies beside it and holds something else.
+        BenchError: the file cannot be read, its gzip data are cut or corrupt, a line is longer
+            than any document, or a packed file of its name lies beside it and holds something else.
     """
     _refuse_two_versions(path)
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), start=1):
+                if len(line) == _LINE_BYTES:
+                    raise bad_line(path, number, f"the line has {_LINE_BYTES:,} bytes or more")
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:

@@ -62,9 +62,11 @@ def test_names_are_joined_and_taken_apart_as_those_of_a_local_path(names):
     assert str(remote.parent) == f"s3:/{local.parent}"
 
 
-def test_an_unknown_kind_of_store_is_named():
-    with pytest.raises(BenchError, match="no kind of store is called nosuchstore"):
-        place_of("nosuchstore://bucket/a").exists()
+@pytest.mark.parametrize("scheme", ["nosuchstore", "memory", "ftp", "http"])
+def test_what_is_no_object_store_is_named_with_those_that_are(scheme):
+    with pytest.raises(BenchError, match=f"no kind of store is called {scheme}") as error:
+        place_of(f"{scheme}://bucket/a")
+    assert "s3://, gs://" in error.value.hint
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):

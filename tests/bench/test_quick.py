@@ -8,7 +8,7 @@ import records_for_tests as records
 
 from bench.gate.quick import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
 from bench.gate.quick import remember as write_down
-from bench.results.location import place_of
+from bench.results.object_store import RemotePath
 from bench.results.record import Protocol
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="one")
@@ -41,7 +41,7 @@ def stored(fingerprint: str, value: float, protocol: Protocol = PROTOCOL, index:
 @pytest.fixture(params=["folder", "object store"])
 def results(request, tmp_path):
     """A place of results."""
-    return tmp_path if request.param == "folder" else place_of(f"memory://bucket{tmp_path}")
+    return tmp_path if request.param == "folder" else RemotePath(f"memory://bucket{tmp_path}")
 
 
 def test_a_look_waits_until_both_full_results_are_there(results):

@@ -18,6 +18,8 @@ class FileServer:
     cuts: list[int] = field(default_factory=list)  # bytes sent before the connection breaks
     failures: list[int] = field(default_factory=list)  # status codes to answer first
     requests: list[str | None] = field(default_factory=list)  # Range header of each request
+    redirects: dict[str, str] = field(default_factory=dict)  # path to the address to go to
+    stated_length: str = ""  # instead of the true Content-Length
 
     def url(self, path: str) -> str:
         return f"{self.base}/{path}"
@@ -31,6 +33,12 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         faults.requests.append(asked)
         content = faults.files.get(self.path.lstrip("/"))
+        if target := faults.redirects.get(self.path.lstrip("/")):
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if faults.failures or content is None:
             self.send_error(faults.failures.pop(0) if faults.failures else 404)
             return
@@ -41,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Length", faults.stated_length or str(len(content) - start))
         self.end_headers()
         end = start + faults.cuts.pop(0) if faults.cuts else len(content)
         self.wfile.write(content[start:end])

@@ -3,6 +3,8 @@
 import hashlib
 import random
 import socket
+import urllib.request
+from email.message import Message
 
 import pytest
 
@@ -94,6 +96,40 @@ def test_a_file_that_the_server_lacks_is_refused_at_once(file_server, tmp_path):
     with pytest.raises(BenchError, match=r"/gone.zip: the server answers 404"):
         download(file_server.url("gone.zip"), tmp_path / "gone.zip")
     assert len(file_server.requests) == 1
+
+
+def test_a_file_that_moved_is_fetched_from_its_new_address(file_server, tmp_path):
+    file_server.files["new.zip"] = CONTENT
+    file_server.redirects["a.zip"] = file_server.url("new.zip")
+    assert download(file_server.url("a.zip"), tmp_path / "a.zip", MD5).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/a.zip", "file:///etc/passwd", "data:,x"])
+def test_a_server_that_sends_on_to_what_is_not_http_is_not_followed(target, file_server, tmp_path):
+    file_server.redirects["a.zip"] = target
+    with pytest.raises(BenchError) as caught:
+        download(file_server.url("a.zip"), tmp_path / "a.zip")
+    assert target in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["http://mirror.org/a.zip", "ftp://mirror.org/a.zip"])
+def test_a_safe_address_is_not_left_for_a_plain_one(target):
+    asked = urllib.request.Request("https://source.org/a.zip")
+    with pytest.raises(BenchError, match=f"sends on to {target}, which is not followed"):
+        module._SafeRedirects().redirect_request(asked, None, 302, "Found", Message(), target)
+    safe = target.replace("http://", "https://").replace("ftp://", "https://")
+    followed = module._SafeRedirects().redirect_request(asked, None, 302, "", Message(), safe)
+    assert followed.full_url == safe
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "1e3", "9" * 400, "\u00b2"])
+def test_a_size_that_is_no_number_is_refused_in_words(length, file_server, tmp_path):
+    file_server.files["a.zip"] = CONTENT
+    file_server.stated_length = length
+    with pytest.raises(BenchError, match=r"/a.zip: the server states the size .* no number"):
+        download(file_server.url("a.zip"), tmp_path / "a.zip", MD5)
+    assert not (tmp_path / "a.zip").exists()
 
 
 def test_a_host_that_does_not_listen_is_named(tmp_path):

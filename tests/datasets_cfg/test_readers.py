@@ -493,3 +493,13 @@ def test_a_packed_file_beside_a_plain_one_must_hold_the_same(
 def test_lines_of_white_space_are_no_lines(write: Write) -> None:
     path = write("queries.jsonl", '  \n{"_id":"q1","text":"ask"}\n\t \r\n')
     assert read_queries(path).ids == ("q1",)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    write: Write, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets_cfg.readers.lines._LINE_BYTES", 1000)
+    path = write(name, '{"_id":"d1","text":"one"}\n' + "0" * 100_000)
+    with pytest.raises(BenchError, match=fails_at(path, 2, "the line has 1,000 bytes or more")):
+        list(read_documents(path))

@@ -121,6 +121,37 @@ def test_a_damaged_member_of_a_zip_is_found_by_its_checksum(tmp_path):
 
 
 @pytest.mark.parametrize("name", MAKERS)
+def test_an_archive_that_unpacks_to_more_than_any_collection_is_refused(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("datasets_cfg.unpack.ALWAYS_ALLOWED", 1_000_000)
+    bomb = MAKERS[name](tmp_path / name, {**FILES, "set/corpus.jsonl": bytes(20_000_000)})
+    assert bomb.stat().st_size < 50_000
+    with pytest.raises(BenchError, match=r"unpacks to more than 1,\d+,\d+ bytes") as caught:
+        unpack(bomb, tmp_path / "data", inside="set")
+    assert "made to fill a disk" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    unpack(bomb, tmp_path / "data", inside="set", wanted=["qrels/test.tsv"])  # the harmless part
+
+
+def test_the_holes_of_a_sparse_file_in_a_tar_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets_cfg.unpack.ALWAYS_ALLOWED", 1_000_000)
+    hole = tarfile.TarInfo("set/corpus.jsonl")
+    hole.pax_headers = {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": f"{1 << 40},0"}
+    archive = make_tar(tmp_path / "a.tar.gz", FILES, hole)
+    with pytest.raises(BenchError, match="unpacks to more than 1,000,000 bytes"):
+        unpack(archive, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_very_many_empty_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets_cfg.unpack.ALWAYS_ALLOWED", 1_000_000)
+    archive = make_tar(tmp_path / "a.tar.gz", {f"set/{number}": b"" for number in range(1500)})
+    with pytest.raises(BenchError, match="unpacks to more than"):
+        unpack(archive, tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", MAKERS)
 def test_what_the_archive_lacks_is_named(name, tmp_path):
     archive = MAKERS[name](tmp_path / name, FILES)
     with pytest.raises(BenchError, match=r"has no titles\.txt in its folder 'set'"):
