@@ -480,13 +480,12 @@ def test_another_collection_under_a_published_name_is_refused_or_marked(
     assert "NOT the published collection" in capsys.readouterr().out
 
 
-def test_an_id_that_a_run_file_cannot_carry_is_refused(
-    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_id_that_a_trec_run_cannot_carry_is_evaluated(tmp_path: Path, collection: Path) -> None:
     with (collection / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "two words", "text": "lift of a wing"}\n')
-    assert bench(tmp_path, "run", collection, "--model", "hashing") == 2
-    assert_one_error(tmp_path, capsys, "two words")
+    assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
+    (path,) = tmp_path.rglob("run.trec.gz")
+    assert "two words" in read_run(path).doc_ids.to_pylist()
 
 
 def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path, collection: Path) -> None:
