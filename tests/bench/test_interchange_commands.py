@@ -74,7 +74,7 @@ def test_ids_with_spaces_are_evaluated_and_compared_and_only_a_trec_run_refuses_
         assert bench("run", source, "--model", "hashing", "bm25", "--out", out, "--quiet").code == 0
     for model in ("hashing", "bm25"):
         spaced, unspaced = (
-            load(next((bench.out / place / "tiny" / model).iterdir()))
+            load(next((bench.out / place / "tiny" / model).iterdir())).result
             for place in ("spaced", "unspaced")
         )
         assert spaced.measures == unspaced.measures

@@ -226,14 +226,14 @@ def test_a_name_that_no_run_file_carries_is_refused_before_any_file(
 def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
     documents = ["a b", "a%20b", "100%", "d\u00a01", "\u2028", "new\nline", "é", "\x1c", "\x85"]
     run = Run.from_rows(["q 1"] * len(documents), documents, range(len(documents)))
-    kept = read_run(save(RESULT, SCORES, run, tmp_path) / RUN_FILE)
+    kept = save(RESULT, SCORES, run, tmp_path).run()
     assert next(kept.rankings())[:2] == ("q 1", documents[::-1])
     assert kept.scores.tolist() == run.scores.tolist()
 
 
 def test_ids_without_white_space_are_stored_as_they_are(tmp_path):
     run = Run.from_rows(["q%201"], ["100%"], [1.0])
-    path = save(RESULT, SCORES, run, tmp_path) / RUN_FILE
+    path = save(RESULT, SCORES, run, tmp_path).folder / RUN_FILE
     assert gzip.decompress(path.read_bytes()).startswith(b"q%201 Q0 100% 1 1 ")
     assert next(read_run(path).rankings())[:2] == ("q%201", ["100%"])
 
