@@ -85,7 +85,7 @@ def _candidates(facts: Facts, root: Path) -> Iterator[Path]:
 
 
 def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
-    """Whether a folder has the files of the documents, or else of queries and judgements."""
+    """True if a folder has the files of the documents, or else of queries and judgements."""
     titled = facts.title_track == "title"
     reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
     try:
@@ -96,7 +96,7 @@ def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
 
 
 def _judges(facts: Facts, archive: Archive) -> bool:
-    """Whether an archive may hold queries or judgements: not one of documents alone."""
+    """True unless an archive holds documents alone, and no queries or judgements."""
     names = archive.files or (archive.file_name.removesuffix(".gz"),)
     return not set(names) <= set(CORPUS_FILES[facts.layout])
 

@@ -42,7 +42,7 @@ def record_provenance(folder: Path, archive: Archive, names: Iterable[str]) -> N
 
 
 def are_as_published(facts: Facts, folder: Path, files: Iterable[Path]) -> bool:
-    """Whether all of ``files`` came from archives of the published checksums, and are unchanged.
+    """True if all of ``files`` came from archives of the published checksums, unchanged since.
 
     Reads the files, unless one of them has no record.
 

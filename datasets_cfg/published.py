@@ -15,7 +15,7 @@ from foundation.errors import BenchError
 
 
 def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
-    """Whether this is the published collection; it is where nothing was published.
+    """True for the published collection, and for one of which no count was published.
 
     Args:
         allow_mismatch: the user's leave to continue although it is not.
@@ -40,10 +40,10 @@ def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
     Counts are compared first, because that is fast. Where one differs, the files may still be those
     of the published archive: then the declared count is wrong, and nothing differs.
     """
-    found = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
+    counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
     if with_corpus and dataset.facts.counts.documents is not None:
-        found = {"documents": len(dataset.corpus), **found}
-    different = _differences(dataset.facts.counts, found)
+        counted = {"documents": len(dataset.corpus), **counted}
+    different = _differences(dataset.facts.counts, counted)
     if different and dataset.facts.archives and _came_from_archives(dataset, with_corpus):
         return []
     return different
@@ -57,12 +57,12 @@ def secondary_differences(dataset: Dataset) -> list[str]:
     """
     declared, manifest = dataset.facts.counts, dataset.corpus.manifest
     nonempty = manifest.documents - manifest.empty_documents
-    found = {
+    counted = {
         "nonempty_documents": nonempty,
         "relevant_judgements": int((dataset.qrels.grades > 0).sum()),
         "distinct_queries": len(set(dataset.queries.texts)),
     }
-    different = _differences(declared, found)
+    different = _differences(declared, counted)
     if declared.lucene_documents is not None and nonempty < declared.lucene_documents:
         what = f"{nonempty:,} documents have text, where Lucene indexed"
         different.append(f"{what} {declared.lucene_documents:,}")
@@ -77,9 +77,9 @@ def _came_from_archives(dataset: Dataset, with_corpus: bool) -> bool:
     return are_as_published(dataset.facts, reader.folder, files)
 
 
-def _differences(declared: Counts, found: Mapping[str, int]) -> list[str]:
+def _differences(declared: Counts, counted: Mapping[str, int]) -> list[str]:
     return [
-        f"{name.replace('_', ' ')}: {published:,} published, {found[name]:,} found"
-        for name in found
-        if (published := getattr(declared, name)) is not None and published != found[name]
+        f"{name.replace('_', ' ')}: {published:,} published, {count:,} found"
+        for name, count in counted.items()
+        if (published := getattr(declared, name)) is not None and published != count
     ]

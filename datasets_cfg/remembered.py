@@ -47,11 +47,11 @@ def open_remembered(
     """
     for folder in _read(_path(cache_dir, queries_sha256, qrels_sha256)).folders:
         try:
-            found = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
+            dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
         except BenchError:
             continue  # moved or changed since
-        if (found.queries_sha256, found.qrels_sha256) == (queries_sha256, qrels_sha256):
-            return found
+        if (dataset.queries_sha256, dataset.qrels_sha256) == (queries_sha256, qrels_sha256):
+            return dataset
     return None
 
 

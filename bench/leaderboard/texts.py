@@ -22,15 +22,15 @@ def at_hand(protocol: Protocol, cache_dir: Path, data_dir: Path | None) -> Datas
             download=False,
         )
     except BenchError:
-        found: Dataset | str = (
+        of_name: Dataset | str = (
             f"{protocol.collection} is not on this machine (--data-dir says where to look)"
         )
     else:
-        found = if_evaluated(named, protocol)
-    if isinstance(found, Dataset):
-        return found
+        of_name = if_evaluated(named, protocol)
+    if isinstance(of_name, Dataset):
+        return of_name
     hashes = (protocol.queries_sha256, protocol.qrels_sha256)
-    return open_remembered(*hashes, protocol.split, cache_dir) or found
+    return open_remembered(*hashes, protocol.split, cache_dir) or of_name
 
 
 def if_evaluated(found: Dataset, protocol: Protocol) -> Dataset | str:

@@ -6,6 +6,7 @@ import pytest
 from collections_for_tests import DOCUMENTS, Bench, write_collection
 
 from bench.exit_codes import ExitCode
+from bench.training.leaks import family
 from bench.training.pretrain_on_collections import CorpusTexts
 from datasets_cfg.corpus import Corpus, Document
 from retrievers.models.card import load_card
@@ -71,11 +72,11 @@ def test_a_finished_folder_is_evaluated_by_its_name(bench, folder, preset, tmp_p
 
 
 def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, preset, tmp_path):
-    facts = 'name = "stdlib-code/train"\nlayout = "beir"\nmain_measure = "nDCG@10"\n'
-    folder = write_collection(tmp_path / "code", facts=facts)
+    facts = 'name = "beir/msmarco"\nsplit = "test"\n'
+    folder = write_collection(tmp_path / "part", facts=facts)
     done = pretrain(bench, preset, "--on", folder, "--out", tmp_path / "mine")
     assert done.code == ExitCode.OK, done.stderr
-    assert load_card(tmp_path / "mine" / "card.toml").trained_on == ("stdlib-code",)
+    assert load_card(tmp_path / "mine" / "card.toml").trained_on == family("msmarco/dev")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_gap_says_why(error: Exception, reason: str, capsys: pytest.CaptureFix
     gaps = Gaps(stop=False)
     with gaps.kept("beir/nq", "minilm"):
         raise error
-    (gap,) = gaps.found
+    (gap,) = gaps.missing
     assert (gap.collection, gap.model, gap.reason) == ("beir/nq", "minilm", reason)
     assert f"warning: minilm on beir/nq is not evaluated: {reason}" in capsys.readouterr().err
     with pytest.raises(type(error)), Gaps(stop=True).kept("beir/nq"):
@@ -178,7 +178,7 @@ def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
     gaps = Gaps(stop=False)
     with pytest.raises(type(error)), gaps.kept("beir/nq"):
         raise error
-    assert gaps.found == []
+    assert gaps.missing == []
 
 
 # What scores depend on

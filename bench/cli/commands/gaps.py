@@ -10,11 +10,11 @@ from foundation.failures import as_bad_input
 
 
 class Gaps:
-    """What is missing of several evaluations."""
+    """What is missing of several evaluations: ``missing`` grows as blocks fail."""
 
     def __init__(self, stop: bool) -> None:
         """With ``stop``, the first failure is raised instead of kept."""
-        self.found: list[Gap] = []
+        self.missing: list[Gap] = []
         self._stop = stop
 
     @contextmanager
@@ -43,15 +43,15 @@ class Gaps:
         Raises:
             BenchError: ``left`` is empty; with the first reason.
         """
-        if self.found and not left:
-            first = self.found[0]
+        if self.missing and not left:
+            first = self.missing[0]
             raise BenchError(
                 f"nothing was evaluated; {first.collection}: {first.reason}", first.hint
             )
 
     def _add(self, collection: str, model: str, error: BenchError) -> None:
         gap = Gap(collection, model, str(error).removeprefix(f"{collection}: "), error.hint)
-        self.found.append(gap)
+        self.missing.append(gap)
         subject = f"{model} on {collection}" if model else collection
         advice = f"\n  try: {gap.hint}" if gap.hint else ""
         print(f"warning: {subject} is not evaluated: {gap.reason}{advice}", file=sys.stderr)

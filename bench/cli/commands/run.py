@@ -51,21 +51,21 @@ def run(options: argparse.Namespace, cache_dir: Path) -> int:
     _check_index(choices.index, contenders)
     gaps = Gaps(stop=options.fail_fast or len(names) * len(contenders) == 1)
     planned = _planned(names, contenders, choices, gaps, options, cache_dir)
-    gaps.check_any_left([one for one, able in planned if able])
+    gaps.check_any_left([able for _, able in planned if able])
     store = VectorStore(cache_dir / "vectors")
     _say_how_long(planned, store, options.yes)
     results: list[Result] = []
-    for one, able in planned:
+    for opened, able in planned:
         of_dataset = []
         for contender in able:
-            with gaps.kept(one.dataset.name, contender.model.card.name):
-                of_dataset.append(_evaluate(one, contender, store, choices, options.out))
+            with gaps.kept(opened.dataset.name, contender.model.card.name):
+                of_dataset.append(_evaluate(opened, contender, store, choices, options.out))
         if of_dataset and not options.json:
             print(collection_table(of_dataset, _published(contenders)), end="\n\n", flush=True)
         results += of_dataset
     gaps.check_any_left(results)
     _print_summary(results, gaps, contenders, options)
-    return ExitCode.MISSING if gaps.found else ExitCode.OK
+    return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
 def _planned(
@@ -83,23 +83,23 @@ def _planned(
     planned = []
     for name in names:
         with gaps.kept(name):
-            one = open_evaluated(name, options, cache_dir)
-            _check_storable(one.dataset, options)
+            opened = open_evaluated(name, options, cache_dir)
+            _check_storable(opened.dataset, options)
             able = []
             for contender in contenders:
-                with gaps.kept(one.dataset.name, contender.model.card.name):
+                with gaps.kept(opened.dataset.name, contender.model.card.name):
                     if contender.encoder:
-                        check_memory(one.dataset, contender.encoder.dim, choices)
+                        check_memory(opened.dataset, contender.encoder.dim, choices)
                     able.append(contender)
-            planned.append((one, able))
+            planned.append((opened, able))
     return planned
 
 
 def _evaluate(
-    one: Opened, contender: Contender, store: VectorStore, choices: Options, out: Place
+    opened: Opened, contender: Contender, store: VectorStore, choices: Options, out: Place
 ) -> Result:
-    mine = contender.on(one.dataset.name)
-    done = evaluate(one.dataset, mine.model, mine.encoder, store, choices, one.official)
+    mine = contender.on(opened.dataset.name)
+    done = evaluate(opened.dataset, mine.model, mine.encoder, store, choices, opened.official)
     stored = save(done.result, done.scores, done.run, out)
     _say_done(stored)
     return stored.result
@@ -115,12 +115,12 @@ def _print_summary(
     means = _means(options.names, results)
     if options.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
-        print_json({"results": results, "means": rows, "gaps": gaps.found})
+        print_json({"results": results, "means": rows, "gaps": gaps.missing})
         return
     if means:
         print(means_table(means, _published(contenders)))
-    if gaps.found:
-        print(("\n" if means else "") + gaps_table(gaps.found))
+    if gaps.missing:
+        print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
 def _contenders(options: argparse.Namespace) -> list[Contender]:
@@ -182,10 +182,10 @@ def _say_how_long(
     """Estimate long work before it starts."""
     total_s, documents = 0.0, 0
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
-    for one, able in planned:
-        corpus = one.dataset.corpus
+    for opened, able in planned:
+        corpus = opened.dataset.corpus
         for contender in able if len(corpus) >= WORTH_AN_ESTIMATE else ():
-            encoder, name = contender.on(one.dataset.name).encoder, contender.model.card.name
+            encoder, name = contender.on(opened.dataset.name).encoder, contender.model.card.name
             missing = store.plan(encoder, corpus).missing_rows if encoder else 0
             if encoder and missing:
                 if name not in speeds:
