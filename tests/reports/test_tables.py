@@ -94,7 +94,7 @@ def test_a_column_is_there_where_it_has_something_to_say(fields, column, cell):
 
 
 def test_a_range_of_ties_that_does_not_show_in_four_digits_is_hidden():
-    assert "ties" not in row_of(changed(tie_low=0.12341, tie_high=0.12342))
+    assert "ties" not in row_of(changed(tie_low=0.12341, tie_high=0.123449))
 
 
 def test_models_share_the_columns_that_any_of_them_needs():
