@@ -1,10 +1,13 @@
 """What would fail after hours of work fails first: places that are written, the device."""
 
-import argparse
+import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from bench.cli.options.values import Written
 from bench.results.location import Place
 from bench.results.object_store import RemotePath
 from foundation.errors import BenchError
@@ -26,23 +29,41 @@ def check_typed(words: Sequence[str]) -> None:
             ) from error
 
 
-def check_before_work(options: argparse.Namespace) -> None:
-    """Check what the command writes, as its arguments declare, and that its device is there.
+def check_before_work(options: Any) -> None:
+    """Check what the command writes, as its record marks it, and that its device is there.
 
     Raises:
         BenchError: a place cannot be written, or there is no such device.
     """
-    for name in options.folders_out:
-        if (place := getattr(options, name)) is not None:
+    for place, mark in _written(options):
+        if mark.kind == "folder":
             check_out(place)
-    for name in options.files_out:
-        if (file := getattr(options, name)) is not None:
-            check_file(file)
-    device = getattr(options, "device", "auto")
+        else:
+            check_file(place)
+    device = getattr(getattr(options, "hardware", None), "device", "auto")
     if device.startswith("cuda"):
         from retrievers.encoders.tower import pick_device
 
         pick_device(device)
+
+
+def _written(options: Any) -> Iterator[tuple[Any, Written]]:
+    """Places that were typed, or are the default, for what the command writes."""
+    kinds = get_type_hints(type(options), include_extras=True)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        marks = list(_marks(kinds[field.name]))
+        if value is not None and marks:
+            yield value, marks[0]
+        elif dataclasses.is_dataclass(value) and not isinstance(value, RemotePath):
+            yield from _written(value)
+
+
+def _marks(kind: Any) -> Iterator[Written]:
+    """`Written` of a type such as ``Annotated[Path, ...] | None``."""
+    yield from (mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Written))
+    for inner in get_args(kind) if get_origin(kind) in (Union, UnionType) else ():
+        yield from _marks(inner)
 
 
 def check_out(out: Place) -> None:

@@ -1,119 +1,164 @@
-"""The command line: what is typed, and which room answers.
+"""The command line: from what was typed to the command that answers.
 
-Heavy libraries are imported by the command that needs them, so that ``--help`` and ``list``
-answer at once. Tables go to stdout; progress, warnings and errors to stderr.
+The records of `bench.cli.options` say what can be typed. A command is imported when it is run, so
+that ``--help`` and ``list`` answer at once. Tables go to stdout; progress, warnings and errors to
+stderr.
 """
 
-import argparse
+import dataclasses
 import importlib
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NoReturn
+import textwrap
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-import platformdirs
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.exceptions import UnknownCommandError
 
-from bench.cli.arguments.ablation import add_ablate
-from bench.cli.arguments.adapting import add_adapt, add_compose, add_continual
-from bench.cli.arguments.data import add_cache, add_fetch, add_list, add_show, add_verify
-from bench.cli.arguments.decisions import add_check, add_compare, add_leaderboard
-from bench.cli.arguments.evaluation import add_estimate, add_run, add_score
-from bench.cli.arguments.finetuning import add_finetune
-from bench.cli.arguments.interchange import add_export, add_import, add_merge
-from bench.cli.arguments.pretraining import add_pretrain
-from bench.cli.arguments.speed import add_speed
-from bench.cli.arguments.watching import add_forgetting, add_watch
 from bench.cli.early_checks import check_before_work, check_typed
+from bench.cli.options import data, decide, evaluate, study, train
+from foundation.errors import BenchError
 from foundation.printable import shortened
 
-COMMANDS = (
-    add_run,
-    add_score,
-    add_estimate,
-    add_compare,
-    add_check,
-    add_watch,
-    add_forgetting,
-    add_ablate,
-    add_leaderboard,
-    add_export,
-    add_import,
-    add_merge,
-    add_speed,
-    add_pretrain,
-    add_adapt,
-    add_continual,
-    add_finetune,
-    add_compose,
-    add_list,
-    add_show,
-    add_fetch,
-    add_verify,
-    add_cache,
-)
+EVALUATE = Group("Evaluate", sort_key=1)
+DECIDE = Group("Decide", sort_key=2)
+TRAIN = Group("Train", sort_key=3)
+STUDY = Group("Study", sort_key=4)
+DATA = Group("Data", sort_key=5)
+
+# Record of the options, group in `--help`; the command is a function of the same name in
+# `bench.cli.commands`, with an underscore where Python has that word.
+COMMANDS: dict[str, tuple[type[Any], Group]] = {
+    "run": (evaluate.RunOptions, EVALUATE),
+    "score": (evaluate.ScoreOptions, EVALUATE),
+    "estimate": (evaluate.EstimateOptions, EVALUATE),
+    "speed": (evaluate.SpeedOptions, EVALUATE),
+    "compare": (decide.CompareOptions, DECIDE),
+    "check": (decide.CheckOptions, DECIDE),
+    "leaderboard": (decide.LeaderboardOptions, DECIDE),
+    "pretrain": (train.PretrainOptions, TRAIN),
+    "finetune": (train.FinetuneOptions, TRAIN),
+    "adapt": (train.AdaptOptions, TRAIN),
+    "compose": (train.ComposeOptions, TRAIN),
+    "ablate": (study.AblateOptions, STUDY),
+    "continual": (study.ContinualOptions, STUDY),
+    "watch": (study.WatchOptions, STUDY),
+    "forgetting": (study.ForgettingOptions, STUDY),
+    "list": (data.ListOptions, DATA),
+    "show": (data.ShowOptions, DATA),
+    "fetch": (data.FetchOptions, DATA),
+    "verify": (data.VerifyOptions, DATA),
+    "cache": (data.CacheOptions, DATA),
+    "export": (decide.ExportOptions, DATA),
+    "import": (decide.ImportOptions, DATA),
+    "merge": (decide.MergeOptions, DATA),
+}
 
 EXAMPLES = """\
-examples:
-  python -m bench run stdlib-code --model minilm            the embedded default, no download
-  python -m bench run beir --model retromae                 the 14 public sets and their mean
-  python -m bench run beir/scifact --model path/to/checkpoint --like retromae
-  python -m bench score my-run.trec --dataset beir/scifact  anybody's run file, same scoring
-  python -m bench list models
-"""
+    python -m bench run stdlib-code --model minilm            the embedded default, no download
+    python -m bench run beir --model retromae                 the 14 public sets and their mean
+    python -m bench run beir/scifact --model path/to/checkpoint --like retromae
+    python -m bench check path/to/checkpoint --like retromae --baseline retromae
+    python -m bench list models"""
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command; returns its exit code."""
+    """Parse and run one command; returns its exit code.
+
+    Raises:
+        BenchError: an unknown command or option, or a value that an option cannot have.
+    """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     check_typed(typed)
-    options = parser().parse_args(typed)
-    _prepare(options)
-    check_before_work(options)
-    module = importlib.import_module(f"bench.cli.commands.{options.command}")
-    command: Callable[[argparse.Namespace, Path], int] = getattr(module, options.command)
-    return command(options, cache_dir(options))
+    try:
+        code = app()(typed)
+    except CycloptsError as error:
+        raise _as_bench_error(error) from error
+    return int(code or 0)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong with an argument without repeating all of it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message, and end with the exit code of bad input."""
-        super().error(shortened(message))
-
-
-def parser() -> argparse.ArgumentParser:
+def app() -> App:
     """All commands with their options."""
-    top = Parser(
-        prog="python -m bench",
-        description="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    from bench import __version__
+
+    top = App(
+        name="bench",
+        help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
+        help_epilogue=_code(EXAMPLES),
+        help_format="markdown",
+        version=__version__,
+        default_parameter=Parameter(negative=(), show_default=_shown_default, allow_repeating=True),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
     )
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(commands)
+    for name, (record, group) in COMMANDS.items():
+        description, _, examples = (inspect.getdoc(record) or "").partition("Examples:")
+        top.command(
+            _command(name, record),
+            name=name,
+            group=group,
+            help=description,
+            help_epilogue=_code(examples),
+        )
     return top
 
 
-def cache_dir(options: argparse.Namespace) -> Path:
-    """Where downloads, corpora and vectors are kept."""
-    named = getattr(options, "cache_dir", None) or os.environ.get("BENCH_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
+def _command(name: str, record: type[Any]) -> Any:
+    """A function of the record of options, which imports the real one when it is called."""
+    words = {"list": "listing", "import": "import_"}
+    function = words.get(name, name)
+
+    def command(options: Any) -> int:
+        _prepare(options)
+        check_before_work(options)
+        module = importlib.import_module(f"bench.cli.commands.{function}")
+        code: int = getattr(module, function)(options)
+        return code
+
+    fields = dataclasses.fields(record)
+    if all(field.default is not dataclasses.MISSING for field in fields):
+        command.__defaults__ = (record(),)  # the parser wants one where nothing must be typed
+    command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
+    return command
 
 
-def _prepare(options: argparse.Namespace) -> None:
+def _code(examples: str) -> str:
+    """Commands below ``--help``, as a block of Markdown."""
+    return f"Examples:\n\n```\n{textwrap.dedent(examples.strip(chr(10)))}\n```"
+
+
+def _shown_default(value: Any) -> str | None:
+    """Of an option in ``--help``; none where its text says what happens without it."""
+    if value is None or value is False or value == () or value == "":
+        return None
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _as_bench_error(error: CycloptsError) -> BenchError:
+    """The parser's message as ours, with what to type next."""
+    command = " ".join(getattr(error, "command_chain", None) or ())
+    hint = f"python -m bench {command} --help" if command else "python -m bench --help"
+    if isinstance(error, UnknownCommandError):
+        hint = "python -m bench --help"
+    return BenchError(shortened(str(error)), hint)
+
+
+def _prepare(options: Any) -> None:
     """Settings that libraries read when they are imported."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # some libraries set their own loggers to DEBUG
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])
     logging.addLevelName(logging.WARNING, "warning")
-    if options.quiet:
+    if options.output.quiet:
         os.environ["TQDM_DISABLE"] = "1"
     elif not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "10")  # a log file is not redrawn
-    if getattr(options, "offline", False):
+    places = getattr(options, "places", None)
+    if places is not None and places.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

@@ -154,3 +154,26 @@ def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool
         depth=depth,
         official=official,
     )
+
+
+def common_measure(
+    datasets: Sequence[Dataset], wanted: str | None, depth: int | None = None
+) -> str:
+    """The measure of all collections: the one wanted, or the main one where they agree.
+
+    Args:
+        depth: documents per query; None for each collection's.
+
+    Raises:
+        BenchError: main measures differ, or a collection cannot be measured so.
+    """
+    mains = sorted({dataset.facts.main_measure for dataset in datasets})
+    if wanted is None and len(mains) > 1:
+        raise BenchError(
+            f"the main measures of the collections differ: {', '.join(mains)}",
+            "choose one with --measure",
+        )
+    measure = parse_measure(mains[0] if wanted is None else wanted).name
+    for dataset in datasets:
+        measure_names(dataset, (measure,), depth)
+    return measure

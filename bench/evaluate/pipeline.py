@@ -39,6 +39,9 @@ PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 RECALL_DEPTHS = (10, 100, 1000)
 
 
+FLAT = IndexSpec.parse("flat")
+
+
 @dataclass(frozen=True)
 class Options:
     """How to evaluate, where the collection's and the model's own facts leave a choice.
@@ -54,7 +57,7 @@ class Options:
             other encoder.
     """
 
-    index: IndexSpec
+    index: IndexSpec = FLAT
     depth: int | None = None
     measures: tuple[str, ...] | None = None
     device: str = "auto"

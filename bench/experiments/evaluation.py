@@ -14,12 +14,12 @@ from bench.evaluate.judging import measure_names, protocol_of
 from bench.evaluate.pipeline import Options, evaluate
 from bench.experiments.findings import Scored
 from bench.experiments.grid import Table
-from bench.experiments.places import Places
 from bench.experiments.plan import Task
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
 from bench.results.record import save
 from bench.store import VectorStore
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
@@ -65,7 +65,7 @@ class Evaluation(Record, kw_only=True):
 class Evaluate:
     """See `bench.experiments.stages.Stage`."""
 
-    places: Places
+    space: Workspace
 
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All fields of `Evaluation`."""
@@ -73,9 +73,9 @@ class Evaluate:
         _check_index(IndexSpec.parse(settings.index))
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
-        for dataset in self.places.open(settings.on):
+        for dataset in self.space.datasets(settings.on):
             measure_names(dataset, settings.measures, settings.depth)
-            self.places.official(dataset)
+            self.space.official(dataset)
         found: Table = msgspec.to_builtins(settings)
         return found
 
@@ -87,8 +87,8 @@ class Evaluate:
         """Of each collection the protocol, with its hashes, and the measures."""
         chosen = convert_table(settings, Evaluation, "[evaluate]")
         found = {}
-        for one in self.places.open(chosen.on):
-            depth, official = chosen.depth or one.facts.depth, self.places.official(one)
+        for one in self.space.datasets(chosen.on):
+            depth, official = chosen.depth or one.facts.depth, self.space.official(one)
             protocol = protocol_of(one, depth, one.corpus.sha256, official)
             measures = measure_names(one, chosen.measures, chosen.depth)
             found[one.name] = msgspec.json.encode([protocol, measures]).decode()
@@ -100,9 +100,9 @@ class Evaluate:
         chosen = convert_table(settings, Evaluation, "[evaluate]")
         found = _resolved(model, chosen)
         own = Path(model).name == MODEL
-        store = VectorStore(out / VECTORS if own else self.places.cache_dir / VECTORS)
+        store = VectorStore(out / VECTORS if own else self.space.cache_dir / VECTORS)
         tokens, parameters = 0, 0
-        for dataset in self.places.open(chosen.on):
+        for dataset in self.space.datasets(chosen.on):
             spent, parameters = self._score(dataset, found, chosen, store, out)
             tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
@@ -120,14 +120,14 @@ class Evaluate:
             index=IndexSpec.parse(chosen.index),
             depth=chosen.depth,
             measures=chosen.measures,
-            device=self.places.device,
+            device=self.space.device,
             view=chosen.view,
         )
         one = model.for_dataset(dataset.name)
-        encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.places.device)
+        encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.space.device)
         if chosen.view:
             one = replace_field(one, recipe=chosen.view.recipe(one.recipe))
-        official = self.places.official(dataset)
+        official = self.space.official(dataset)
         done = evaluate(dataset, one, encoder, store, options, official)
         save(done.result, done.scores, done.run, out / RESULTS)
         counted = done.result.parameters

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from bench.experiments.grid import Table
-from bench.experiments.places import Places
 from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
 from bench.store import VectorStore
 from bench.training.finetune_on_collections import finetune_on
+from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from retrievers.adapters.methods import check_method
 from retrievers.models.model import resolve_model
@@ -30,7 +30,7 @@ class Finetune:
         held_out: collections that the cells are scored on: their queries are not trained on.
     """
 
-    places: Places
+    space: Workspace
     held_out: tuple[str, ...]
 
     def settle(self, table: Mapping[str, Any]) -> Table:
@@ -39,7 +39,7 @@ class Finetune:
         base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = from_table({**merged(base, changes), **words}, "[finetune]")
-        expand(own["on"], self.places.data_dir)
+        expand(own["on"], self.space.data_dir)
         if preset.adapter is not None:
             check_method(preset.adapter)
         split = {"split": own.get("split", "train")}
@@ -51,8 +51,8 @@ class Finetune:
 
     def reads(self, settings: Table) -> dict[str, str]:
         """Corpora, queries, judgements, rules of mining, what is left out, and the teacher."""
-        trained = self.places.open(settings["on"], settings["split"])
-        left_out = self.places.open(self.held_out)
+        trained = self.space.datasets(settings["on"], settings["split"])
+        left_out = self.space.datasets(self.held_out)
         preset = _preset(settings)
         teacher = preset.teacher and (preset.teacher.model or preset.teacher.start)
         return {
@@ -70,11 +70,11 @@ class Finetune:
         trained = finetune_on(
             _preset(settings),
             resolve_model(model),
-            self.places.open(settings["on"], settings["split"]),
+            self.space.datasets(settings["on"], settings["split"]),
             out / MODEL,
-            VectorStore(self.places.cache_dir / "vectors"),
-            evaluated=self.places.open(self.held_out),
-            device=self.places.device,
+            VectorStore(self.space.cache_dir / "vectors"),
+            evaluated=self.space.datasets(self.held_out),
+            device=self.space.device,
         )
         size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
         return Cost(

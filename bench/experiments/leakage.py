@@ -7,29 +7,29 @@ one are left out of the fine-tuning; a text of the pre-training that is a scored
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.grid import Table
-from bench.experiments.places import Places
 from bench.experiments.plan import Plan
 from bench.training.leaks import leaks, normalised
 from bench.training.pretrain_on_collections import CorpusTexts
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 
 SPACE = 4  # a text of more than so many times a query's characters does not read like it
 
 
-def check_leaks(plan: Plan, places: Places) -> tuple[str, ...]:
+def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
     """What was found, a sentence for each pair of collections.
 
     Raises:
         BenchError: a row is trained on queries that it is scored on.
     """
-    evaluated = places.open(plan.rows[0].settings["evaluate"]["on"])
+    evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
     read = {tuple(table["on"]) for table in _tables(plan, "pretrain")}
     said = [
-        _queries(one, evaluated) for on, split in sorted(tuned) for one in places.open(on, split)
+        _queries(one, evaluated) for on, split in sorted(tuned) for one in space.datasets(on, split)
     ]
-    said += [_texts(one, evaluated) for on in sorted(read) for one in places.open(on)]
+    said += [_texts(one, evaluated) for on in sorted(read) for one in space.datasets(on)]
     return tuple(dict.fromkeys(line for lines in said for line in lines))
 
 

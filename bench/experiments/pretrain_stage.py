@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.experiments.grid import Table
-from bench.experiments.places import Places
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
 from bench.experiments.truncated import start_of
 from bench.training.pretrain_on_collections import pretrain_on
+from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
@@ -27,7 +27,7 @@ OWN = ("on", "first_layers")  # settings that are not the preset's
 class Pretrain:
     """See `bench.experiments.stages.Stage`."""
 
-    places: Places
+    space: Workspace
 
     def settle(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
@@ -39,7 +39,7 @@ class Pretrain:
         # A title and a source say nothing about what is trained.
         words = {"title": "pre-trained in an ablation", "source": ""}
         preset = from_table({**merged(base, changes), **words}, "[pretrain]")
-        expand(own["on"], self.places.data_dir)
+        expand(own["on"], self.space.data_dir)
         _check_layers(layers, preset)
         return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
 
@@ -51,7 +51,7 @@ class Pretrain:
         """The corpora, and the files that training starts from."""
         from retrievers.training.objectives.diffcse import RANDOM
 
-        corpora = {one.name: one.corpus.sha256 for one in self.places.open(settings["on"])}
+        corpora = {one.name: one.corpus.sha256 for one in self.space.datasets(settings["on"])}
         start = settings["start"]
         named = start["model"] or start["scratch"]["tokenizer"]
         found = {**corpora, **hashes_of(named)}  # truncation is in the settings
@@ -62,12 +62,12 @@ class Pretrain:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
         preset = {key: value for key, value in settings.items() if key not in OWN}
-        preset["start"] = start_of(settings, self.places.cache_dir)
+        preset["start"] = start_of(settings, self.space.cache_dir)
         pretrain_on(
             from_table(preset, "[pretrain]"),
-            self.places.open(settings["on"]),
+            self.space.datasets(settings["on"]),
             out / MODEL,
-            device=self.places.device,
+            device=self.space.device,
         )
         tokens = tokens_read(out / MODEL)
         return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))

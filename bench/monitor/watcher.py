@@ -2,28 +2,20 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.evaluate.pipeline import Options
-from bench.monitor.collections import Opened
-from bench.monitor.evaluating import (
-    files_sha256,
-    protocol_here,
-    renamed,
-    settings_of,
-    stored_or_new,
-)
 from bench.monitor.held import held
+from bench.monitor.identity import files_sha256, settings_of
 from bench.monitor.ledger import Broken, Evaluated, Ledger, now
 from bench.monitor.scanner import Files, Finished, Unfinished, model_folder
 from bench.results.find import find_results
 from bench.results.location import Place
-from bench.store import VectorStore
 from bench.store.store import folder_names
 from bench.store.usage import remove, usage
+from bench.workspace import LoadedModel, OpenDataset, Workspace, protocol_here
 from foundation.errors import BenchError
-from retrievers.encoders.protocol import Encoder
 from retrievers.models.model import Model
 
 FAILURES = (BenchError, OSError)
@@ -37,21 +29,21 @@ class Work:
         training: goes before the name of a checkpoint in results: ``retromae/checkpoint-500``.
         opened: collections.
         results: where results go.
-        vectors: store of vectors.
+        space: where collections, models and vectors are.
         keep_vectors: whether those of a checkpoint stay when it is evaluated.
         held: where a checkpoint is kept while it is evaluated.
         open_model: from the folder of a checkpoint.
     """
 
     training: str
-    opened: Sequence[Opened]
+    opened: Sequence[OpenDataset]
     measure: str
-    choices: Options
+    options: Options
     results: Place
-    vectors: Path
+    space: Workspace
     keep_vectors: bool
     held: Path
-    open_model: Callable[[Path], tuple[Model, Encoder | None]]
+    open_model: Callable[[Path], LoadedModel]
 
 
 @dataclass
@@ -112,39 +104,36 @@ class Watcher:
         self.ledger.add(Broken(checkpoint=name, step=step, why=why, time=now()))
 
     def _evaluate(self, checkpoint: Finished, folder: Path) -> bool:
-        model, encoder = self.work.open_model(model_folder(folder))
-        model = renamed(model, f"{self.work.training}/{checkpoint.name}")
+        loaded = self.work.open_model(model_folder(folder))
+        loaded = loaded.renamed(f"{self.work.training}/{checkpoint.name}")
+        model = loaded.model
         if self.ledger.files_of(checkpoint.name) not in ("", files_sha256(model.recipe)):
             print(f"{checkpoint.name} has other files than before", file=sys.stderr)
-        missing = [one for one in self.work.opened if not self._is_known(checkpoint, model, one)]
-        for one in missing:
-            self._evaluate_on(one, checkpoint, model, encoder)
+        missing = [
+            dataset
+            for dataset in self.work.opened
+            if not self._is_known(checkpoint, model, dataset)
+        ]
+        for dataset in missing:
+            self._evaluate_on(dataset, checkpoint, loaded)
         if missing:
             self._tidy(model)
         return bool(missing)
 
-    def _is_known(self, checkpoint: Finished, model: Model, one: Opened) -> bool:
-        fingerprint = model.recipe.for_dataset(one.dataset.name).fingerprint
-        protocol = protocol_here(one, self.work.choices)
+    def _is_known(self, checkpoint: Finished, model: Model, dataset: OpenDataset) -> bool:
+        fingerprint = model.recipe.for_dataset(dataset.name).fingerprint
+        protocol = protocol_here(dataset, self.work.options)
         asked = (checkpoint.name, fingerprint, protocol, self.work.measure)
         return self.ledger.find(*asked) is not None
 
-    def _evaluate_on(
-        self, one: Opened, checkpoint: Finished, model: Model, encoder: Encoder | None
-    ) -> None:
-        work, name = self.work, one.dataset.name
-        stored = stored_or_new(
-            one,
-            model.for_dataset(name),
-            encoder.for_dataset(name) if encoder else None,
-            find_results(work.results, model.card.name),
-            VectorStore(work.vectors),
-            work.choices,
-            work.results,
-        )
+    def _evaluate_on(self, dataset: OpenDataset, checkpoint: Finished, loaded: LoadedModel) -> None:
+        work, model = self.work, loaded.model
+        known = find_results(work.results, loaded.name)
+        space = replace(work.space)  # whose store lets go of the vectors when it ends
+        stored = space.stored_or_new(dataset, loaded, work.options, known, work.results)
         result = stored.result
         value = result.measures[work.measure]
-        print(f"{checkpoint.name} on {name}: {work.measure} {value:.4f}", file=sys.stderr)
+        print(f"{checkpoint.name} on {dataset.name}: {work.measure} {value:.4f}", file=sys.stderr)
         self.ledger.add(
             Evaluated(
                 checkpoint=checkpoint.name,
@@ -162,12 +151,15 @@ class Watcher:
 
     def _tidy(self, model: Model) -> None:
         """Remove the vectors of a checkpoint: those of a long training would fill the disk."""
-        names = [one.dataset.name for one in self.work.opened]
+        names, vectors = (
+            [dataset.name for dataset in self.work.opened],
+            self.work.space.vectors_dir,
+        )
         recipes = [model.recipe.for_dataset(name) for name in names]
         mine = {folder for recipe in recipes for folder in folder_names(recipe)}
-        for row in usage(self.work.vectors) if not self.work.keep_vectors else ():
+        for row in usage(vectors) if not self.work.keep_vectors else ():
             if row.fingerprint in mine:
-                remove(self.work.vectors, row)
+                remove(vectors, row)
 
 
 def _absolute(place: Place) -> str:

@@ -48,7 +48,7 @@ class VectorStore:
     """Vectors by content, below one folder. Several processes may use it at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._in_use: dict[Path, FolderInUse] = {}
         self._recipes: dict[Path, Recipe] = {}
         self._planner = Planner()
@@ -59,7 +59,7 @@ class VectorStore:
         The texts are read when a corpus is first seen, afterwards their keys. Shards that are
         damaged are named in a warning.
         """
-        keys = corpus_keys(corpus, self._made(self._folder / KEYS_FOLDER))
+        keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
         return self._plan(encoder.recipe, "document", keys)
 
     def documents(
@@ -120,7 +120,7 @@ class VectorStore:
         return fact
 
     def _folder_of(self, recipe: Recipe) -> Path:
-        return self._folder / folder_name(recipe)
+        return self.folder / folder_name(recipe)
 
     def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> Plan:
         folders = self._folders_with(recipe.side(role), role)
@@ -131,7 +131,7 @@ class VectorStore:
     def _folders_with(self, side: Recipe, role: Role) -> list[Path]:
         """Folders that vectors of a side may be in; first the one that new ones are written to."""
         own = self._folder_of(side)
-        there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        there = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
         return [
             own,
             *(folder for folder in there if folder != own and self._has(folder, side, role)),
@@ -181,7 +181,7 @@ class VectorStore:
     def _tidy(self, folder: Path, plan: Plan) -> None:
         if folder.is_dir():
             sweep(folder)
-        sweep(self._made(self._folder / KEYS_FOLDER))
+        sweep(self._made(self.folder / KEYS_FOLDER))
         for manifest_path in plan.damaged:
             discard(manifest_path)
             self._planner.forget(manifest_path)

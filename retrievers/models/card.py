@@ -104,7 +104,7 @@ class Card(Record, kw_only=True):
 
     name: str
     title: str
-    kind: Literal["transformer", "hashing", "bm25"] = "transformer"
+    kind: Literal["transformer", "hashing", "bm25", "python"] = "transformer"
     checkpoint: str = ""
     revision: str = "main"
     query_checkpoint: str = ""

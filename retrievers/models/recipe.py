@@ -57,7 +57,7 @@ class Recipe(Record, kw_only=True):
 
     Attributes:
         model: short name for people; not part of the fingerprint.
-        kind: ``transformer``, ``hashing`` or ``bm25``.
+        kind: ``transformer``, ``hashing``, ``bm25``, or ``python`` for an object of the user's own.
         dim: length of a vector; 0 where there are no vectors (BM25).
         checkpoint: Hub id or folder name, with its revision.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
@@ -75,7 +75,7 @@ class Recipe(Record, kw_only=True):
     """
 
     model: str
-    kind: Literal["transformer", "hashing", "bm25"]
+    kind: Literal["transformer", "hashing", "bm25", "python"]
     dim: int
     checkpoint: str = ""
     revision: str = ""

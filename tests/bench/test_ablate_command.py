@@ -13,9 +13,9 @@ from bench.exit_codes import ExitCode
 from bench.experiments.evaluation import Evaluate
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import FILES, load_ablation
-from bench.experiments.places import Places, _open
 from bench.experiments.pretrain_stage import Pretrain
 from bench.experiments.truncated import truncated
+from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrievers"))  # as when its tests are run too
@@ -194,8 +194,8 @@ def test_libraries_that_search_are_part_of_a_key():
 
 def keys():
     """Hashes of what the stages read, without the keys of the tasks before them."""
-    places = Places(Path("cache"), device="cpu")
-    _open.cache_clear()
+    places = Workspace(Path("cache"), device="cpu")
+    _opened_once.cache_clear()
     made = {"pretrain": Pretrain(places), "finetune": Finetune(places, ("./mine",))}
     made |= {"evaluate": Evaluate(places)}
     tables = load_ablation("grid.toml").stages()
@@ -240,7 +240,7 @@ def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = 3', "Expected `array`, got `int`", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = [3]', "Expected `str`, got `int`", ""),
         ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
-         "two of the collections are called mine", "rename a folder"),
+         "two of the collections are called mine", "dataset.toml of one"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message, hint):
@@ -296,7 +296,7 @@ def test_what_fails_in_a_rehearsal_stops_before_the_first_cell(bench, tmp_path):
 def test_a_preset_that_mines_with_a_model_is_rehearsed_with_bm25(bench, tmp_path):
     own = 'sources = ["model", "bm25"]\nmargin = 0.1\nrefresh_steps = 50'
     (tmp_path / "fine.toml").write_text(FINETUNE.replace('sources = ["bm25"]', own))
-    stage = Finetune(Places(Path("cache"), device="cpu"), ("./mine",))
+    stage = Finetune(Workspace(Path("cache"), device="cpu"), ("./mine",))
     settings = stage.settle(load_ablation("grid.toml").finetune)
     short = stage.rehearsal(settings)
     assert short["steps"] == 2

@@ -7,8 +7,8 @@ from transformers import AutoModel
 
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
-from bench.experiments.places import Places
 from bench.experiments.rows import rows_of
+from bench.workspace import Workspace
 from retrievers.adapters.train import add_adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
@@ -21,7 +21,7 @@ WIDTH = 128  # Compacter's default shares it among 32 x 4
 
 def presets(variant: str, folder) -> dict[str, Finetuning]:
     """Of each row that has an adapter, as `ablate` reads them."""
-    stage = Finetune(Places(folder), ())
+    stage = Finetune(Workspace(folder), ())
 
     def settle(name, table):
         return stage.settle(table) if name == "finetune" else dict(table)

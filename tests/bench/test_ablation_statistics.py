@@ -15,10 +15,10 @@ from bench.evaluate.suites import suite_weights
 from bench.experiments.execute import execute, in_this_process
 from bench.experiments.findings import Made, report_of
 from bench.experiments.grid import FILES
-from bench.experiments.places import Places
 from bench.experiments.plan import plan_of
 from bench.experiments.records import MEAN
 from bench.experiments.twolevel import draw, interval, variance
+from bench.workspace import Workspace
 from tests.bench.records_for_tests import CONDITIONS
 
 RNG = np.random.default_rng(5)
@@ -160,10 +160,10 @@ def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, mon
     def opened(places, name, split):
         return SimpleNamespace(name=name.removeprefix("./"))
 
-    monkeypatch.setattr("bench.experiments.places._open", opened)
+    monkeypatch.setattr("bench.workspace._opened_once", opened)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
-    places = Places(tmp_path)
+    places = Workspace(tmp_path)
     found = places.weights(["beir"])
     assert found == pytest.approx(suite_weights("beir"))
     forums = [share for name, share in found.items() if "cqadupstack" in name]

@@ -4,8 +4,8 @@ import pytest
 from collections_for_tests import write_collection
 
 from bench.experiments.evaluation import RESULTS, Evaluate
-from bench.experiments.places import Places
 from bench.results.find import find_results
+from bench.workspace import Workspace
 from foundation.errors import BenchError
 
 
@@ -16,7 +16,7 @@ def collection(tmp_path_factory):
 
 @pytest.fixture
 def evaluated(collection, tmp_path):
-    stage = Evaluate(Places(cache_dir=tmp_path / "cache", device="cpu"))
+    stage = Evaluate(Workspace(cache_dir=tmp_path / "cache", device="cpu"))
 
     def evaluate(name, model="minilm", **fields):
         settings = stage.settle({"on": [str(collection)], **fields})

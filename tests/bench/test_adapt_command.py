@@ -88,7 +88,7 @@ def test_the_start_is_the_base_and_a_card_says_how_all_are_used():
     ("arguments", "message", "hint"),
     [
         (["--method", "ewc", "--strength", "-1"], "strength", "--help"),
-        (["--method", "dsa"], "invalid choice: 'dsa'", "das"),
+        (["--method", "dsa"], 'Invalid value "dsa"', "das"),
         (["--method", "das", "--gradient-checkpointing"], "gated units", "--accumulate"),
         (["--method", "ewc", "--set", "objective.name=retromae"], "not retromae", "plain"),
         (["--max-tokens", "17"], "positions for 16", "max_tokens = 16"),

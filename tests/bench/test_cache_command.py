@@ -1,6 +1,5 @@
 """``cache``: what is stored by model, whether it is whole, and its removal."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from commands_for_tests import options
 from stores_for_tests import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
 
 from bench.cli.commands.cache import cache
@@ -34,16 +34,8 @@ def folder(tmp_path):
     return vectors
 
 
-def run(folder: Path, **options) -> int:
-    given = {
-        "verify": False,
-        "prune": [],
-        "older_than": None,
-        "dry_run": False,
-        "json": True,
-        "quiet": False,
-    }
-    return cache(argparse.Namespace(**{**given, **options}), folder.parent)
+def run(folder: Path, **changes) -> int:
+    return cache(options("cache", **{"json": True, "cache_dir": folder.parent, **changes}))
 
 
 def folders(folder: Path) -> set[str]:

@@ -1,6 +1,5 @@
 """``compare`` from results that ``run`` and ``score`` stored, as a user meets it."""
 
-import argparse
 import io
 import json
 import re
@@ -11,32 +10,16 @@ from pathlib import Path
 
 import pytest
 from collections_for_tests import QRELS, QUERIES, Bench, write_collection, write_qrels
+from commands_for_tests import options, typed
+from cyclopts import CycloptsError
 
 from bench.cli.commands.compare import compare
-from bench.cli.main import parser
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run, write_run
-from bench.exit_codes import ExitCode
 from bench.results.load import load
 from foundation.errors import BenchError
 
-DEFAULTS = {
-    "results": Path("results"),
-    "on": [],
-    "measure": None,
-    "force": False,
-    "changed": 0,
-    "resamples": 199,
-    "seed": 0,
-    "dataset": None,
-    "split": None,
-    "depth": None,
-    "allow_mismatch": False,
-    "data_dir": None,
-    "cache_dir": None,
-    "offline": True,
-    "json": False,
-}
+DEFAULTS = {"resamples": 199, "offline": True}
 GOOD = {"q1": ["d1", "d2"], "q2": ["d9", "d10"], "q3": ["d10"]}
 BAD = {"q1": ["d2", "d10", "d1"], "q2": ["d10", "d1", "d9"], "q3": ["d1", "d10"]}
 
@@ -50,19 +33,17 @@ class Place:
     good: Path
     bad: Path
 
-    def compare(self, *names: object, cache: Path | None = None, **options: object) -> str:
+    def compare(self, *names: object, cache: Path | None = None, **changes: object) -> str:
         """What the command prints."""
-        known = {**DEFAULTS, "results": self.bench.out, "data_dir": self.collection.parent}
+        known = {
+            **DEFAULTS,
+            "results": self.bench.out,
+            "data_dir": self.collection.parent,
+            "cache_dir": cache or self.bench.cache,
+        }
         out = io.StringIO()
-        words = [str(name) for name in names]
         with redirect_stdout(out):
-            assert (
-                compare(
-                    argparse.Namespace(names=words, **{**known, **options}),
-                    cache or self.bench.cache,
-                )
-                == 0
-            )
+            assert compare(options("compare", *names, **{**known, **changes})) == 0
         return out.getvalue()
 
     def document(self, *names: object, **options: object) -> dict:
@@ -332,10 +313,8 @@ def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
     assert parse_measure(one["measure"]).name == "nDCG@10"
 
 
-def test_more_resamples_than_memory_holds_are_refused(capsys):
+def test_more_resamples_than_memory_holds_are_refused():
     words = ["compare", "a", "b", "--resamples"]
-    assert parser().parse_args([*words, "1000000"]).resamples == 1_000_000
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args([*words, "1000001"])
-    assert ended.value.code == ExitCode.BAD_INPUT
-    assert "1000001 is more than 1,000,000" in capsys.readouterr().err
+    assert typed(*words, "1000000").resampling.resamples == 1_000_000
+    with pytest.raises(CycloptsError, match="1000001 is more than 1,000,000"):
+        typed(*words, "1000001")

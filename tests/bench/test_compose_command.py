@@ -73,10 +73,10 @@ def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, h
     [
         (["stack", "one", "two", "--weights", "1", "2"], "a stack has no weights", "outputs"),
         (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters", "one for each"),
-        (["average", "one"], "nothing to put together", "two or more"),
+        (["average", "one"], "a single adapter cannot be composed", "two or more"),
         (["average", "one", "three"], "there is no adapter folder", ""),
         (["average", "start", "one"], "holds no adapter", ""),
-        (["averag", "one", "two"], "invalid choice: 'averag'", "average"),
+        (["averag", "one", "two"], 'Invalid value "averag"', "average"),
     ],
 )
 def test_bad_input_is_one_message(bench, trained, tmp_path, arguments, message, hint):

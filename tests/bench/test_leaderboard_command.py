@@ -1,6 +1,5 @@
 """``leaderboard`` from stored results to what is printed or written."""
 
-import argparse
 import csv
 import io
 import json
@@ -11,9 +10,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from commands_for_tests import options
 
 from bench.__main__ import main
 from bench.cli.commands.leaderboard import leaderboard
+from bench.cli.options.decide import LeaderboardOptions
 from foundation.errors import BenchError
 from tests.bench.leaderboard_for_tests import MEASURE, script_data, store
 
@@ -33,28 +34,19 @@ def results(tmp_path) -> Path:
     return place
 
 
-def options(results: Path, **changes: Any) -> argparse.Namespace:
-    fields = {
+def board(results: Path, **changes: Any) -> LeaderboardOptions:
+    given = {
         "results": results,
         "out": results.parent / "site",
-        "format": "markdown",
-        "suite": "",
-        "measure": "",
-        "pair": [],
-        "changed": 3,
-        "published": None,
-        "data_dir": None,
+        "cache_dir": results.parent,
         "resamples": 199,
-        "seed": 0,
-        "json": False,
         "quiet": True,
-        **changes,
     }
-    return argparse.Namespace(**fields)
+    return options("leaderboard", **given | changes)
 
 
 def printed(capsys, results: Path, **changes: Any) -> str:
-    assert leaderboard(options(results, **changes), results.parent) == 0
+    assert leaderboard(board(results, **changes)) == 0
     return capsys.readouterr().out
 
 
@@ -116,26 +108,26 @@ def test_the_site_is_written_again_over_an_earlier_one(capsys, results):
 
 def test_a_folder_of_other_files_is_not_written_to(results):
     with pytest.raises(BenchError, match="holds other files"):
-        leaderboard(options(results, format="html", out=results), results.parent)
+        leaderboard(board(results, format="html", out=results))
     assert not (results / "index.html").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_an_error(results, tmp_path):
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(BenchError, match="is a file"):
-        leaderboard(options(results, format="html", out=tmp_path / "taken"), tmp_path)
+        leaderboard(board(results, format="html", out=tmp_path / "taken"))
 
 
 def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
     with pytest.raises(BenchError, match="holds no results"):
-        leaderboard(options(tmp_path / "nothing"), tmp_path)
+        leaderboard(board(tmp_path / "nothing"))
 
 
 def test_a_damaged_record_is_named(results):
     (file,) = list(results.rglob("result.json"))[:1]
     file.write_text('{"schema": 1}')
     with pytest.raises(BenchError, match=r"result\.json: Object missing"):
-        leaderboard(options(results), results.parent)
+        leaderboard(board(results))
 
 
 def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, monkeypatch):

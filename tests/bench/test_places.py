@@ -78,9 +78,9 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 
 def test_local_places_and_the_options_of_every_command_import_no_fsspec():
     program = (
-        "import sys; from bench.cli.main import parser; "
+        "import sys; from bench.cli.main import app; "
         "from bench.results.location import place_of; "
-        "place_of('results').exists(); parser(); print('fsspec' in sys.modules)"
+        "place_of('results').exists(); app(); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n"

@@ -85,7 +85,7 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, prese
         (["retromea"], "no preset for pre-training", "retromae"),
         (["{preset}", "--set", "objective.name=retromea"], "no pre-training objective", "retromae"),
         (["{preset}", "--set", "objective.decodin=basic"], "unknown field `decodin`", "decoding"),
-        (["{preset}", "--set", "optimiser.lr=1"], "a preset has no optimiser.lr", "optimizer"),
+        (["{preset}", "--set", "optimiser.lr=1"], "has no optimiser.lr", "optimizer"),
         (["{preset}", "--set", "steps"], "not FIELD=VALUE", "--set"),
         (["{preset}", "--lr", "-1"], "lr", ""),
         (["{preset}", "--max-tokens", "17"], "positions for 16", "max_tokens = 16"),

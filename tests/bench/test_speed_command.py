@@ -1,32 +1,37 @@
 """``speed`` as a user meets it: what it prints, what it refuses, its exit code."""
 
-import argparse
 import importlib.util
 import json
 import subprocess
 import sys
+from typing import get_args
 
 import msgspec
 import pytest
 from collections_for_tests import ROOT, write_collection
+from commands_for_tests import typed
+from cyclopts import CycloptsError
 
-from bench.cli.arguments.speed import TOOLS, add_speed
 from bench.cli.commands import speed as command
 from bench.cli.commands.speed import read_report, speed
+from bench.cli.options.evaluate import SpeedOptions, Tool
 from bench.exit_codes import ExitCode
 from bench.speed.records import SpeedReport
 from bench.speed.tools import MODULES
 from foundation.errors import BenchError
 
 SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu", "--quiet")
-PARSER = argparse.ArgumentParser()
-add_speed(PARSER.add_subparsers())
 
 
-def options(*words: object, model=("hashing",), parts=()) -> argparse.Namespace:
+@pytest.fixture
+def options(cache):
     """What the command line gives, small enough for a test."""
-    every = ["speed", *SMALL, *words, "--parts", *parts, "--model", *model]
-    return PARSER.parse_args([str(word) for word in every])
+
+    def of(*words: object, model="hashing", parts=()) -> SpeedOptions:
+        places = ("--cache-dir", cache)
+        return typed("speed", *words, *SMALL, *places, "--parts", *parts, "--model", model)
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +49,8 @@ def printed(capsys) -> SpeedReport:
     return msgspec.json.decode(last, type=SpeedReport)
 
 
-def test_the_last_line_is_the_report_and_tables_stand_before_it(cache, capsys):
-    assert speed(options(parts=["encode", "latency", "indexes"]), cache) == ExitCode.OK
+def test_the_last_line_is_the_report_and_tables_stand_before_it(options, cache, capsys):
+    assert speed(options(parts=["encode", "latency", "indexes"])) == ExitCode.OK
     *tables, last = capsys.readouterr().out.splitlines()
     report = msgspec.json.decode(last, type=SpeedReport)
     assert [row.lengths.name for row in report.throughput] == [
@@ -63,14 +68,14 @@ def test_the_last_line_is_the_report_and_tables_stand_before_it(cache, capsys):
     assert sum(line.startswith("|-") for line in tables) == 3
 
 
-def test_json_is_all_that_is_printed_when_asked_for(cache, capsys):
-    assert speed(options("--json"), cache) == ExitCode.OK
+def test_json_is_all_that_is_printed_when_asked_for(options, cache, capsys):
+    assert speed(options("--json")) == ExitCode.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["model"] == "hashing"
 
 
-def test_phases_add_up_over_whole_evaluations(cache, capsys):
-    speed(options(parts=["phases"]), cache)
+def test_phases_add_up_over_whole_evaluations(options, cache, capsys):
+    speed(options(parts=["phases"]))
     phases = printed(capsys).phases
     assert phases.collection == "stdlib-code"
     assert len(phases.wall_s.samples) == 2
@@ -78,8 +83,8 @@ def test_phases_add_up_over_whole_evaluations(cache, capsys):
     assert all(spent.median <= phases.wall_s.median for spent in phases.busy_s.values())
 
 
-def test_growth_is_fitted_over_sizes_lengths_depths_and_whole_runs(cache, capsys):
-    speed(options("--repeats", 1, parts=["growth"]), cache)
+def test_growth_is_fitted_over_sizes_lengths_depths_and_whole_runs(options, cache, capsys):
+    speed(options("--repeats", 1, parts=["growth"]))
     found = printed(capsys).growth
     assert [(one.y, one.x) for one in found] == [
         ("encode, s", "documents"),
@@ -94,16 +99,18 @@ def test_growth_is_fitted_over_sizes_lengths_depths_and_whole_runs(cache, capsys
     assert memory.exponent < 0.5
 
 
-def test_our_own_race_runs_without_other_tools(cache, tmp_path, capsys):
+def test_our_own_race_runs_without_other_tools(options, cache, tmp_path, capsys):
     folder = write_collection(tmp_path / "tiny")
-    assert speed(options(folder, "--rounds", 2), cache) == ExitCode.OK
+    assert speed(options(folder, "--rounds", 2)) == ExitCode.OK
     (race,) = printed(capsys).races
     assert race.collection == "tiny"
     assert len(race.runs[0].wall_s.samples) == len(race.runs[0].scores) == 2
     assert race.ratio is None
 
 
-def test_where_scores_differ_the_exit_code_is_not_zero(cache, tmp_path, capsys, monkeypatch):
+def test_where_scores_differ_the_exit_code_is_not_zero(
+    options, cache, tmp_path, capsys, monkeypatch
+):
     true_race = command.measure
 
     def differing(*arguments):
@@ -113,58 +120,57 @@ def test_where_scores_differ_the_exit_code_is_not_zero(cache, tmp_path, capsys, 
 
     monkeypatch.setattr(command, "measure", differing)
     folder = write_collection(tmp_path / "tiny")
-    assert speed(options(folder), cache) == ExitCode.BAD_INPUT
+    assert speed(options(folder)) == ExitCode.BAD_INPUT
     assert "Scores differ" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "model", "said"),
     [
-        ((), ("hashing", "minilm"), "2 models were named: speed measures one"),
-        ((), ("bm25",), "bm25 makes no vectors"),
+        ((), "bm25", "bm25 makes no vectors"),
         (
             ("--against", "mteb", "beir"),
-            ("hashing",),
+            "hashing",
             "no collection was named for mteb and beir to evaluate",
         ),
-        (("--history", "absent.json"), ("hashing",), "cannot read absent.json"),
+        (("--history", "absent.json"), "hashing", "cannot read absent.json"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_measured(cache, words, model, said, monkeypatch):
+def test_bad_input_is_refused_before_anything_is_measured(
+    options, cache, words, model, said, monkeypatch
+):
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match=said):
-        speed(options(*words, model=model), cache)
+        speed(options(*words, model=model))
 
 
 @pytest.mark.parametrize(
     "words",
     [("--against", "ranx"), ("--parts", "all"), ("--seconds", "0"), ("--seconds", "nan")],
 )
-def test_options_that_mean_nothing_are_refused(words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        PARSER.parse_args(["speed", "--model", "hashing", *words])
-    assert stop.value.code == ExitCode.BAD_INPUT
-    assert words[1] in capsys.readouterr().err
+def test_options_that_mean_nothing_are_refused(words):
+    with pytest.raises(CycloptsError, match=words[1]):
+        typed("speed", "--model", "hashing", *words)
 
 
 def test_the_command_line_names_the_tools_that_there_are():
-    assert set(TOOLS) == set(MODULES)
+    assert set(get_args(Tool)) == set(MODULES)
 
 
-def test_a_saved_output_is_read_again(cache, tmp_path, capsys):
-    speed(options(), cache)
+def test_a_saved_output_is_read_again(options, cache, tmp_path, capsys):
+    speed(options())
     path = tmp_path / "saved.txt"
     path.write_text(capsys.readouterr().out)
     assert read_report(path).model == "hashing"
 
 
 def test_without_matplotlib_plots_are_refused_before_anything_is_measured(
-    cache, tmp_path, monkeypatch
+    options, cache, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(command, "measure", None)
     with pytest.raises(BenchError, match="needs matplotlib") as caught:
-        speed(options("--plots", tmp_path), cache)
+        speed(options("--plots", tmp_path))
     assert "pip install 'retrieval-bench[plots]'" in caught.value.hint
 
 
@@ -176,9 +182,9 @@ def test_what_is_no_report_is_refused(tmp_path, content):
         read_report(path)
 
 
-def test_plots_lie_where_they_were_asked_for(cache, tmp_path, capsys):
+def test_plots_lie_where_they_were_asked_for(options, cache, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    speed(options("--plots", tmp_path / "plots", parts=["encode"]), cache)
+    speed(options("--plots", tmp_path / "plots", parts=["encode"]))
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         "throughput.png",
         "throughput.svg",

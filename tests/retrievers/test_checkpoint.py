@@ -219,7 +219,7 @@ def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
         "from retrievers.models.checkpoint import locate\n"
-        "from retrievers.errors import BenchError\n"
+        "from foundation.errors import BenchError\n"
         "try:\n"
         "    locate('org/name', 'main', base=Path('.'))\n"
         "except BenchError as error:\n"

@@ -1,13 +1,12 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
-import argparse
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from bench.cli.commands.common import print_json
+from bench.cli.commands.common import print_json, resampling_of, workspace
 from bench.cli.commands.plans import report, say, typed
-from bench.compare.statistics import Resampling
+from bench.cli.options.study import AblateOptions
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.evaluation import Evaluate, read_scores
@@ -17,7 +16,6 @@ from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import Ablation, load_ablation, replaced
 from bench.experiments.isolation import isolated
 from bench.experiments.leakage import check_leaks
-from bench.experiments.places import Places
 from bench.experiments.plan import Plan, Task, plan_of
 from bench.experiments.pretrain_stage import Pretrain
 from bench.experiments.records import Report
@@ -25,6 +23,7 @@ from bench.experiments.rehearsal import rehearse
 from bench.experiments.stages import Cost, Stage
 from bench.experiments.times import Times
 from bench.results.record import Conditions
+from bench.workspace import Workspace
 from datasets_cfg.published import differences
 from reports.ablation_tables import comma_separated, markdown, plan_table
 from reports.figures import can_plot
@@ -38,19 +37,17 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
-def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
+def ablate(options: AblateOptions) -> int:
     """Check the whole grid, do what is not done, write the report."""
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
-    places = Places(
-        cache_dir, options.data_dir, not options.offline, options.device, options.allow_mismatch
-    )
-    stages = _stages(ablation, places)
-    conditions = conditions_here(options.device)
+    space = workspace(options.places, options.hardware, options.allow_mismatch)
+    stages = _stages(ablation, space)
+    conditions = conditions_here(options.hardware.device)
     plan = plan_of(ablation, stages, _here(ablation, conditions))
-    leaks = check_leaks(plan, places)
-    differing = _differing(plan, places)
+    leaks = check_leaks(plan, space)
+    differing = _differing(plan, space)
     if options.dry_run:
         return _show(plan, options, leaks, differing)
     say(_overview(plan, options.out))
@@ -61,24 +58,24 @@ def ablate(options: argparse.Namespace, cache_dir: Path) -> int:
         command=typed("ablate", options),
         leaks=leaks,
         differing=differing,
-        weights=_weights(plan, places),
+        weights=_weights(plan, space),
         conditions=conditions,
-        resampling=Resampling(options.resamples, options.seed),
+        resampling=resampling_of(options.resampling),
     )
     found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     folder = options.out / ablation.name
     text = markdown(found, _pictures(found, folder))
-    report(folder, found, text, comma_separated(found), options.json)
+    report(folder, found, text, comma_separated(found), options.output.json)
     return ExitCode.MISSING if found.gaps else ExitCode.OK
 
 
-def _stages(ablation: Ablation, places: Places) -> dict[str, Stage]:
+def _stages(ablation: Ablation, space: Workspace) -> dict[str, Stage]:
     on = ablation.evaluate.get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when settled
     return {
-        "pretrain": Pretrain(places),
-        "finetune": Finetune(places, held_out),
-        "evaluate": Evaluate(places),
+        "pretrain": Pretrain(space),
+        "finetune": Finetune(space, held_out),
+        "evaluate": Evaluate(space),
     }
 
 
@@ -110,9 +107,9 @@ def _apart(stage: Stage, task: Task, out: Path) -> Cost:
     return cost
 
 
-def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
+def _differing(plan: Plan, space: Workspace) -> tuple[str, ...]:
     """A sentence for each collection of the evaluation that is not the published one."""
-    evaluated = places.open(plan.rows[0].settings["evaluate"]["on"])
+    evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     return tuple(
         f"This is not the published {one.name}: {'; '.join(different)}."
         for one in evaluated
@@ -120,15 +117,15 @@ def _differing(plan: Plan, places: Places) -> tuple[str, ...]:
     )
 
 
-def _weights(plan: Plan, places: Places) -> dict[str, float]:
+def _weights(plan: Plan, space: Workspace) -> dict[str, float]:
     """Of the collections in their mean, where a suite with another in it was typed; else {}."""
-    found = places.weights(plan.rows[0].settings["evaluate"]["on"])
+    found = space.weights(plan.rows[0].settings["evaluate"]["on"])
     return {} if max(found.values()) - min(found.values()) < EQUAL else found
 
 
 def _show(
     plan: Plan,
-    options: argparse.Namespace,
+    options: AblateOptions,
     leaks: tuple[str, ...],
     differing: tuple[str, ...],
 ) -> int:
@@ -139,7 +136,7 @@ def _show(
         keys = [task.key for task in plan.tasks() if task.stage == stage]
         tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
     rows = [(row.name, row.against, row.change) for row in plan.rows]
-    if options.json:
+    if options.output.json:
         found = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
         print_json({**found, "cells": len(plan.cells)})
     else:

@@ -1,17 +1,17 @@
 """``adapt``: from a preset and a sequence of collections to a checkpoint for each."""
 
-import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import open_named, print_json
+from bench.cli.commands.common import print_json, workspace
 from bench.cli.commands.pretrain import Bar, preset_of
+from bench.cli.options.train import AdaptOptions
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
-from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 from retrievers.models.card import card_names
 from retrievers.training.continual.continual import Adaptation, Report
@@ -23,27 +23,28 @@ from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import CURVE_FILE
 
 
-def adapt(options: argparse.Namespace, cache_dir: Path) -> int:
+def adapt(options: AdaptOptions) -> int:
     """``adapt``: train on each collection in turn, say what to type for the forgetting matrix."""
     preset, adaptation = preset_of(options), _adaptation(options)
-    names = expand(options.on, options.data_dir)
-    datasets = [open_named(name, options, cache_dir) for name in names]
+    space = workspace(options.places)
+    names = space.expand(options.on)
+    datasets = [space.dataset(name) for name in names]
     with Bars() as bars:
         trained = adapt_on(
             preset,
             datasets,
             options.out,
             adaptation,
-            device=options.device,
-            save_every=options.save_every,
+            device=options.work.device,
+            save_every=options.work.save_every,
             report=bars,
         )
     _print(trained, names, preset, options)
     return ExitCode.OK
 
 
-def _adaptation(options: argparse.Namespace) -> Adaptation:
-    fields = {name: getattr(options, name) for name in Adaptation.__struct_fields__}
+def _adaptation(options: AdaptOptions) -> Adaptation:
+    fields = asdict(options.against)
     try:
         return msgspec.convert(fields, type=Adaptation)
     except msgspec.ValidationError as error:
@@ -82,15 +83,17 @@ def _print(
     trained: tuple[Trained, ...],
     names: Sequence[str],
     preset: Pretraining,
-    options: argparse.Namespace,
+    options: AdaptOptions,
 ) -> None:
     start = preset.start.model
     folders = [_near(Path(one.folder)) for one in trained]
-    card = start in card_names() and options.method != "adapter"  # those have the start's recipe
+    card = (
+        start in card_names() and options.against.method != "adapter"
+    )  # those have the start's recipe
     line = forgetting_line(folders, names, start, card)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     losses = [(curve[0].losses["loss"], curve[-1].losses["loss"]) for curve in curves]
-    if options.json:
+    if options.output.json:
         rows = [
             {**msgspec.structs.asdict(one), "collection": name, "first_loss": a, "last_loss": b}
             for one, name, (a, b) in zip(trained, names, losses, strict=True)

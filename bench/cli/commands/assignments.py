@@ -1,23 +1,23 @@
 """Fields of a preset on the command line: options of their own, and ``--set FIELD=VALUE``."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from bench.cli.options.shared import TrainingSettings
 from foundation.errors import BenchError
 
 
-def typed_changes(options: argparse.Namespace, fields: Mapping[str, str]) -> dict[str, Any]:
+def typed_changes(settings: TrainingSettings, fields: Mapping[str, str]) -> dict[str, Any]:
     """What was typed instead of a preset's fields; ``fields`` by option.
 
     Raises:
         BenchError: see `assignments`.
     """
-    asked = {field: getattr(options, name) for name, field in fields.items()}
+    asked = {field: getattr(settings, name) for name, field in fields.items()}
     typed = {field: value for field, value in asked.items() if value is not None}
-    return typed | assignments(options.set)
+    return typed | assignments(settings.set)
 
 
 def assignments(typed: Sequence[str]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """``cache``: what stored vectors take, how to get rid of them, and whether the cache is whole."""
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cli.commands.common import print_json
+from bench.cli.commands.common import cache_folder, print_json
+from bench.cli.options.data import CacheOptions
 from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, Stored, damaged, remove, selected, usage
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
@@ -15,8 +15,9 @@ from reports.cache_table import cache_table
 from reports.tables import size
 
 
-def cache(options: argparse.Namespace, cache_dir: Path) -> int:
+def cache(options: CacheOptions) -> int:
     """``cache``: a line a model. Damaged files give the exit code of bad input."""
+    cache_dir = cache_folder(options.cache_dir)
     store = cache_dir / "vectors"
     pruned = _prune(store, options)
     corpora = _corpora(cache_dir / CORPORA) if options.verify else []
@@ -24,7 +25,7 @@ def cache(options: argparse.Namespace, cache_dir: Path) -> int:
     broken = list(damaged(store)) if options.verify else []
     broken += _damaged_corpora(folder for folder in corpora if folder not in unchecked)
     rows = usage(store)
-    if options.json:
+    if options.output.json:
         print_json({"stored": rows, "damaged": broken, "pruned": pruned})
     else:
         print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
@@ -33,7 +34,7 @@ def cache(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 
-def _prune(store: Path, options: argparse.Namespace) -> list[Stored]:
+def _prune(store: Path, options: CacheOptions) -> list[Stored]:
     """What was removed, or would be."""
     if not options.prune and options.older_than is None:
         return []

@@ -1,17 +1,14 @@
 """The results of a candidate: found among the stored ones, or made."""
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from bench.cli.commands.common import Contender, open_evaluated
-from bench.cli.commands.opening import pipeline_options
+from bench.cli.options.decide import CheckOptions
 from bench.evaluate.measures import parse_measure
-from bench.monitor.evaluating import renamed, stored_or_new
+from bench.evaluate.pipeline import Options
 from bench.results.record import Stored
-from bench.store import VectorStore
+from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.records import Queries
 from foundation.failures import as_bad_input
 
@@ -32,13 +29,13 @@ class CandidateResults:
     queries: dict[str, Queries] = field(default_factory=dict)
 
 
-def own_name(contender: Contender, known: Sequence[Stored]) -> str:
+def own_name(candidate: LoadedModel, known: Sequence[Stored]) -> str:
     """The name that the candidate's results have.
 
     Its own, unless another recipe or other weights have results of that name: then the fingerprint
     is part of it, so that the name of a baseline never stands for two models.
     """
-    name, recipe = contender.model.card.name, contender.model.recipe
+    name, recipe = candidate.name, candidate.model.recipe
     taken = any(
         stored.result.fingerprint != recipe.for_dataset(stored.collection).fingerprint
         for stored in known
@@ -48,13 +45,13 @@ def own_name(contender: Contender, known: Sequence[Stored]) -> str:
 
 
 def evaluate_all(
-    contender: Contender,
+    space: Workspace,
+    candidate: LoadedModel,
     name: str,
     collections: Sequence[str],
     folders: Mapping[str, str],
     known: Sequence[Stored],
-    options: argparse.Namespace,
-    cache_dir: Path,
+    options: CheckOptions,
 ) -> CandidateResults:
     """Evaluate the candidate; a collection that fails is missing, the others are still evaluated.
 
@@ -63,24 +60,17 @@ def evaluate_all(
         folders: what was typed for collections of a user's own.
         known: stored results, among which the candidate's are looked for.
     """
-    results, store = CandidateResults(), VectorStore(cache_dir / "vectors")
+    results = CandidateResults()
     measures = None if options.measure is None else (parse_measure(options.measure).name,)
-    choices = pipeline_options(options, measures)
-    names = (name, contender.model.card.name)
+    choices = Options(depth=options.protocol.depth, measures=measures)
+    names = (name, candidate.name)
     own = [stored for stored in known if stored.result.model in names]
     for wanted in collections:
         try:
-            collection = open_evaluated(folders.get(wanted, wanted), options, cache_dir)
-            results.queries[wanted] = collection.dataset.queries
-            mine = contender.on(wanted)
-            results.stored[wanted] = stored_or_new(
-                collection,
-                renamed(mine.model, name),
-                mine.encoder,
-                own,
-                store,
-                choices,
-                options.results,
+            opened = space.open(folders.get(wanted, wanted), options.protocol.split)
+            results.queries[wanted] = opened.dataset.queries
+            results.stored[wanted] = space.stored_or_new(
+                opened, candidate.renamed(name), choices, own, options.results.results
             )
         except Exception as error:
             problem = as_bad_input(error)

@@ -1,6 +1,5 @@
 """``check``: may this checkpoint ship? Evaluates what is missing, compares, decides."""
 
-import argparse
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +9,12 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.candidate import CandidateResults, evaluate_all, own_name
-from bench.cli.commands.common import (
-    Contender,
-    open_contender,
-    open_named,
-    print_json,
-)
+from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
 from bench.cli.commands.quick_check import check_quickly
 from bench.cli.commands.speed_baseline import open_baseline, time_both
+from bench.cli.commands.subset_plans import QuickCheck
+from bench.cli.options.decide import CheckOptions
 from bench.compare.panels import Entry
-from bench.compare.statistics import Resampling
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.suites import mean_weights
@@ -42,7 +37,8 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.gate.speed_check import SpeedCheck
 from bench.results.find import find_results, named_results, one_each
 from bench.results.record import Result, Stored
-from datasets_cfg.catalogue import dataset_names, expand
+from bench.workspace import LoadedModel, Workspace
+from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered
 from foundation.atomic import replacing
 from foundation.errors import BenchError
@@ -55,38 +51,38 @@ logger = logging.getLogger(__name__)
 PUBLISHED = "published"
 
 
-def check(options: argparse.Namespace, cache_dir: Path) -> int:
+def check(options: CheckOptions) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
     terms = _terms(options)
-    contender = open_contender(options.checkpoint, options)
+    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
+    candidate = load_model(space, options.checkpoint, options.use)
     named = _named(options)
-    folders = _folders(options, cache_dir)
+    folders = _folders(options, space)
     typed = _typed(options.on, folders)
     others = _others(named, typed)
-    baseline = open_baseline(contender, others[0], options) if options.speed else None
-    known = find_results(options.results)
-    scope = _scope(contender, named, known, typed, options)
-    folders |= _remembered_folders(others, scope, folders, cache_dir)
+    baseline = open_baseline(candidate, others[0], options) if options.timing.speed else None
+    known = find_results(options.results.results)
+    scope = _scope(candidate, named, known, typed, options)
+    folders |= _remembered_folders(others, scope, folders, space.cache_dir)
     if not terms.expect_same:
         terms.resampling.check_enough(len(scope.weights), sides=2)
-    name = own_name(contender, known)
+    name = own_name(candidate, known)
     _announce(name, others, scope)
-    effects = _state_effects(contender, others[0], known, scope, terms)
+    effects = _state_effects(candidate, others[0], known, scope, terms)
     quick: Quick | None = None
     looks: list[Look] = []
-    if options.quick:
-        against, quick = check_quickly(
-            contender, name, others, folders, scope, terms, options, cache_dir
-        )
+    if options.look.quick:
+        check = QuickCheck(space, candidate, options)
+        against, quick = check_quickly(check, name, others, folders, scope, terms)
     else:
         wanted = [name for name in scope.weights if _comparable(name, others)]
-        results = evaluate_all(contender, name, wanted, folders, known, options, cache_dir)
-        against = [_against(other, contender, results, scope, terms) for other in others]
+        results = evaluate_all(space, candidate, name, wanted, folders, known, options)
+        against = [_against(other, candidate, results, scope, terms) for other in others]
         looks = _earlier_looks(results, others[0].results, options)
     _remember(others, scope, options)
     speed = None
     if baseline is not None:
-        speed = _compare_speed(contender, baseline, against[0], folders, options, cache_dir)
+        speed = _compare_speed(candidate, baseline, against[0], folders, space, options)
     done = conclude(
         name,
         against,
@@ -104,8 +100,8 @@ def check(options: argparse.Namespace, cache_dir: Path) -> int:
     return done.exit_code
 
 
-def _terms(options: argparse.Namespace) -> Terms:
-    if options.baseline == PUBLISHED and not options.expect_same:
+def _terms(options: CheckOptions) -> Terms:
+    if options.baseline == PUBLISHED and not options.terms.expect_same:
         raise BenchError(
             "published scores have no queries, which a test needs",
             "--expect-same asks whether this is the checkpoint that was published",
@@ -115,19 +111,19 @@ def _terms(options: argparse.Namespace) -> Terms:
             "published scores have no queries, and are no anchor",
             "--anchor names stored results; --baseline published takes published scores",
         )
-    if options.quick and options.expect_same:
+    if options.look.quick and options.terms.expect_same:
         raise BenchError(
             "--quick sees parts of collections, and cannot show that scores are the same",
             "leave one of --quick and --expect-same out",
         )
     return Terms(
-        rule="loss" if options.quick else options.rule,
-        margin=options.margin,
-        floor=options.floor,
-        expect_same=options.expect_same,
-        tolerance=options.tolerance,
+        rule="loss" if options.look.quick else options.terms.rule,
+        margin=options.terms.margin,
+        floor=options.terms.floor,
+        expect_same=options.terms.expect_same,
+        tolerance=options.terms.tolerance,
         measure=None if options.measure is None else parse_measure(options.measure).name,
-        resampling=Resampling(options.resamples, options.seed),
+        resampling=resampling_of(options.resampling),
     )
 
 
@@ -144,11 +140,13 @@ class _Named:
         return {one.collection for one in self.stored}
 
 
-def _named(options: argparse.Namespace) -> list[_Named]:
+def _named(options: CheckOptions) -> list[_Named]:
     """The baseline and, if there is one, the anchor."""
     typed = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
     return [
-        _Named(role, name, [] if name == PUBLISHED else named_results(name, options.results))
+        _Named(
+            role, name, [] if name == PUBLISHED else named_results(name, options.results.results)
+        )
         for role, name in typed
         if name
     ]
@@ -166,12 +164,12 @@ def _others(named: Sequence[_Named], typed: Sequence[str]) -> list[StoredModel]:
     return [StoredModel(one.role, one.name, one_each(one.name, one.stored, on)) for one in named]
 
 
-def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
+def _folders(options: CheckOptions, space: Workspace) -> dict[str, str]:
     """Folders of a user's own collections as typed, by the name in their results."""
-    named = expand(options.on, options.data_dir)
+    named = space.expand(options.on)
     folders: dict[str, str] = {}
     for typed in (word for word in named if word not in dataset_names()):
-        name = open_named(typed, options, cache_dir).name
+        name = space.dataset(typed, options.protocol.split).name
         other = folders.get(name, name if name in named else None)
         if other is not None and other != typed:
             raise BenchError(
@@ -183,22 +181,24 @@ def _folders(options: argparse.Namespace, cache_dir: Path) -> dict[str, str]:
 
 
 def _scope(
-    contender: Contender,
+    candidate: LoadedModel,
     named: Sequence[_Named],
     known: Sequence[Stored],
     typed: Sequence[str],
-    options: argparse.Namespace,
+    options: CheckOptions,
 ) -> Scope:
     """The collections of the check; see `scope_of`."""
     baseline, *anchors = named
     if baseline.name == PUBLISHED:
-        claimed = dict.fromkeys(claim.dataset for claim in contender.model.card.expected)
+        claimed = dict.fromkeys(claim.dataset for claim in candidate.model.card.expected)
         return scope_of(typed, claimed, {})
     further: dict[str, Iterable[str]] = {
-        f"the {other.role} was checked there before": checked_before(options.results, other.name)
+        f"the {other.role} was checked there before": checked_before(
+            options.results.results, other.name
+        )
         for other in named
     }
-    further["the candidate has one"] = _own_collections(contender, known)
+    further["the candidate has one"] = _own_collections(candidate, known)
     further |= {f"the {other.role} has one": other.collections for other in anchors}
     return scope_of(typed, baseline.collections, further)
 
@@ -219,9 +219,9 @@ def _remembered_folders(
     return where
 
 
-def _own_collections(contender: Contender, known: Sequence[Stored]) -> list[str]:
+def _own_collections(candidate: LoadedModel, known: Sequence[Stored]) -> list[str]:
     """Collections on which the candidate has stored results, under whatever name."""
-    recipe = contender.model.recipe
+    recipe = candidate.model.recipe
     fingerprints = {
         name: recipe.for_dataset(name).fingerprint
         for name in {stored.collection for stored in known}
@@ -240,12 +240,12 @@ def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
         print(f"left out by --on: {', '.join(scope.left_out)}", file=sys.stderr)
 
 
-def _remember(others: Sequence[StoredModel], scope: Scope, options: argparse.Namespace) -> None:
+def _remember(others: Sequence[StoredModel], scope: Scope, options: CheckOptions) -> None:
     """A result of a baseline that is gone at the next check is missed then."""
     try:
         for other in others:
             remember_checked(
-                options.results, other.name, other.results.keys() & scope.weights.keys()
+                options.results.results, other.name, other.results.keys() & scope.weights.keys()
             )
     except (BenchError, OSError) as error:
         logger.warning("what the baseline was checked on cannot be remembered: %s", error)
@@ -257,7 +257,7 @@ def _comparable(collection: str, others: Sequence[StoredModel]) -> bool:
 
 
 def _state_effects(
-    contender: Contender,
+    candidate: LoadedModel,
     baseline: StoredModel,
     known: Sequence[Stored],
     scope: Scope,
@@ -268,7 +268,7 @@ def _state_effects(
     if not results or terms.expect_same:
         return ()
     first = next(iter(results.values())).result
-    kind = kind_of(_as_recipe_of(first, contender), first)
+    kind = kind_of(_as_recipe_of(first, candidate), first)
     effects = detectable_effects(kind, results, known, scope.weights, terms.measure, terms.floor)
     print(effects_table(effects), file=sys.stderr)
     if warning := blind(effects, terms.margin):
@@ -276,27 +276,27 @@ def _state_effects(
     return effects
 
 
-def _as_recipe_of(result: Result, contender: Contender) -> Result:
-    return msgspec.structs.replace(result, recipe=contender.model.recipe)
+def _as_recipe_of(result: Result, candidate: LoadedModel) -> Result:
+    return msgspec.structs.replace(result, recipe=candidate.model.recipe)
 
 
 def _compare_speed(
-    contender: Contender,
+    candidate: LoadedModel,
     baseline: Encoder,
     verdict: PairVerdict,
     folders: Mapping[str, str],
-    options: argparse.Namespace,
-    cache_dir: Path,
+    space: Workspace,
+    options: CheckOptions,
 ) -> SpeedCheck | None:
     """Time both over texts of the first collection that was compared; None where none was."""
     name = next((row.name for row in verdict.rows if row.paired), None)
     if name is None:
         return None
-    return time_both(contender, baseline, folders.get(name, name), options, cache_dir)
+    return time_both(candidate, baseline, folders.get(name, name), space, options)
 
 
 def _earlier_looks(
-    results: CandidateResults, baselines: Mapping[str, Stored], options: argparse.Namespace
+    results: CandidateResults, baselines: Mapping[str, Stored], options: CheckOptions
 ) -> list[Look]:
     """Earlier first looks at this candidate beside this baseline that have a full result now."""
     pairs = {
@@ -304,7 +304,7 @@ def _earlier_looks(
         for name, stored in results.stored.items()
         if name in baselines
     }
-    past = complete(options.results, lambda: find_results(options.results))
+    past = complete(options.results.results, lambda: find_results(options.results.results))
     return [
         look
         for look in past
@@ -313,30 +313,34 @@ def _earlier_looks(
 
 
 def _against(
-    other: StoredModel, contender: Contender, results: CandidateResults, scope: Scope, terms: Terms
+    other: StoredModel,
+    candidate: LoadedModel,
+    results: CandidateResults,
+    scope: Scope,
+    terms: Terms,
 ) -> PairVerdict:
-    card, weights = contender.model.card, scope.weights
+    card, weights = candidate.model.card, scope.weights
     seen = [name for name in weights if in_domain(card, name)]
     if other.name == PUBLISHED:
         measured = {key: stored.result.measures for key, stored in results.stored.items()}
         return check_published(measured, card.expected, results.failed, list(weights), seen)
-    candidate = {
+    entries = {
         key: replace(entry, in_domain=entry.in_domain or key in seen)
         for key, entry in ((key, Entry.of(stored)) for key, stored in results.stored.items())
     }
     baseline = {key: Entry.of(stored) for key, stored in other.results.items()}
     gaps = {**results.failed, **scope.gaps(other)}
-    verdict = check_against(other.role, other.name, candidate, baseline, gaps, weights, terms)
+    verdict = check_against(other.role, other.name, entries, baseline, gaps, weights, terms)
     return with_texts(verdict, results.queries)
 
 
-def _write(done: Check, options: argparse.Namespace) -> None:
+def _write(done: Check, options: CheckOptions) -> None:
     text = markdown(done)
     for path, content in ((options.markdown, text), (options.junit, junit(done))):
         if path is not None:
             with replacing(path) as file:
                 file.write(content.encode())
-    if options.json:
+    if options.output.json:
         print_json(done)
     else:
         print(text, end="")

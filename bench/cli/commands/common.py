@@ -1,91 +1,66 @@
 """What several commands do: open what was named, and print."""
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import platformdirs
 
-from bench.evaluate.judging import check_relevant
-from bench.monitor.collections import Opened
-from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.published import check_published
-from datasets_cfg.remembered import remember
-from datasets_cfg.verify import remarks
+from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
+from bench.compare.statistics import Resampling
+from bench.evaluate.memory import parse_size
+from bench.workspace import LoadedModel, Workspace
+from datasets_cfg.verify import Finding
 from reports.tables import facts_table, finding_lines
 from retrievers.adapters.bases import Bases
-from retrievers.encoders.protocol import Encoder
-from retrievers.models.model import Model, open_encoder, resolve_model
+
+DEFAULT_HARDWARE = Hardware()
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A model with its encoder; BM25 has none."""
-
-    model: Model
-    encoder: Encoder | None
-
-    def on(self, collection: str) -> "Contender":
-        """With the prompts of one collection, and the same loaded weights."""
-        encoder = self.encoder.for_dataset(collection) if self.encoder else None
-        return Contender(self.model.for_dataset(collection), encoder)
-
-
-def open_contender(name: str, options: argparse.Namespace, bases: Bases | None = None) -> Contender:
-    """The model of this name with its encoder, as the options of the command line say.
-
-    Adapters that are opened with the same ``bases`` share the weights of their base.
-    """
-    model = resolve_model(
-        name,
-        like=options.like,
-        adapter=options.adapter,
-        dtype=options.dtype,
-        backend=options.backend,
-        store_dtype=options.store_dtype or "float32",
-        max_query_tokens=options.max_query_tokens,
-        max_document_tokens=options.max_document_tokens,
-        trust_code=options.trust_code,
-    )
-    if model.recipe.kind == "bm25":
-        return Contender(model, None)
-    return Contender(model, open_encoder(model, getattr(options, "device", "auto"), bases=bases))
-
-
-def open_named(
-    name: str, options: argparse.Namespace, cache_dir: Path, with_corpus: bool = True
-) -> Dataset:
-    """The collection of this name, found or downloaded as the options say.
-
-    Without its corpus, a run file can be scored.
-    """
-    return open_dataset(
-        name,
-        cache_dir=cache_dir,
-        data_dir=options.data_dir,
-        split=getattr(options, "split", None),
-        download=not options.offline,
-        with_corpus=with_corpus,
+def workspace(
+    places: Places, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
+) -> Workspace:
+    """The workspace that the options describe."""
+    memory = hardware.max_memory
+    return Workspace(
+        cache_dir=cache_folder(places.cache_dir),
+        data_dir=places.data_dir,
+        offline=places.offline,
+        device=hardware.device,
+        max_memory=None if memory is None else parse_size(memory),
+        allow_mismatch=allow_mismatch,
+        remark=print_remark,
     )
 
 
-def open_evaluated(name: str, options: argparse.Namespace, cache_dir: Path) -> Opened:
-    """A collection to evaluate on: checked, and what its scores depend on said on stderr.
+def print_remark(collection: str, finding: Finding) -> None:
+    """Say what is peculiar in a collection, on stderr."""
+    print(finding_lines(finding, collection), file=sys.stderr)
 
-    Raises:
-        BenchError: it cannot be had, is not the published one of its name, or its corpus has no
-            relevant document.
-    """
-    dataset = open_named(name, options, cache_dir)
-    official = check_published(dataset, options.allow_mismatch)
-    check_relevant(dataset)
-    for finding in remarks(dataset):
-        print(finding_lines(finding, dataset.name), file=sys.stderr)
-    remember(dataset)
-    return Opened(dataset, official)
+
+def cache_folder(typed: Path | None) -> Path:
+    """Where downloads, corpora and vectors are kept."""
+    named = typed or os.environ.get("BENCH_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
+
+
+def load_model(
+    space: Workspace, name: str, use: ModelUse, bases: Bases | None = None
+) -> LoadedModel:
+    """The model of this name with its encoder, as the options say."""
+    settings = asdict(use)
+    return space.load(
+        name, bases, **settings | {"store_dtype": settings["store_dtype"] or "float32"}
+    )
+
+
+def resampling_of(options: Resamples) -> Resampling:
+    """How intervals and p-values are drawn."""
+    return Resampling(options.resamples, options.seed)
 
 
 def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:

@@ -1,17 +1,16 @@
 """``compare``: which of the models is better, by how much, and on which queries."""
 
-import argparse
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.cli.commands.common import open_named, print_json
+from bench.cli.commands.common import print_json, resampling_of, workspace
+from bench.cli.options.decide import CompareOptions
 from bench.compare.changed import Changes, most_changed
 from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant, Entry
-from bench.compare.statistics import Resampling
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.suites import with_inner
@@ -21,31 +20,33 @@ from bench.results.facts import run_file_facts
 from bench.results.find import named_results, one_each
 from bench.results.location import place_of
 from bench.results.record import RESULT_FILE, Protocol, Stored
+from bench.workspace import OpenDataset, Workspace
 from datasets_cfg.catalogue import dataset_names, expand, own_folder, suite_names, unknown
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.published import check_published
 from foundation.errors import BenchError, MissingFileError
 from reports.compare_tables import changes_table, comparison_table, legend
 
 
-def compare(options: argparse.Namespace, cache_dir: Path) -> int:
+def compare(options: CompareOptions) -> int:
     """``compare``: a table for each pair of models; then the queries that changed most."""
     _check_names(options.names)
     _check_run_files(options)
-    dataset = _dataset(options, cache_dir)
+    space = workspace(options.places, allow_mismatch=options.protocol.allow_mismatch)
+    opened = _opened(options, space)
+    dataset = opened.dataset if opened else None
     named = _named(options, dataset)
-    collections = {dataset.name} if dataset else _collections(options, named, cache_dir)
-    entrants = _entrants(options, dataset, named, collections)
+    collections = {dataset.name} if dataset else _collections(options, named, space)
+    entrants = _entrants(options, opened, named, collections)
     choices = Choices(
         measure=options.measure,
         force=options.force,
         collections=collections,
         suites=with_inner(options.on) if options.on else None,
-        resampling=Resampling(options.resamples, options.seed),
+        resampling=resampling_of(options.resampling),
     )
     comparisons = compare_entrants(entrants, choices)
-    changes = _changes(comparisons, entrants, dataset, options, cache_dir)
-    if options.json:
+    changes = _changes(comparisons, entrants, dataset, options.changed, space)
+    if options.output.json:
         found = {"resampling": choices.resampling, "comparisons": comparisons}
         print_json({**found, "changed": list(changes)})
         return ExitCode.OK
@@ -57,11 +58,14 @@ def compare(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def _dataset(options: argparse.Namespace, cache_dir: Path) -> Dataset | None:
+def _opened(options: CompareOptions, space: Workspace) -> OpenDataset | None:
     """The collection that scores run files; its documents are needed only to show texts."""
     if not options.dataset:
         return None
-    return open_named(options.dataset, options, cache_dir, with_corpus=bool(options.changed))
+    opened = space.open_judgements(options.dataset, options.protocol.split)
+    if options.changed:
+        return replace(opened, dataset=space.dataset(options.dataset, options.protocol.split))
+    return opened
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -72,8 +76,8 @@ def _check_names(names: Sequence[str]) -> None:
             raise BenchError(f"{name} is named {names.count(name)} times", "name it once")
 
 
-def _check_run_files(options: argparse.Namespace) -> None:
-    given = [name for name in ("depth", "split") if getattr(options, name) is not None]
+def _check_run_files(options: CompareOptions) -> None:
+    given = [name for name in ("depth", "split") if getattr(options.protocol, name) is not None]
     if given and not options.dataset:
         raise BenchError(
             f"--{given[0]} says how run files are scored, and needs --dataset",
@@ -93,24 +97,24 @@ class _Found:
 Named = Mapping[str, Sequence[Stored]]  # results by what was typed; run files have none
 
 
-def _named(options: argparse.Namespace, dataset: Dataset | None) -> Named:
+def _named(options: CompareOptions, dataset: Dataset | None) -> Named:
     return {
-        name: () if _is_run_file(name, dataset) else named_results(name, options.results)
+        name: () if _is_run_file(name, dataset) else named_results(name, options.results.results)
         for name in options.names
     }
 
 
 def _entrants(
-    options: argparse.Namespace,
-    dataset: Dataset | None,
+    options: CompareOptions,
+    opened: OpenDataset | None,
     named: Named,
     collections: Collection[str] | None,
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
     found = [
         _found(name, one_each(name, stored, collections))
-        if dataset is None or stored
-        else _run_file(name, dataset, options)
+        if opened is None or stored
+        else _run_file(name, opened, options)
         for name, stored in named.items()
     ]
     short = [one.short for one in found]
@@ -120,10 +124,10 @@ def _entrants(
     ]
 
 
-def _run_file(name: str, dataset: Dataset, options: argparse.Namespace) -> _Found:
+def _run_file(name: str, opened: OpenDataset, options: CompareOptions) -> _Found:
     path = Path(name)
     short = "_".join(path.name.split(".trec")[0].split())
-    return _Found(name, short, {dataset.name: _scored(path, dataset, options)})
+    return _Found(name, short, {opened.name: _scored(path, opened, options)})
 
 
 def _found(name: str, stored: Mapping[str, Stored]) -> _Found:
@@ -138,12 +142,12 @@ def _is_run_file(name: str, dataset: Dataset | None) -> bool:
     return dataset is not None and path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
 
-def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
+def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Entry:
     """A run file by the collection's own protocol, as ``score`` does it."""
+    dataset = opened.dataset
     wanted = None if options.measure is None else [options.measure]
-    names = measure_names(dataset, wanted, options.depth)
-    official = check_published(dataset, options.allow_mismatch, with_corpus=False)
-    depth = options.depth or dataset.facts.depth
+    names = measure_names(dataset, wanted, options.protocol.depth)
+    depth = options.protocol.depth or dataset.facts.depth
     file = read_run_file(path)
     run = as_retrieved(file.run, dataset, depth)
     scores, _ = score_run(dataset, run, names, depth)
@@ -154,7 +158,7 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
             file=sys.stderr,
         )
     return Entry(
-        protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
+        protocol=protocol_of(dataset, depth, corpus_sha256="", official=opened.official),
         main_measure=names[0],
         in_domain=False,
         recipe=run_file_facts(file.sha256),
@@ -163,9 +167,7 @@ def _scored(path: Path, dataset: Dataset, options: argparse.Namespace) -> Entry:
     )
 
 
-def _collections(
-    options: argparse.Namespace, named: Named, cache_dir: Path
-) -> Collection[str] | None:
+def _collections(options: CompareOptions, named: Named, space: Workspace) -> Collection[str] | None:
     """Collections that were named; a user's own by the name in its results, or by its folder."""
     if not options.on:
         return None
@@ -178,21 +180,18 @@ def _collections(
             chosen.add(name)
         elif name in known:
             chosen.update(expand([name]))
-        elif own_folder(name, options.data_dir):
-            chosen.add(_evaluated_in(name, protocols, options, cache_dir))
+        elif own_folder(name, space.data_dir):
+            chosen.add(_evaluated_in(name, protocols, space))
         else:
             raise unknown(name, known)
     return chosen
 
 
-def _evaluated_in(
-    folder: str, protocols: Sequence[Protocol], options: argparse.Namespace, cache_dir: Path
-) -> str:
+def _evaluated_in(folder: str, protocols: Sequence[Protocol], space: Workspace) -> str:
     """Name, in the results, of the collection in a folder: by its content, not by its path."""
     for split in dict.fromkeys(protocol.split for protocol in protocols):
-        in_split = argparse.Namespace(**{**vars(options), "split": split or None})
         try:
-            dataset = open_named(folder, in_split, cache_dir)
+            dataset = space.dataset(folder, split or None)
         except MissingFileError:
             continue  # the folder has no such split
         for protocol in protocols:
@@ -208,23 +207,21 @@ def _changes(
     comparisons: Sequence[Comparison],
     entrants: Sequence[Entrant],
     dataset: Dataset | None,
-    options: argparse.Namespace,
-    cache_dir: Path,
+    changed: int,
+    space: Workspace,
 ) -> Iterator[Changes]:
     by_name = {entrant.name: entrant.entries for entrant in entrants}
-    for one in comparisons if options.changed else ():
+    for one in comparisons if changed else ():
         for row in one.collections:
             if row.paired is not None:
                 entries = (by_name[one.a][row.collection], by_name[one.b][row.collection])
-                opened = _at_hand(entries[0].protocol, dataset, options, cache_dir)
+                opened = _at_hand(entries[0].protocol, dataset, space)
                 names = (one.a, one.b)
-                yield most_changed(names, entries, row.measure, options.changed, opened)
+                yield most_changed(names, entries, row.measure, changed, opened)
 
 
-def _at_hand(
-    protocol: Protocol, given: Dataset | None, options: argparse.Namespace, cache_dir: Path
-) -> Dataset | str:
+def _at_hand(protocol: Protocol, given: Dataset | None, space: Workspace) -> Dataset | str:
     """The collection that was evaluated; or why it is not at hand."""
     if given is not None:
         return if_evaluated(given, protocol)
-    return at_hand(protocol, cache_dir, options.data_dir)
+    return at_hand(protocol, space)

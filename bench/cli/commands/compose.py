@@ -1,11 +1,9 @@
 """``compose``: trained adapters of one base as one that ``run --model`` takes."""
 
-import argparse
-from pathlib import Path
-
 import msgspec
 
 from bench.cli.commands.common import print_json
+from bench.cli.options.train import ComposeOptions
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters
@@ -31,7 +29,7 @@ class Composed(msgspec.Struct, frozen=True):
     parameters: int
 
 
-def compose(options: argparse.Namespace, cache_dir: Path) -> int:
+def compose(options: ComposeOptions) -> int:
     """``compose``: check, write, say what to type next."""
     _check(options)
     base = base_of(options.folders)
@@ -49,7 +47,7 @@ def compose(options: argparse.Namespace, cache_dir: Path) -> int:
         adapters=tuple(str(one) for one in options.folders),
         parameters=counted.adapter if counted else 0,
     )
-    if options.json:
+    if options.output.json:
         print_json(done)
     else:
         names = ", ".join(done.adapters)
@@ -60,7 +58,7 @@ def compose(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: ComposeOptions) -> None:
     """Nothing is written over, and no weights are passed by."""
     if options.out.exists() and any(options.out.iterdir()):
         raise BenchError(f"{options.out} holds something else", "name another folder")

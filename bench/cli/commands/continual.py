@@ -1,38 +1,34 @@
 """``continual``: ways to learn a sequence of collections, from a TOML file to a report."""
 
-import argparse
 from pathlib import Path
 
 from bench.cli.commands.adapt import Bars
-from bench.cli.commands.common import print_json
-from bench.cli.commands.opening import check_once, open_collections
+from bench.cli.commands.common import print_json, resampling_of, workspace
+from bench.cli.commands.opening import check_once
 from bench.cli.commands.plans import report, say, typed
 from bench.cli.early_checks import check_out
-from bench.compare.statistics import Resampling
-from bench.evaluate.memory import parse_size
+from bench.cli.options.shared import Hardware
+from bench.cli.options.study import ContinualOptions
+from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options, conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.sequence.comparing import Compared, Domains, before, rows_of
 from bench.experiments.sequence.learning import Work, described
 from bench.experiments.sequence.settings import Comparison, load_comparison
-from bench.monitor.collections import one_measure
-from bench.store import VectorStore
-from datasets_cfg.catalogue import expand
 from reports.figures import can_plot
 from reports.forgetting_plots import draw
 from reports.sequence_tables import comma_separated, markdown, plan
-from retrievers.index.faiss_index import IndexSpec
 
 
-def continual(options: argparse.Namespace, cache_dir: Path) -> int:
+def continual(options: ContinualOptions) -> int:
     """``continual``: check everything, learn each sequence, write the report."""
     comparison = load_comparison(options.file, options.variant)
-    resampling = Resampling(options.resamples, options.seed)
+    resampling = resampling_of(options.resampling)
     resampling.check_enough(max(len(comparison.methods), len(comparison.domains)) - 1)
     out = options.out / comparison.name
     check_out(out)
     with Bars() as bars:
-        work = _work(comparison, options, cache_dir, out, bars)
+        work = _work(comparison, options, out, bars)
         work.check()
         if options.dry_run:
             return _show(work, options)
@@ -56,44 +52,37 @@ def continual(options: argparse.Namespace, cache_dir: Path) -> int:
         rows=rows,
         trained=trained_as(comparison),
         command=typed("continual", options),
-        conditions=conditions_here(options.device),
+        conditions=conditions_here(options.work.device),
         resampling=resampling,
         unofficial=tuple(
             one.dataset.name for one in (*work.domains, *work.also) if not one.official
         ),
     )
     text = markdown(found, _pictures(found, out))
-    report(out, found, text, comma_separated(found), options.json)
+    report(out, found, text, comma_separated(found), options.output.json)
     return ExitCode.OK
 
 
-def _work(
-    comparison: Comparison, options: argparse.Namespace, cache_dir: Path, out: Path, bars: Bars
-) -> Work:
-    options.split = None
+def _work(comparison: Comparison, options: ContinualOptions, out: Path, bars: Bars) -> Work:
+    hardware = Hardware(device=options.work.device, max_memory=options.max_memory)
+    space = workspace(options.places, hardware, options.allow_mismatch)
     domains, also = (
-        [one for name in names for one in expand([name], options.data_dir)]
+        [member for name in names for member in space.expand([name])]
         for names in (comparison.domains, comparison.also)
     )
     check_once([*domains, *also])
-    opened = list(open_collections([*domains, *also], options, cache_dir).values())
-    measure = one_measure(opened, comparison.evaluate.measure or None)
-    memory = None if options.max_memory is None else parse_size(options.max_memory)
+    opened = list(space.open_all([*domains, *also]).values())
+    measure = common_measure([each.dataset for each in opened], comparison.evaluate.measure or None)
     return Work(
         comparison=comparison,
         domains=opened[: len(domains)],
         also=opened[len(domains) :],
         out=out,
-        store=VectorStore(cache_dir / "vectors"),
+        space=space,
         measure=measure,
-        options=Options(
-            index=IndexSpec.parse("flat"),
-            measures=(measure,),
-            device=options.device,
-            max_memory=memory,
-        ),
-        device=options.device,
-        save_every=options.save_every,
+        options=Options(measures=(measure,)),
+        device=options.work.device,
+        save_every=options.work.save_every,
         report=bars,
         say=say,
     )
@@ -110,12 +99,12 @@ def trained_as(comparison: Comparison) -> str:
     )
 
 
-def _show(work: Work, options: argparse.Namespace) -> int:
+def _show(work: Work, options: ContinualOptions) -> int:
     """``--dry-run``."""
     comparison = work.comparison
     told = {name: described(one) for name, one in comparison.methods.items()}
     sizes = {one.dataset.name: len(one.dataset.corpus) for one in (*work.domains, *work.also)}
-    if options.json:
+    if options.output.json:
         print_json({"methods": told, "documents": sizes, "trained": trained_as(comparison)})
     else:
         print(plan(told, sizes, trained_as(comparison), len(work.domains)))

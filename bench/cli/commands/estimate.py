@@ -1,11 +1,11 @@
 """``estimate``: what a run will cost, before it starts."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import replace
 
-from bench.cli.commands.common import Contender, open_contender, open_named, print_json
+from bench.cli.commands.common import load_model, print_json, workspace
+from bench.cli.options.evaluate import EstimateOptions
 from bench.evaluate.estimate import (
     Estimate,
     Limits,
@@ -13,10 +13,10 @@ from bench.evaluate.estimate import (
     estimate_from_counts,
     measure_speed,
 )
-from bench.evaluate.memory import default_budget, parse_size
+from bench.evaluate.memory import default_budget
 from bench.exit_codes import ExitCode
-from bench.store import VectorStore
-from datasets_cfg.catalogue import dataset_names, expand, facts_for
+from bench.workspace import LoadedModel, Workspace
+from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.tables import estimates_table
@@ -24,29 +24,30 @@ from reports.tables import estimates_table
 PROBE_COLLECTION = "stdlib-code"  # embedded: texts to try an encoder on where nothing else is
 
 
-def estimate(options: argparse.Namespace, cache_dir: Path) -> int:
+def estimate(options: EstimateOptions) -> int:
     """One line for every model and collection, and their sum."""
-    memory = default_budget() if options.max_memory is None else parse_size(options.max_memory)
-    limits = Limits(options.depth, memory)
-    names = expand(options.names, options.data_dir)
-    contenders = [open_contender(name, options) for name in options.model]
-    options.offline = True  # an estimate downloads no collection
-    datasets = {name: _at_hand(name, options, cache_dir) for name in names}
-    store = VectorStore(cache_dir / "vectors")
+    space = workspace(options.places, options.hardware)
+    limits = Limits(options.protocol.depth, space.max_memory or default_budget())
+    models = [load_model(space, name, options.use) for name in options.model]
+    here = replace(space, offline=True)  # an estimate downloads no collection
+    split = options.protocol.split
+    datasets = {name: _at_hand(here, name, split) for name in space.expand(options.names)}
     rows = [
-        row for one in contenders for row in _rows(one, datasets, store, limits, options, cache_dir)
+        row
+        for model in models
+        for row in _rows(model, datasets, here, limits, options.probe_seconds)
     ]
-    if options.json:
+    if options.output.json:
         print_json(rows)
     elif rows:
         print(estimates_table(rows))
     return ExitCode.OK
 
 
-def _at_hand(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset | None:
+def _at_hand(space: Workspace, name: str, split: str | None) -> Dataset | None:
     """The collection, if its files are on this machine."""
     try:
-        return open_named(name, options, cache_dir)
+        return space.dataset(name, split)
     except BenchError:
         if name in dataset_names() and facts_for(name).counts.documents:
             return None
@@ -54,25 +55,22 @@ def _at_hand(name: str, options: argparse.Namespace, cache_dir: Path) -> Dataset
 
 
 def _rows(
-    contender: Contender,
+    model: LoadedModel,
     datasets: Mapping[str, Dataset | None],
-    store: VectorStore,
+    space: Workspace,
     limits: Limits,
-    options: argparse.Namespace,
-    cache_dir: Path,
+    probe_s: float,
 ) -> Iterator[Estimate]:
-    encoder = contender.encoder
+    encoder = model.encoder
     if encoder is None:
-        name = contender.model.card.name
-        print(f"note: {name} makes no vectors; nothing to estimate", file=sys.stderr)
+        print(f"note: {model.name} makes no vectors; nothing to estimate", file=sys.stderr)
         return
-    sample = next((one for one in datasets.values() if one), None) or open_named(
-        PROBE_COLLECTION, argparse.Namespace(**{**vars(options), "split": None}), cache_dir
-    )
-    speed = measure_speed(encoder.for_dataset(sample.name), sample.corpus, options.probe_seconds)
+    at_hand = (dataset for dataset in datasets.values() if dataset)
+    sample = next(at_hand, None) or space.dataset(PROBE_COLLECTION)
+    speed = measure_speed(encoder.for_dataset(sample.name), sample.corpus, probe_s)
     for name, dataset in datasets.items():
         one = encoder.for_dataset(name)
         if dataset is None:
             yield estimate_from_counts(facts_for(name), one, speed, limits)
         else:
-            yield estimate_at_hand(dataset, one, store, speed, limits)
+            yield estimate_at_hand(dataset, one, space.store, speed, limits)

@@ -1,14 +1,13 @@
 """``export``: stored results as mteb, the Hugging Face Hub or trec_eval read them."""
 
-import argparse
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from tqdm import tqdm
 
 from bench.cli.commands.common import print_json
+from bench.cli.options.decide import ExportOptions
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.find import collections_named, named_results, one_each
@@ -21,7 +20,7 @@ CARD_FILE = "README.md"
 Files = Iterator[tuple[str, bytes]]
 
 
-def export(options: argparse.Namespace, cache_dir: Path) -> int:
+def export(options: ExportOptions) -> int:
     """``export``: nothing that is there is written over."""
     if options.name and len(options.names) > 1:
         raise BenchError("--as names one model", f"export {len(options.names)} models one by one")
@@ -33,16 +32,16 @@ def export(options: argparse.Namespace, cache_dir: Path) -> int:
         for path, content in tqdm(_files(options.format, name, stored), desc=typed, unit=" files"):
             written.append(str(_write(options.out, path, content)))
     print(f"{len(written)} files in {options.out}", file=sys.stderr)
-    if options.json:
+    if options.output.json:
         print_json({"files": written})
     else:
         print("\n".join(written))
     return ExitCode.OK
 
 
-def _chosen(typed: str, options: argparse.Namespace) -> dict[str, Stored]:
+def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     """Results of one model that the format can hold, by collection."""
-    results = named_results(typed, options.results)
+    results = named_results(typed, options.results.results)
     wanted = collections_named(options.on, results) if options.on else None
     stored = one_each(typed, results, wanted)
     for name, one in list(stored.items()) if options.format == "mteb" else ():

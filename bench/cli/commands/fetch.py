@@ -1,28 +1,26 @@
 """``fetch``: download collections and models, and build the corpora."""
 
-import argparse
-from pathlib import Path
-
-from bench.cli.commands.common import open_contender, open_named, print_rows
+from bench.cli.commands.common import load_model, print_rows, workspace
+from bench.cli.options.data import FetchOptions
 from bench.exit_codes import ExitCode
-from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 
 
-def fetch(options: argparse.Namespace, cache_dir: Path) -> int:
+def fetch(options: FetchOptions) -> int:
     """``fetch``: download collections and models, and build the corpora."""
     if not options.names and not options.model:
         raise BenchError(
             "nothing to fetch was named", "python -m bench fetch beir --model retromae"
         )
+    space = workspace(options.places)
     rows = []
-    for name in expand(options.names, options.data_dir):
-        dataset = open_named(name, options, cache_dir)
+    for name in space.expand(options.names):
+        dataset = space.dataset(name)
         about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
         rows.append({"name": name, "about": about})
     for name in options.model:
-        model = open_contender(name, options).model
+        model = load_model(space, name, options.use).model
         where = str(model.document.root) if model.document else "needs no files"
         rows.append({"name": model.card.name, "about": where})
-    print_rows(rows, options.json)
+    print_rows(rows, options.output.json)
     return ExitCode.OK

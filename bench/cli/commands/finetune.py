@@ -1,20 +1,19 @@
 """``finetune``: from a preset, a checkpoint and collections to a folder that ``run`` takes."""
 
-import argparse
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import open_named, print_json
+from bench.cli.commands.common import print_json, workspace
 from bench.cli.commands.losses import losses_of, resumed
+from bench.cli.options.train import FinetuneOptions
 from bench.exit_codes import ExitCode
-from bench.store import VectorStore
 from bench.training.finetune_on_collections import finetune_on
-from datasets_cfg.catalogue import expand
-from datasets_cfg.dataset import Dataset, open_dataset
+from bench.workspace import Workspace
+from datasets_cfg.dataset import Dataset
 from foundation.errors import MissingFileError
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.processes import is_first
@@ -35,51 +34,46 @@ TRAINING = "train"  # a collection whose own split this is, is there to train on
 DEFAULT = "stdlib-code"
 
 
-def finetune(options: argparse.Namespace, cache_dir: Path) -> int:
+def finetune(options: FinetuneOptions) -> int:
     """``finetune``: mine, train, draw the losses, say what to type next."""
     preset = _preset(options)
     model = resolve_model(options.model, like=options.like)
-    names = expand(options.on, options.data_dir)
-    training = [open_named(name, options, cache_dir) for name in names]
-    evaluated = _evaluated(names, options, cache_dir)
+    space = workspace(options.places)
+    names = space.expand(options.on)
+    training = [space.dataset(name, options.split) for name in names]
+    evaluated = _evaluated(names, space.expand(options.held_out), space)
     with _Bars() as bars:
         trained = finetune_on(
             preset,
             model,
             training,
             options.out,
-            VectorStore(cache_dir / "vectors"),
+            space.store,
             evaluated=list(evaluated.values()),
-            device=options.device,
-            save_every=options.save_every,
+            device=options.work.device,
+            save_every=options.work.save_every,
             report=bars.show,
         )
     if is_first():
-        every = {name: expand([name], options.data_dir) for name in options.on}
+        every = {name: space.expand([name]) for name in options.on}
         _report(trained, options, [name for name in every if {*every[name]} & {*evaluated}])
     return ExitCode.OK
 
 
-def _preset(options: argparse.Namespace) -> Finetuning:
+def _preset(options: FinetuneOptions) -> Finetuning:
     preset = load_preset(options.preset)
     own_rate = {"lr": "adapter.lr"} if preset.adapter and preset.adapter.lr else {}
-    return changed(preset, typed_changes(options, CHANGES | own_rate), "command line")
+    return changed(preset, typed_changes(options.settings, CHANGES | own_rate), "command line")
 
 
 def _evaluated(
-    names: list[str], options: argparse.Namespace, cache_dir: Path
+    names: Sequence[str], held_out: Sequence[str], space: Workspace
 ) -> dict[str, Dataset]:
     """The splits that are held out: what was named, and what else the collections have."""
-    held_out = expand(options.held_out, options.data_dir)
     found = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:
-            dataset = open_dataset(
-                name,
-                cache_dir=cache_dir,
-                data_dir=options.data_dir,
-                download=not options.offline,
-            )
+            dataset = space.dataset(name)
         except MissingFileError:
             if name in held_out:
                 raise
@@ -116,9 +110,9 @@ class _Bars:
             self._bar.close()
 
 
-def _report(trained: Finetuned, options: argparse.Namespace, evaluated: list[str]) -> None:
+def _report(trained: Finetuned, options: FinetuneOptions, evaluated: list[str]) -> None:
     losses = losses_of(options.out / CURVE_FILE)
-    if options.json:
+    if options.output.json:
         print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
         return
     rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""

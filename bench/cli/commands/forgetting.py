@@ -1,24 +1,23 @@
 """``forgetting``: what checkpoints of successive trainings keep, lose and gain."""
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import Contender, open_contender, print_json
-from bench.cli.commands.opening import check_once, open_collections, pipeline_options
+from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
+from bench.cli.commands.opening import check_once
 from bench.cli.early_checks import check_out
+from bench.cli.options.shared import ModelUse
+from bench.cli.options.study import ForgettingOptions
 from bench.compare.panels import Entrant, Entry
-from bench.compare.statistics import Resampling
 from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode
-from bench.monitor.collections import Opened, one_measure
-from bench.monitor.evaluating import renamed, stored_or_new
 from bench.results.find import collections_named, find_results, named_results, one_each
 from bench.results.location import Place
-from bench.store import VectorStore
-from datasets_cfg.catalogue import expand
+from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
 from reports.figures import can_plot
 from reports.forgetting_plots import draw
@@ -26,31 +25,31 @@ from reports.forgetting_tables import comma_separated, markdown
 from retrievers.models.card import card_names
 
 
-def forgetting(options: argparse.Namespace, cache_dir: Path) -> int:
+def forgetting(options: ForgettingOptions) -> int:
     """``forgetting``: the matrix, then transfer; a heat map with --plot."""
     _check(options)
-    sequence, measure = _stored(options) if options.stored else _evaluated(options, cache_dir)
-    found = forgetting_of(sequence, measure, Resampling(options.resamples, options.seed))
+    sequence, measure = _stored(options) if options.stored else _evaluated(options)
+    found = forgetting_of(sequence, measure, resampling_of(options.resampling))
     if options.plot is not None:
         draw(found, options.plot)
     _print(found, options)
     return ExitCode.OK
 
 
-def _print(found: Forgetting, options: argparse.Namespace) -> None:
-    if options.json:
+def _print(found: Forgetting, options: ForgettingOptions) -> None:
+    if options.output.json:
         print_json(found)
     else:
         print((comma_separated if options.format == "csv" else markdown)(found), end="")
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: ForgettingOptions) -> None:
     """Bad input stops before anything is opened."""
     _check_once([*options.checkpoints, *([options.base] if options.base else [])])
     if options.plot is not None and not can_plot():
         raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
     if not options.stored:
-        check_out(options.results)
+        check_out(options.results.results)
 
 
 def _check_once(checkpoints: Iterable[str]) -> None:
@@ -69,11 +68,11 @@ def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[
     check_once([*trained, *also])
 
 
-def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
+def _stored(options: ForgettingOptions) -> tuple[Sequenced, str]:
     """From stored results; a collection of one's own is known by its name in them."""
 
     typed = [*options.checkpoints, *([options.base] if options.base else [])]
-    named = {name: named_results(name, options.results) for name in typed}
+    named = {name: named_results(name, options.results.results) for name in typed}
     stored = [one for results in named.values() for one in results]
     trained, also = (collections_named(names, stored) for names in (options.on, options.also))
     _check_collections(len(options.checkpoints), trained, also)
@@ -94,25 +93,25 @@ def _stored(options: argparse.Namespace) -> tuple[Sequenced, str]:
     return Sequenced(checkpoints, trained, also, base), options.measure or "".join(mains)
 
 
-def _evaluated(options: argparse.Namespace, cache_dir: Path) -> tuple[Sequenced, str]:
+def _evaluated(options: ForgettingOptions) -> tuple[Sequenced, str]:
     """Every checkpoint on every collection; stored results are used again."""
     count = len(options.checkpoints)
-    trained = expand(options.on, options.data_dir)
-    also = expand(options.also, options.data_dir)
+    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
+    trained, also = space.expand(options.on), space.expand(options.also)
     _check_collections(count, trained, also)
-    opened = open_collections([*options.on, *options.also], options, cache_dir)
-    measure = one_measure(list(opened.values()), options.measure, options.depth)
+    opened = space.open_all([*options.on, *options.also], options.protocol.split)
+    measure = common_measure(
+        [each.dataset for each in opened.values()], options.measure, options.protocol.depth
+    )
     names = [*([options.base] if options.base else []), *options.checkpoints]
     labelled = labels(names)
     _check_once(labelled.values())
-    opening = [_opened(typed, label, options) for typed, label in labelled.items()]
-    choices, store = pipeline_options(options, (measure,)), VectorStore(cache_dir / "vectors")
-    entrants = [
-        _entrant(contender, list(opened.values()), store, choices, options.results)
-        for contender in opening
-    ]
+    models = [_loaded(space, typed, label, options.use) for typed, label in labelled.items()]
+    choices = Options(depth=options.protocol.depth, measures=(measure,))
+    results = options.results.results
+    entrants = [_entrant(space, model, list(opened.values()), choices, results) for model in models]
     base = entrants.pop(0) if options.base else None
-    named = {name: one.dataset.name for name, one in opened.items()}
+    named = {typed: each.name for typed, each in opened.items()}
     learnt, others = [named[name] for name in trained], [named[name] for name in also]
     return Sequenced(entrants, learnt, others, base), measure
 
@@ -135,25 +134,23 @@ def _label(own: tuple[str, ...], every: Sequence[tuple[str, ...]]) -> str:
     return "_".join("/".join(own[-next(alone, len(own)) :]).split())
 
 
-def _opened(typed: str, label: str, options: argparse.Namespace) -> Contender:
+def _loaded(space: Workspace, typed: str, label: str, use: ModelUse) -> LoadedModel:
     """A checkpoint used as ``--like`` says; a card says that itself."""
     own = typed in card_names() or typed.endswith(".toml")
-    like = None if own else options.like
-    found = open_contender(typed, argparse.Namespace(**{**vars(options), "like": like}))
-    return found if own else Contender(renamed(found.model, label), found.encoder)
+    loaded = load_model(space, typed, replace(use, like=None) if own else use)
+    return loaded if own else loaded.renamed(label)
 
 
 def _entrant(
-    contender: Contender,
-    opened: Sequence[Opened],
-    store: VectorStore,
+    space: Workspace,
+    model: LoadedModel,
+    opened: Sequence[OpenDataset],
     choices: Options,
     results: Place,
 ) -> Entrant:
-    name, entries = contender.model.card.name, {}
-    known = find_results(results, name)
-    for one in opened:
-        mine = contender.on(one.dataset.name)
-        stored = stored_or_new(one, mine.model, mine.encoder, known, store, choices, results)
-        entries[one.dataset.name] = Entry.of(stored)
-    return Entrant(name, entries)
+    known = find_results(results, model.name)
+    entries = {
+        dataset.name: Entry.of(space.stored_or_new(dataset, model, choices, known, results))
+        for dataset in opened
+    }
+    return Entrant(model.name, entries)

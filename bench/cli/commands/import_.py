@@ -1,11 +1,11 @@
 """``import``: scores that others stated, as claims beside results."""
 
-import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.cli.commands.common import print_json
+from bench.cli.options.decide import ImportOptions
 from bench.exit_codes import ExitCode
 from bench.results.interchange import model_index, mteb_results
 from bench.results.interchange.claimed import Claimed, keep
@@ -16,7 +16,7 @@ CARDS = (".md", ".yaml", ".yml")
 RUNS = (".trec", ".gz", ".run", ".txt")
 
 
-def import_(options: argparse.Namespace, cache_dir: Path) -> int:
+def import_(options: ImportOptions) -> int:
     """``import``: everything is read before anything is written."""
     found = [one for path in _files(options.files) for one in _read(path, options)]
     claims = [one for one in found if isinstance(one, Claimed)]
@@ -27,14 +27,14 @@ def import_(options: argparse.Namespace, cache_dir: Path) -> int:
         raise BenchError("no score in these files is of a collection that is known here")
     keep(claims, options.out)
     print(f"claims kept beside {options.out}: {len(claims)}", file=sys.stderr)
-    if options.json:
+    if options.output.json:
         print_json({"claims": claims, "left_out": left_out})
     else:
         print(facts_table([(f"{one.model} on {one.collection}", _said(one)) for one in claims]))
     return ExitCode.OK
 
 
-def _files(named: list[Path]) -> Iterator[Path]:
+def _files(named: Sequence[Path]) -> Iterator[Path]:
     for path in named:
         if not path.is_dir():
             yield path
@@ -45,7 +45,7 @@ def _files(named: list[Path]) -> Iterator[Path]:
         yield from sorted(inside)
 
 
-def _read(path: Path, options: argparse.Namespace) -> Iterator[Claimed | str]:
+def _read(path: Path, options: ImportOptions) -> Iterator[Claimed | str]:
     if path.suffix in CARDS:
         return model_index.claims_of(path, options.model or "", options.source)
     if path.suffix in RUNS:

@@ -1,14 +1,13 @@
 """``leaderboard``: stored results side by side, as a table or as a site."""
 
-import argparse
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cli.commands.common import print_json
+from bench.cli.commands.common import print_json, resampling_of, workspace
 from bench.cli.early_checks import check_out
-from bench.compare.statistics import Resampling
+from bench.cli.options.decide import LeaderboardOptions
 from bench.exit_codes import ExitCode
 from bench.leaderboard.assembly import Choice, assemble, chosen
 from bench.leaderboard.records import Board
@@ -29,12 +28,12 @@ from retrievers.models.card import all_cards
 TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}
 
 
-def leaderboard(options: argparse.Namespace, cache_dir: Path) -> int:
+def leaderboard(options: LeaderboardOptions) -> int:
     """``leaderboard``: stored results side by side, as a table or as a site."""
-    kind = "json" if options.json else options.format
+    kind = "json" if options.output.json else options.format
     if kind == "html":
         _check_place(options.out)
-    board = _board(options, kind, cache_dir)
+    board = _board(options, kind)
     if kind == "html":
         _write(board, options)
     elif kind == "json":
@@ -51,9 +50,9 @@ def _check_place(out: Place) -> None:
         raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
 
 
-def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
-    stored = results_in(options.results)
-    cards = cards_with(all_cards(), find_claims(options.results))
+def _board(options: LeaderboardOptions, kind: str) -> Board:
+    stored = results_in(options.results.results)
+    cards = cards_with(all_cards(), find_claims(options.results.results))
     site = kind == "html"
     pairs = tuple((a, b) for a, b in options.pair)
     published = None if options.published is None else tuple(options.published)
@@ -66,10 +65,12 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
         changed=options.changed,
         published=published,
     )
-    resampling = Resampling(options.resamples, options.seed)
+    resampling = resampling_of(options.resampling)
+
+    space = workspace(options.places)
 
     def opened(protocol: Protocol) -> Dataset | str:
-        return at_hand(protocol, cache_dir, options.data_dir)
+        return at_hand(protocol, space)
 
     look = opened if site or (kind == "json" and pairs) else None
     shown = chosen(stored, choice)
@@ -77,7 +78,7 @@ def _board(options: argparse.Namespace, kind: str, cache_dir: Path) -> Board:
         return assemble(shown, cards, choice, resampling, bar.update, look)
 
 
-def _write(board: Board, options: argparse.Namespace) -> None:
+def _write(board: Board, options: LeaderboardOptions) -> None:
     with filling(options.out) as folder:
         index = write_site(board, folder, options.measure)
         if can_plot():

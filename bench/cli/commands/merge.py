@@ -1,14 +1,13 @@
 """``merge``: folders of results from several machines as one."""
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.common import print_json
+from bench.cli.options.decide import MergeOptions
 from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims
@@ -31,11 +30,11 @@ class Merged(msgspec.Struct, frozen=True):
     conflicts: tuple[Conflict, ...]
 
 
-def merge(options: argparse.Namespace, cache_dir: Path) -> int:
+def merge(options: MergeOptions) -> int:
     """``merge``: everything is read before anything is written."""
-    sources = [_variants(place) for place in options.places]
-    stated = [find_claims(place) for place in options.places]
-    for place, *found in zip(options.places, sources, stated, strict=True):
+    sources = [_variants(place) for place in options.sources]
+    stated = [find_claims(place) for place in options.sources]
+    for place, *found in zip(options.sources, sources, stated, strict=True):
         if not any(found):
             raise BenchError(f"{place} holds no results", "name a folder that run wrote to")
     claims = [claim for found in stated for claim in found]
@@ -47,7 +46,7 @@ def merge(options: argparse.Namespace, cache_dir: Path) -> int:
     count = sum(len(some) for some in sources)
     done = Merged(count, copied, len(claims), tuple(conflicts(merged)))
     _say(done, options.out)
-    if options.json:
+    if options.output.json:
         print_json(done)
     return ExitCode.DRIFT if done.conflicts else ExitCode.OK
 

@@ -1,6 +1,5 @@
 """Commands that work through a plan from a TOML file: how they were typed, and their report."""
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -8,24 +7,25 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import print_json
+from bench.cli.options.study import AblateOptions, ContinualOptions
 from bench.compare.statistics import Resampling
 from foundation.atomic import replacing
 
 
-def typed(command: str, options: argparse.Namespace) -> str:
+def typed(command: str, options: AblateOptions | ContinualOptions) -> str:
     """What makes the same report again."""
     words = ["python", "-m", "bench", command, options.file]
     if options.variant:
         words += ["--variant", options.variant]
-    if seeds := getattr(options, "seeds", None):
+    if seeds := getattr(options, "seeds", ()):
         words += ["--seeds", *map(str, seeds)]
     if options.allow_mismatch:
         words.append("--allow-mismatch")
     usual = Resampling()
-    if options.resamples != usual.resamples:
-        words += ["--resamples", str(options.resamples)]
-    if options.seed != usual.seed:
-        words += ["--seed", str(options.seed)]
+    if options.resampling.resamples != usual.resamples:
+        words += ["--resamples", str(options.resampling.resamples)]
+    if options.resampling.seed != usual.seed:
+        words += ["--seed", str(options.resampling.seed)]
     return shlex.join(words)
 
 

@@ -1,18 +1,16 @@
 """``pretrain``: from a preset and collections to a folder that ``run --model`` takes."""
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import open_named, print_json
+from bench.cli.commands.common import print_json, workspace
 from bench.cli.commands.losses import losses_of, resumed
+from bench.cli.options.train import AdaptOptions, PretrainOptions
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
-from datasets_cfg.catalogue import expand
 from retrievers.training.engine.processes import is_first
 from retrievers.training.engine.record import Trained
 from retrievers.training.engine.trainer import Progress
@@ -34,18 +32,18 @@ CHANGES = {
 }
 
 
-def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
+def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, say what to type next."""
     preset = preset_of(options)
-    names = expand(options.on, options.data_dir)
-    datasets = [open_named(name, options, cache_dir) for name in names]
+    space = workspace(options.places)
+    datasets = [space.dataset(name) for name in space.expand(options.on)]
     with Bar(options.out.name) as bar:
         trained = pretrain_on(
             preset,
             datasets,
             options.out,
-            device=options.device,
-            save_every=options.save_every,
+            device=options.work.device,
+            save_every=options.work.save_every,
             progress=bar.show,
         )
     if is_first():
@@ -53,9 +51,10 @@ def pretrain(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def preset_of(options: argparse.Namespace) -> Pretraining:
+def preset_of(options: PretrainOptions | AdaptOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
-    return changed(load_preset(options.preset), typed_changes(options, CHANGES), "command line")
+    changes = typed_changes(options.settings, CHANGES)
+    return changed(load_preset(options.preset), changes, "command line")
 
 
 class Bar:
@@ -85,9 +84,9 @@ class Bar:
         self.bar.update(progress.step - self.bar.n)
 
 
-def _report(trained: Trained, options: argparse.Namespace) -> None:
+def _report(trained: Trained, options: PretrainOptions) -> None:
     losses = losses_of(options.out / CURVE_FILE)
-    if options.json:
+    if options.output.json:
         print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
         return
     print(

@@ -1,17 +1,15 @@
 """``check --quick``: subsets of collections within a time, compared, and put into the ledger."""
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-from bench.cli.commands.common import Contender
-from bench.cli.commands.opening import pipeline_options
 from bench.cli.commands.subset_plans import QuickCheck, SubsetPlan, limits, plan_subsets
+from bench.cli.options.decide import CheckOptions
 from bench.compare.panels import Entry
 from bench.compare.statistics import Paired
 from bench.evaluate.judging import score_run
+from bench.evaluate.pipeline import Options
 from bench.gate.check import (
     CANDIDATE,
     PairVerdict,
@@ -25,42 +23,37 @@ from bench.gate.evidence import check_against
 from bench.gate.quick import Look, Quick, complete, digest, relation, remember
 from bench.gate.scope import Scope
 from bench.gate.subset import Subset, choose, part_of
-from bench.monitor.collections import Opened
-from bench.monitor.evaluating import evaluated
 from bench.results.facts import recipe_facts
 from bench.results.find import find_results
 from bench.results.record import Protocol, Stored
-from bench.store import VectorStore
+from bench.workspace import LoadedModel, OpenDataset
 from foundation.errors import BenchError
 from foundation.failures import as_bad_input
 
 
 def check_quickly(
-    contender: Contender,
+    check: QuickCheck,
     name: str,
     others: Sequence[StoredModel],
     folders: Mapping[str, str],
     scope: Scope,
     terms: Terms,
-    options: argparse.Namespace,
-    cache_dir: Path,
 ) -> tuple[list[PairVerdict], Quick]:
     """Compare on subsets of the collections.
 
     Raises:
         BenchError: too few stored rankings, or a budget that is too small: before encoding.
     """
-    if contender.encoder is None:
+    if check.model.encoder is None:
         raise BenchError(f"{name} encodes nothing: a full check takes no longer")
-    store = VectorStore(cache_dir / "vectors")
-    check = QuickCheck(contender, contender.encoder, options, cache_dir, store)
+    options = check.options
     wanted = [
         collection
         for collection in scope.weights
         if all(collection in other.results for other in others)
     ]
     plans = list(plan_subsets(check, wanted, folders, others))
-    sizes = limits(plans, options.budget)
+    sizes = limits(plans, options.look.budget)
     subsets: list[Subset] = []
     entries: dict[str, dict[str, Entry]] = {CANDIDATE: {}}
     failed: dict[str, str] = {}
@@ -82,9 +75,9 @@ def check_quickly(
         )
         for other in others
     ]
-    _write_down(verdicts[0], name, contender, plans, subsets, others[0], options)
-    past = complete(options.results, lambda: find_results(options.results))
-    quick = Quick(options.budget, tuple(subsets), tuple(past), relation(past))
+    _write_down(verdicts[0], name, check.model, plans, subsets, others[0], options)
+    past = complete(options.results.results, lambda: find_results(options.results.results))
+    quick = Quick(options.look.budget, tuple(subsets), tuple(past), relation(past))
     return [first_look(with_texts(verdict, queries)) for verdict in verdicts], quick
 
 
@@ -92,17 +85,14 @@ def evaluate_subset(
     plan: SubsetPlan, limit: int, check: QuickCheck, failed: dict[str, str]
 ) -> tuple[Subset, dict[str, Entry]]:
     """Evaluate on a subset of one collection: entries by role; why there are none in ``failed``."""
-    subset, kept = choose(plan.pool, limit, check.options.seed)
+    subset, kept = choose(plan.pool, limit, check.options.resampling.seed)
     if subset.documents == subset.of:
         print(f"{subset.collection}: all of it fits; leave --quick out", file=sys.stderr)
-    smaller = part_of(plan.dataset, kept, check.cache_dir)
+    smaller = part_of(plan.dataset, kept, check.space.cache_dir)
     entries: dict[str, Entry] = {}
     try:
-        mine = check.contender.on(plan.dataset.name)
-        choices = pipeline_options(check.options, plan.names[1:], plan.cutoff)
-        done = evaluated(
-            Opened(smaller, official=False), mine.model, mine.encoder, check.store, choices
-        )
+        options = Options(depth=plan.cutoff, measures=plan.names[1:])
+        done = check.space.evaluate(OpenDataset(smaller, official=False), check.model, options)
     except Exception as error:
         problem = as_bad_input(error)
         if problem is None:
@@ -140,20 +130,20 @@ def _entry(stored: Stored, plan: SubsetPlan, protocol: Protocol) -> Entry:
 def _write_down(
     verdict: PairVerdict,
     name: str,
-    contender: Contender,
+    candidate: LoadedModel,
     plans: Sequence[SubsetPlan],
     subsets: Sequence[Subset],
     baseline: StoredModel,
-    options: argparse.Namespace,
+    options: CheckOptions,
 ) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rows = {row.name: (row, row.paired) for row in verdict.rows if row.paired}
     looks = [
-        _as_look(*rows[subset.collection], now, name, contender, plan, subset, baseline)
+        _as_look(*rows[subset.collection], now, name, candidate, plan, subset, baseline)
         for plan, subset in zip(plans, subsets, strict=True)
         if subset.collection in rows
     ]
-    remember(options.results, looks)
+    remember(options.results.results, looks)
 
 
 def _as_look(
@@ -161,7 +151,7 @@ def _as_look(
     paired: Paired,
     now: str,
     name: str,
-    contender: Contender,
+    candidate: LoadedModel,
     plan: SubsetPlan,
     subset: Subset,
     baseline: StoredModel,
@@ -170,7 +160,7 @@ def _as_look(
         time=now,
         candidate=name,
         baseline=baseline.name,
-        candidate_fingerprint=contender.on(row.name).model.recipe.fingerprint,
+        candidate_fingerprint=candidate.on(row.name).model.recipe.fingerprint,
         baseline_fingerprint=baseline.results[row.name].result.fingerprint,
         collection=row.name,
         protocol=digest(plan.protocol),

@@ -1,34 +1,26 @@
 """``run``: every model on every collection; a table each, then the means of the suites."""
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import (
-    Contender,
-    open_contender,
-    open_evaluated,
-    print_json,
-)
+from bench.cli.commands.common import load_model, print_json, workspace
 from bench.cli.commands.gaps import Gaps
+from bench.cli.options.evaluate import RunOptions
 from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.memory import parse_size
-from bench.evaluate.pipeline import Options, check_memory, evaluate
+from bench.evaluate.pipeline import Options
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
-from bench.monitor.collections import Opened
-from bench.monitor.evaluating import renamed
 from bench.results.find import CHOICE
 from bench.results.location import Place
 from bench.results.record import Result, Stored, place, save
 from bench.store import VectorStore
-from datasets_cfg.catalogue import expand, suite_for
+from bench.workspace import LoadedModel, OpenDataset, Workspace
+from datasets_cfg.catalogue import suite_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.tables import collection_table, gaps_table, means_table, time_line
@@ -39,43 +31,42 @@ WORTH_AN_ESTIMATE = 20_000  # documents to encode
 PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 
 
-def run(options: argparse.Namespace, cache_dir: Path) -> int:
+def run(options: RunOptions) -> int:
     """``run``: evaluate every model on every collection; a table each, then the suites' means.
 
     Of several evaluations, one that cannot be had is a gap, and the others are made.
     """
     choices = _choices(options)
-    names = expand(options.names, options.data_dir)
-    contenders = _contenders(options)
-    _check_models(contenders, options.out)
-    _check_index(choices.index, contenders)
-    gaps = Gaps(stop=options.fail_fast or len(names) * len(contenders) == 1)
-    planned = _planned(names, contenders, choices, gaps, options, cache_dir)
+    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
+    names, models = space.expand(options.names), _loaded(options, space)
+    _check_models(models, options.out)
+    _check_index(choices.index, models)
+    gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
+    planned = _planned(space, names, models, choices, gaps, options)
     gaps.check_any_left([able for _, able in planned if able])
-    store = VectorStore(cache_dir / "vectors")
-    _say_how_long(planned, store, options.yes)
+    _say_how_long(planned, space.store, options.yes)
     results: list[Result] = []
     for opened, able in planned:
         of_dataset = []
-        for contender in able:
-            with gaps.kept(opened.dataset.name, contender.model.card.name):
-                of_dataset.append(_evaluate(opened, contender, store, choices, options.out))
-        if of_dataset and not options.json:
-            print(collection_table(of_dataset, _published(contenders)), end="\n\n", flush=True)
+        for model in able:
+            with gaps.kept(opened.name, model.name):
+                of_dataset.append(_evaluate(space, opened, model, choices, options.out))
+        if of_dataset and not options.output.json:
+            print(collection_table(of_dataset, _published(models)), end="\n\n", flush=True)
         results += of_dataset
     gaps.check_any_left(results)
-    _print_summary(results, gaps, contenders, options)
+    _print_summary(results, gaps, models, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
 def _planned(
+    space: Workspace,
     names: Sequence[str],
-    contenders: Sequence[Contender],
+    models: Sequence[LoadedModel],
     choices: Options,
     gaps: Gaps,
-    options: argparse.Namespace,
-    cache_dir: Path,
-) -> list[tuple[Opened, list[Contender]]]:
+    options: RunOptions,
+) -> list[tuple[OpenDataset, list[LoadedModel]]]:
     """Each collection that can be had, with the models that can be evaluated on it.
 
     What would fail when the result is written fails now, before hours of encoding.
@@ -83,23 +74,21 @@ def _planned(
     planned = []
     for name in names:
         with gaps.kept(name):
-            opened = open_evaluated(name, options, cache_dir)
+            opened = space.open(name, options.protocol.split)
             _check_storable(opened.dataset, options)
             able = []
-            for contender in contenders:
-                with gaps.kept(opened.dataset.name, contender.model.card.name):
-                    if contender.encoder:
-                        check_memory(opened.dataset, contender.encoder.dim, choices)
-                    able.append(contender)
+            for model in models:
+                with gaps.kept(opened.name, model.name):
+                    space.check_memory(opened, model, choices)
+                    able.append(model)
             planned.append((opened, able))
     return planned
 
 
 def _evaluate(
-    opened: Opened, contender: Contender, store: VectorStore, choices: Options, out: Place
+    space: Workspace, opened: OpenDataset, model: LoadedModel, choices: Options, out: Place
 ) -> Result:
-    mine = contender.on(opened.dataset.name)
-    done = evaluate(opened.dataset, mine.model, mine.encoder, store, choices, opened.official)
+    done = space.evaluate(opened, model, choices)
     stored = save(done.result, done.scores, done.run, out)
     _say_done(stored)
     return stored.result
@@ -108,22 +97,22 @@ def _evaluate(
 def _print_summary(
     results: Sequence[Result],
     gaps: Gaps,
-    contenders: Sequence[Contender],
-    options: argparse.Namespace,
+    models: Sequence[LoadedModel],
+    options: RunOptions,
 ) -> None:
     """Means of the suites, then what is missing; with ``--json`` all there is."""
     means = _means(options.names, results)
-    if options.json:
+    if options.output.json:
         rows = [{"model": model, **msgspec.structs.asdict(mean)} for model, mean in means]
         print_json({"results": results, "means": rows, "gaps": gaps.missing})
         return
     if means:
-        print(means_table(means, _published(contenders)))
+        print(means_table(means, _published(models)))
     if gaps.missing:
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _contenders(options: argparse.Namespace) -> list[Contender]:
+def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
     """The models, under the names that their results will have."""
     if options.name and len(options.model) > 1:
         raise BenchError(
@@ -135,22 +124,20 @@ def _contenders(options: argparse.Namespace) -> list[Contender]:
             f"--name {options.name.replace(CHOICE, '-')}",
         )
     bases = Bases()
-    opened = [open_contender(name, options, bases) for name in options.model]
-    if not options.name:
-        return opened
-    return [Contender(renamed(one.model, options.name), one.encoder) for one in opened]
+    models = [load_model(space, name, options.use, bases) for name in options.model]
+    return [model.renamed(options.name) for model in models] if options.name else models
 
 
-def _check_storable(dataset: Dataset, options: argparse.Namespace) -> None:
-    measure_names(dataset, options.measure, options.depth)
+def _check_storable(dataset: Dataset, options: RunOptions) -> None:
+    measure_names(dataset, options.measure, options.protocol.depth)
     place(options.out, dataset.name, "model")
 
 
-def _check_models(contenders: Sequence[Contender], out: Place) -> None:
+def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
     """Refuse names that cannot stand in results, or two that tables would not tell apart."""
-    for contender in contenders:
-        place(out, "collection", contender.model.card.name)
-    for name, count in Counter(one.model.card.name for one in contenders).items():
+    for model in models:
+        place(out, "collection", model.name)
+    for name, count in Counter(one.name for one in models).items():
         if count > 1:
             raise BenchError(
                 f"{count} of the models are called {name}",
@@ -158,34 +145,32 @@ def _check_models(contenders: Sequence[Contender], out: Place) -> None:
             )
 
 
-def _check_index(spec: IndexSpec, contenders: Sequence[Contender]) -> None:
+def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of encoding."""
-    for encoder in (one.encoder for one in contenders if one.encoder and not spec.is_exact):
+    for encoder in (one.encoder for one in models if one.encoder and not spec.is_exact):
         FaissIndex(spec, encoder.dim)
 
 
-def _choices(options: argparse.Namespace) -> Options:
+def _choices(options: RunOptions) -> Options:
     for name in options.measure or ():
         parse_measure(name)
     return Options(
         index=IndexSpec.parse(options.index),
-        depth=options.depth,
-        measures=None if options.measure is None else tuple(options.measure),
-        device=options.device,
-        max_memory=None if options.max_memory is None else parse_size(options.max_memory),
+        depth=options.protocol.depth,
+        measures=options.measure,
     )
 
 
 def _say_how_long(
-    planned: Sequence[tuple[Opened, Sequence[Contender]]], store: VectorStore, yes: bool
+    planned: Sequence[tuple[OpenDataset, Sequence[LoadedModel]]], store: VectorStore, yes: bool
 ) -> None:
     """Estimate long work before it starts."""
     total_s, documents = 0.0, 0
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
     for opened, able in planned:
         corpus = opened.dataset.corpus
-        for contender in able if len(corpus) >= WORTH_AN_ESTIMATE else ():
-            encoder, name = contender.on(opened.dataset.name).encoder, contender.model.card.name
+        for model in able if len(corpus) >= WORTH_AN_ESTIMATE else ():
+            encoder, name = model.on(opened.name).encoder, model.name
             missing = store.plan(encoder, corpus).missing_rows if encoder else 0
             if encoder and missing:
                 if name not in speeds:
@@ -196,10 +181,10 @@ def _say_how_long(
         confirm(total_s, f"{documents:,} documents", yes)
 
 
-def _published(contenders: Iterable[Contender]) -> dict[tuple[str, str, str], float]:
+def _published(models: Iterable[LoadedModel]) -> dict[tuple[str, str, str], float]:
     return {
-        (one.model.card.name, expected.dataset, expected.measure): expected.value
-        for one in contenders
+        (one.name, expected.dataset, expected.measure): expected.value
+        for one in models
         for expected in one.model.card.expected
     }
 

@@ -1,29 +1,26 @@
 """``score``: a TREC run file, by the collection's own protocol."""
 
-import argparse
 import sys
-from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import open_named, print_json
+from bench.cli.commands.common import print_json, workspace
+from bench.cli.options.evaluate import ScoreOptions
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.record import Result, Timings, save
-from datasets_cfg.published import check_published
-from datasets_cfg.remembered import remember
 from reports.tables import collection_table
 
 
-def score(options: argparse.Namespace, cache_dir: Path) -> int:
+def score(options: ScoreOptions) -> int:
     """``score``: a TREC run file, by the collection's own protocol."""
-    dataset = open_named(options.dataset, options, cache_dir, with_corpus=False)
-    names = measure_names(dataset, options.measure, options.depth)
-    official = check_published(dataset, options.allow_mismatch, with_corpus=False)
-    remember(dataset)
-    depth = options.depth or dataset.facts.depth
+    space = workspace(options.places, allow_mismatch=options.protocol.allow_mismatch)
+    opened = space.open_judgements(options.dataset, options.protocol.split)
+    dataset = opened.dataset
+    names = measure_names(dataset, options.measure, options.protocol.depth)
+    depth = options.protocol.depth or dataset.facts.depth
     file = read_run_file(options.run_file)
     run = as_retrieved(file.run, dataset, depth)
     scores, standing = score_run(dataset, run, names, depth)
@@ -38,7 +35,7 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
         index="",
         index_recall={},
         in_domain=False,
-        protocol=protocol_of(dataset, depth, corpus_sha256="", official=official),
+        protocol=protocol_of(dataset, depth, corpus_sha256="", official=opened.official),
         recipe=None,
         fingerprint=file.sha256,
         preflight={},
@@ -50,7 +47,7 @@ def score(options: argparse.Namespace, cache_dir: Path) -> int:
     print(f"kept in {stored.folder}", file=sys.stderr)
     result = stored.result
     _say_coverage(result)
-    if options.json:
+    if options.output.json:
         print_json({"results": [result], "means": []})
     else:
         print(collection_table([result], {}))

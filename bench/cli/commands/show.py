@@ -1,20 +1,19 @@
 """``show``: what is known of a model, a collection, a suite or a result."""
 
-import argparse
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from bench.cli.commands.common import print_json
 from bench.cli.describe import describe
+from bench.cli.options.data import ShowOptions
 from bench.exit_codes import ExitCode
 from reports.tables import facts_table
 
 
-def show(options: argparse.Namespace, cache_dir: Path) -> int:
+def show(options: ShowOptions) -> int:
     """All facts, each with its name."""
     facts = describe(options.name)
-    if options.json:
+    if options.output.json:
         print_json(facts)
     else:
         print(facts_table(list(_flat(facts))))

@@ -1,15 +1,16 @@
 """``speed``: what a model costs on this machine, alone and against other tools."""
 
-import argparse
 import importlib.util
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import open_contender, open_named
+from bench.cli.commands.common import load_model, workspace
+from bench.cli.options.evaluate import SpeedOptions
 from bench.exit_codes import ExitCode
 from bench.speed.measure import Plan, Subject, measure
 from bench.speed.peers.job import Job
@@ -17,24 +18,15 @@ from bench.speed.race import PROGRAMS
 from bench.speed.records import SpeedReport
 from bench.speed.tools import check_installed, job_for
 from bench.speed.weights import as_sentence_transformers
-from datasets_cfg.catalogue import expand
+from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.speed_tables import speed_tables
 from retrievers.models.model import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
-PASSED_ON = (
-    "like",
-    "adapter",
-    "dtype",
-    "store_dtype",
-    "backend",
-    "max_query_tokens",
-    "max_document_tokens",
-)
 
 
-def speed(options: argparse.Namespace, cache_dir: Path) -> int:
+def speed(options: SpeedOptions) -> int:
     """Measure one model; with names and ``--against``, race it from end to end.
 
     The exit code is that of bad input where scores differ: such a race has no winner.
@@ -43,12 +35,12 @@ def speed(options: argparse.Namespace, cache_dir: Path) -> int:
     earlier = [read_report(path) for path in options.history]
     if options.plots:
         _check_matplotlib()
-    names = expand(options.names, options.data_dir)
-    races = [open_named(name, options, cache_dir) for name in names]
+    space = workspace(options.places, options.hardware)
+    races = [space.dataset(name, options.split) for name in space.expand(options.names)]
     with ExitStack() as stack:
-        subject = _subject(options, cache_dir, plan, stack)
+        subject = _subject(options, space, plan, stack)
         report = measure(subject, plan, races, _say)
-    if not options.json:
+    if not options.output.json:
         print(speed_tables(report), end="\n\n")
     if options.plots:
         from reports.speed_plots import draw
@@ -65,12 +57,7 @@ def _check_matplotlib() -> None:
         raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    if len(options.model) != 1:
-        raise BenchError(
-            f"{len(options.model)} models were named: speed measures one",
-            "measure one after the other, then compare the saved reports",
-        )
+def _plan(options: SpeedOptions) -> Plan:
     against = tuple(dict.fromkeys(options.against))
     end_to_end = [tool for tool in against if tool in PROGRAMS]
     if end_to_end and not options.names:
@@ -90,22 +77,21 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _subject(options: argparse.Namespace, cache_dir: Path, plan: Plan, stack: ExitStack) -> Subject:
-    (name,) = options.model
-    contender = open_contender(name, options)
-    if contender.encoder is None:
-        raise BenchError(f"{contender.model.card.name} makes no vectors: there is nothing to time")
-    source = open_named(SOURCE, argparse.Namespace(**{**vars(options), "split": None}), cache_dir)
-    device, threads = _device_and_threads(contender.model, options.device)
-    place = cache_dir / "speed"
+def _subject(options: SpeedOptions, space: Workspace, plan: Plan, stack: ExitStack) -> Subject:
+    loaded = load_model(space, options.model, options.use)
+    if loaded.encoder is None:
+        raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
+    source = space.dataset(SOURCE)
+    device, threads = _device_and_threads(loaded.model, options.hardware.device)
+    place = space.cache_dir / "speed"
     place.mkdir(parents=True, exist_ok=True)
     job = Job(weights="", device=device, threads=threads)
     if plan.against:
-        weights = stack.enter_context(as_sentence_transformers(contender.model, place))
-        recipe = contender.model.recipe.for_dataset(SOURCE)
+        weights = stack.enter_context(as_sentence_transformers(loaded.model, place))
+        recipe = loaded.model.recipe.for_dataset(SOURCE)
         job = job_for(recipe, weights, device, threads)
-    encoder = contender.encoder.for_dataset(SOURCE)
-    return Subject(contender.model, encoder, device, source, place, _arguments(options), job)
+    encoder = loaded.encoder.for_dataset(SOURCE)
+    return Subject(loaded.model, encoder, device, source, place, _arguments(options), job)
 
 
 def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
@@ -119,14 +105,13 @@ def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
     return str(pick_device(device)), torch.get_num_threads()
 
 
-def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+def _arguments(options: SpeedOptions) -> tuple[str, ...]:
     """The options of ``run`` for the same model."""
-    words = ["--model", *options.model]
-    for name in PASSED_ON:
-        value = getattr(options, name, None)
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return (*words, *(["--trust-code"] if options.trust_code else []))
+    words = ["--model", options.model]
+    for name, value in asdict(options.use).items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)] if value else []
+    return tuple(words)
 
 
 def read_report(path: Path) -> SpeedReport:

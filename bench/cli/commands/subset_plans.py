@@ -1,27 +1,23 @@
 """The subsets of a quick check before anything is encoded: pools, what they cost, what fits."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.cli.commands.common import Contender, open_contender, open_evaluated
-from bench.cli.commands.opening import pipeline_options
+from bench.cli.options.decide import CheckOptions
 from bench.compare.panels import protocol_differences
 from bench.evaluate.estimate import mean_tokens, measure_speed, readable
 from bench.evaluate.judging import measure_names, protocol_of
 from bench.evaluate.measures import parse_measure
+from bench.evaluate.pipeline import Options
 from bench.evaluate.runs import Run
 from bench.gate.check import StoredModel
 from bench.gate.evidence import check_protocol
 from bench.gate.subset import DEEPEST, Pool, pool_of
-from bench.monitor.collections import Opened
-from bench.monitor.evaluating import evaluated
 from bench.results.find import find_results
 from bench.results.record import Protocol, Stored, save
 from bench.speed.texts import natural
-from bench.store import VectorStore
+from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
@@ -66,13 +62,22 @@ class SubsetPlan:
 
 @dataclass(frozen=True)
 class QuickCheck:
-    """The candidate, and what it takes to evaluate it on subsets."""
+    """The candidate of ``check --quick``, and what it takes to evaluate it on subsets."""
 
-    contender: Contender
-    encoder: Encoder
-    options: argparse.Namespace
-    cache_dir: Path
-    store: VectorStore
+    space: Workspace
+    model: LoadedModel
+    options: CheckOptions
+
+    def encoder_on(self, collection: str) -> Encoder:
+        """The candidate's encoder, with the prompts of one collection.
+
+        Raises:
+            BenchError: the candidate has none.
+        """
+        encoder = self.model.on(collection).encoder
+        if encoder is None:
+            raise BenchError(f"{self.model.name} encodes nothing: a full check takes no longer")
+        return encoder
 
 
 def plan_subsets(
@@ -83,22 +88,22 @@ def plan_subsets(
 ) -> Iterator[SubsetPlan]:
     """Plan the subset of each collection before anything of it is encoded."""
     options, speed = quick.options, 0.0
-    known = find_results(options.results)
+    known = find_results(options.results.results)
     for name in names:
-        opened = open_evaluated(folders.get(name, name), options, quick.cache_dir)
+        opened = quick.space.open(folders.get(name, name), options.protocol.split)
         dataset, official = opened.dataset, opened.official
-        depth = options.depth or dataset.facts.depth
+        depth = options.protocol.depth or dataset.facts.depth
         protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
         measures, cutoff = _measures(dataset, options)
         roles = {other.role: other.results[name] for other in others}
         for other in others:
             check_protocol(name, other.name, protocol, other.results[name].result.protocol)
         runs = _pooled(dataset, protocol, measures, roles, known, quick)
-        encoder = quick.encoder.for_dataset(name)
-        missing = quick.store.plan(encoder, dataset.corpus).missing_rows
+        encoder = quick.encoder_on(name)
+        missing = quick.space.store.plan(encoder, dataset.corpus).missing_rows
         if not missing:
             print(f"{name}: everything is encoded already; leave --quick out", file=sys.stderr)
-        probe_s = min(PROBE_S, options.budget / 10)
+        probe_s = min(PROBE_S, options.look.budget / 10)
         speed = speed or measure_speed(encoder, dataset.corpus, probe_s).tokens_per_s
         queries = natural(encoder, "queries", dataset.queries.texts)
         yield SubsetPlan(
@@ -113,14 +118,16 @@ def plan_subsets(
         )
 
 
-def _measures(dataset: Dataset, options: argparse.Namespace) -> tuple[tuple[str, ...], int]:
+def _measures(dataset: Dataset, options: CheckOptions) -> tuple[tuple[str, ...], int]:
     """The main measure and the one that decides, and how deep they look."""
     if dataset.answers is not None:
         raise BenchError(
             f"--quick needs judged documents, and {dataset.name} is judged by answers",
             "leave --quick out",
         )
-    names = measure_names(dataset, [options.measure] if options.measure else [], options.depth)
+    names = measure_names(
+        dataset, [options.measure] if options.measure else [], options.protocol.depth
+    )
     cutoff = max(parse_measure(name).cutoff for name in names)
     if cutoff > DEEPEST:
         raise BenchError(
@@ -139,7 +146,7 @@ def _pooled(
     quick: QuickCheck,
 ) -> dict[str, Run]:
     """Rankings of the whole collection: of BM25, of those compared with, and of other models."""
-    own = quick.contender.on(dataset.name).model.recipe.fingerprint
+    own = quick.model.on(dataset.name).model.recipe.fingerprint
     usable = {stored.result.fingerprint: stored for stored in roles.values()}
     newest = sorted(known, key=lambda stored: stored.result.conditions.time, reverse=True)
     for stored in newest:
@@ -176,18 +183,11 @@ def _run_bm25(
     dataset: Dataset, protocol: Protocol, measures: tuple[str, ...], quick: QuickCheck
 ) -> Stored:
     """Evaluated as ``run`` does, and kept."""
-    plain = argparse.Namespace(**{**vars(quick.options), **_NO_RECIPE})
-    lexical = open_contender(BM25, plain).on(dataset.name)
+    space = quick.space
     print(f"{dataset.name}: bm25 has no stored result, and runs once", file=sys.stderr)
-    choices = pipeline_options(plain, measures, protocol.depth)
-    opened = Opened(dataset, protocol.official)
-    done = evaluated(opened, lexical.model, lexical.encoder, quick.store, choices)
-    return save(done.result, done.scores, done.run, plain.results)
-
-
-_NO_RECIPE = dict.fromkeys(
-    ("like", "adapter", "dtype", "backend", "max_query_tokens", "max_document_tokens")
-)
+    options = Options(depth=protocol.depth, measures=measures)
+    done = space.evaluate(OpenDataset(dataset, protocol.official), space.load(BM25), options)
+    return save(done.result, done.scores, done.run, quick.options.results.results)
 
 
 def limits(plans: Sequence[SubsetPlan], budget_s: float) -> list[int]:

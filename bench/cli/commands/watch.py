@@ -1,44 +1,45 @@
 """``watch``: the checkpoints of a running training, evaluated as they are completed."""
 
-import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import open_contender, print_json
-from bench.cli.commands.opening import open_collections, pipeline_options
+from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
 from bench.cli.early_checks import check_out
+from bench.cli.options.study import WatchOptions
 from bench.compare.panels import Entry
-from bench.compare.statistics import Resampling
+from bench.evaluate.judging import common_measure
+from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode
-from bench.monitor.collections import Opened, one_measure, weights_by_name
 from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Ledger
 from bench.monitor.quality_curve import Aim, Curve, curve_of
 from bench.monitor.scanner import Lookout, training_of
 from bench.monitor.watcher import Watcher, Work
 from bench.results.find import results_of
+from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.watch_plots import draw
 from reports.watch_tables import comma_separated, markdown
-from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import load_card
-from retrievers.models.model import Model
 
 
-def watch(options: argparse.Namespace, cache_dir: Path) -> int:
+def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
     out = options.out or training_of(options.folder) / "watch"
     _check(options, out)
-    opened = open_collections(options.on, options, cache_dir)
-    aim = _aim(options, opened)
-    work = _work(options, cache_dir, out, aim, opened)
+    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
+    opened = space.open_all(options.on, options.protocol.split)
+    aim = _aim(options, space, opened)
+    work = _work(options, space, out, aim, opened)
     with Ledger(out / "ledger.jsonl") as ledger:
         watcher = Watcher(work, ledger)
-        ending = Ending(options.every, options.once, options.until, options.stop_after)
+        end = options.end
+        ending = Ending(end.every, end.once, end.until, end.stop_after)
         follow(
             Lookout(options.folder),
             watcher,
@@ -47,9 +48,9 @@ def watch(options: argparse.Namespace, cache_dir: Path) -> int:
         )
         curve = curve_of(ledger.lines, aim)
         _write(curve, out)
-    if curve is None and options.once:
+    if curve is None and options.end.once:
         raise _nothing(options.folder, watcher.said)
-    if options.json:
+    if options.output.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
         print(markdown(curve), end="")
@@ -59,7 +60,7 @@ def watch(options: argparse.Namespace, cache_dir: Path) -> int:
     return ExitCode.OK
 
 
-def _check(options: argparse.Namespace, out: Path) -> None:
+def _check(options: WatchOptions, out: Path) -> None:
     """Bad input stops before the first look."""
     if not options.folder.is_dir():
         raise BenchError(
@@ -67,49 +68,47 @@ def _check(options: argparse.Namespace, out: Path) -> None:
             "name the folder that the training writes its checkpoints to (its output_dir)",
         )
     check_out(out)
-    if options.like is not None:
-        load_card(options.like)
+    if options.use.like is not None:
+        load_card(options.use.like)
 
 
-def _aim(options: argparse.Namespace, opened: Mapping[str, Opened]) -> Aim:
-    resampling = Resampling(options.resamples, options.seed)
+def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDataset]) -> Aim:
+    resampling = resampling_of(options.resampling)
     resampling.check_enough(1)  # a max-statistic test is one, over all pairs
-    weights = weights_by_name(options.on, opened)
+    weights = space.weights(options.on)
     baseline = None
-    if options.baseline:
-        stored = results_of(options.baseline, options.results, weights)
-        baseline = (options.baseline, {name: Entry.of(one) for name, one in stored.items()})
+    if options.best.baseline:
+        stored = results_of(options.best.baseline, options.results.results, weights)
+        baseline = (options.best.baseline, {name: Entry.of(one) for name, one in stored.items()})
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
-        measure=one_measure(list(opened.values()), options.measure, options.depth),
-        method=options.select,
+        measure=common_measure(
+            [each.dataset for each in opened.values()], options.measure, options.protocol.depth
+        ),
+        method=options.best.select,
         baseline=baseline,
         resampling=resampling,
     )
 
 
 def _work(
-    options: argparse.Namespace,
-    cache_dir: Path,
+    options: WatchOptions,
+    space: Workspace,
     out: Path,
     aim: Aim,
-    opened: Mapping[str, Opened],
+    opened: Mapping[str, OpenDataset],
 ) -> Work:
-    def open_model(folder: Path) -> tuple[Model, Encoder | None]:
-        contender = open_contender(str(folder), options)
-        return contender.model, contender.encoder
-
     return Work(
         training=aim.training,
         opened=list(opened.values()),
         measure=aim.measure,
-        choices=pipeline_options(options, (aim.measure,)),
-        results=options.results,
-        vectors=cache_dir / ("vectors" if options.keep_vectors else "watched"),
+        options=Options(depth=options.protocol.depth, measures=(aim.measure,)),
+        results=options.results.results,
+        space=replace(space, vectors="vectors" if options.keep_vectors else "watched"),
         keep_vectors=options.keep_vectors,
         held=out / ".held",
-        open_model=open_model,
+        open_model=lambda folder: load_model(space, str(folder), options.use),
     )
 
 

@@ -12,15 +12,12 @@ from bench.compare.panels import Entrant, Entry
 from bench.evaluate.pipeline import Options
 from bench.experiments.sequence.comparing import Learnt
 from bench.experiments.sequence.settings import Comparison
-from bench.monitor.collections import Opened
-from bench.monitor.evaluating import renamed, stored_or_new
 from bench.results.find import find_results
-from bench.store import VectorStore
 from bench.training.adapt_on_collections import adapt_on
 from bench.training.pretrain_on_collections import CorpusTexts
+from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
 from retrievers.models.card import card_names
-from retrievers.models.model import Model, open_encoder, resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, Report, check
 from retrievers.training.engine.curve import LossPoint, read_curve
 from retrievers.training.pretrain.pretrain import CURVE_FILE
@@ -36,16 +33,17 @@ class Work:
         domains, also: the open collections.
         out: folder of the comparison: models, results and the report.
         measure, options: of evaluations.
-        device: ``auto`` or ``cpu``.
+        device: of trainings, ``auto`` or ``cpu``.
+        space: where collections, models and vectors are.
         report: told how far a training is.
         say: told what was done.
     """
 
     comparison: Comparison
-    domains: Sequence[Opened]
-    also: Sequence[Opened]
+    domains: Sequence[OpenDataset]
+    also: Sequence[OpenDataset]
     out: Path
-    store: VectorStore
+    space: Workspace
     measure: str
     options: Options
     device: str
@@ -70,7 +68,7 @@ class Work:
     def base(self) -> Entrant:
         """What all sequences start from, evaluated."""
         model = self._start()
-        return self._evaluated(model, model.card.name)
+        return self._evaluated(model)
 
     def learn(self, method: str) -> Learnt:
         """One sequence: train on a domain, evaluate, go on with the next."""
@@ -91,11 +89,11 @@ class Work:
             folder = Path(trained.folder)
             losses.append(last_loss(read_curve(folder / CURVE_FILE)))
             model = self._resolved(trained.folder, self.comparison.like(method))
-            checkpoints.append(self._evaluated(renamed(model, folder.name), folder.name))
+            checkpoints.append(self._evaluated(model.renamed(folder.name)))
         apart = adaptation.method == "adapter"
         return Learnt(method, described(adaptation), checkpoints, losses, apart, seconds)
 
-    def _start(self) -> Model:
+    def _start(self) -> LoadedModel:
         start = self.comparison.pretraining().start.model
         if not start:
             raise BenchError(
@@ -105,26 +103,24 @@ class Work:
         like = None if start in card_names() else self.comparison.evaluate.like
         return self._resolved(start, like or None)
 
-    def _resolved(self, name: str, like: str | None) -> Model:
+    def _resolved(self, name: str, like: str | None) -> LoadedModel:
         use = self.comparison.evaluate
-        return resolve_model(
+        return self.space.load(
             name,
             like=like,
             max_query_tokens=use.max_query_tokens,
             max_document_tokens=use.max_document_tokens,
         )
 
-    def _evaluated(self, model: Model, label: str) -> Entrant:
+    def _evaluated(self, model: LoadedModel) -> Entrant:
         """A checkpoint on every collection; stored results are used again."""
-        encoder, place = open_encoder(model, self.device), self.out / RESULTS
-        known, entries = find_results(place, label), {}
-        for one in (*self.domains, *self.also):
-            name = one.dataset.name
-            asked = (one, model.for_dataset(name), encoder.for_dataset(name), known)
-            stored = stored_or_new(*asked, self.store, self.options, place)
-            entries[name] = Entry.of(stored)
-            self.say(f"{label} on {name}: {stored.result.measures[self.measure]:.4f}")
-        return Entrant(label, entries)
+        place = self.out / RESULTS
+        known, entries = find_results(place, model.name), {}
+        for dataset in (*self.domains, *self.also):
+            stored = self.space.stored_or_new(dataset, model, self.options, known, place)
+            entries[dataset.name] = Entry.of(stored)
+            self.say(f"{model.name} on {dataset.name}: {stored.result.measures[self.measure]:.4f}")
+        return Entrant(model.name, entries)
 
 
 def last_loss(curve: Sequence[LossPoint]) -> float:

@@ -1,0 +1,95 @@
+"""Options of the commands about what there is and where it lies."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
+
+from bench.cli.options.shared import ModelUse, Output, Places
+from bench.cli.options.values import Count, LocalPath, Several
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """List models, datasets, suites, measures or indexes, with a line about each.
+
+    Examples:
+        python -m bench list models
+    """
+
+    what: Literal["models", "datasets", "suites", "measures", "indexes"]
+    """Which kind."""
+    _: KW_ONLY
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """Show what is known of a model, collection or result.
+
+    Examples:
+        python -m bench show retromae
+        python -m bench show beir/scifact
+    """
+
+    name: str
+    """Model, collection, suite, or folder of a result."""
+    _: KW_ONLY
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class FetchOptions:
+    """Get all that an offline machine needs: collections, models, built corpora.
+
+    Examples:
+        python -m bench fetch beir --model retromae
+    """
+
+    names: tuple[str, ...] = ()
+    """Collections or suites."""
+    _: KW_ONLY
+    model: Annotated[tuple[str, ...], Several] = ()
+    """Names of `list models`, card files, folders or Hub ids."""
+    use: ModelUse = ModelUse()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Check the data of collections: checksums, counts, duplicates, gaps.
+
+    Examples:
+        python -m bench verify beir/scifact
+    """
+
+    names: tuple[str, ...]
+    """Collections, suites or folders."""
+    _: KW_ONLY
+    split: str | None = None
+    """Which judgements are checked. Default: the collection's."""
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Show what stored vectors take by model; check and remove them.
+
+    Examples:
+        python -m bench cache --verify
+        python -m bench cache --prune retromae --dry-run
+        python -m bench cache --older-than 90
+    """
+
+    _: KW_ONLY
+    verify: bool = False
+    """Read everything and name what is damaged; exit code 2 where anything is."""
+    prune: Annotated[tuple[str, ...], Several] = ()
+    """Remove vectors of these models: names, or first letters of fingerprints."""
+    older_than: Count | None = None
+    """Remove what was not used for so many days: of the models named, or of all."""
+    dry_run: bool = False
+    """Only say what would be removed."""
+    cache_dir: LocalPath | None = None
+    """Whose vectors. Default: $BENCH_CACHE, then the user's cache folder."""
+    output: Output = Output()

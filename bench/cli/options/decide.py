@@ -1,0 +1,260 @@
+"""Options of the commands that read results and decide: ``compare``, ``check``, ``leaderboard``..."""
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from bench.cli.options.shared import (
+    Hardware,
+    KeptResults,
+    ModelUse,
+    Output,
+    Places,
+    Protocol,
+    Resamples,
+    StoredResults,
+    group,
+)
+from bench.cli.options.values import (
+    Count,
+    Duration,
+    Factor,
+    LocalPath,
+    OutFile,
+    OutPlace,
+    PlaceOption,
+    Several,
+    Share,
+)
+
+Collections = Annotated[tuple[str, ...], Several]
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Show which model is better, by how much, and on which queries.
+
+    Examples:
+        python -m bench compare minilm bm25
+        python -m bench compare minilm bm25 --on beir --changed 3
+        python -m bench compare minilm@dtype=float16 minilm@dtype=float32
+        python -m bench compare one.trec other.trec --dataset beir/scifact
+    """
+
+    names: tuple[str, ...]
+    """Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files."""
+    _: KW_ONLY
+    on: Collections = ()
+    """Only these collections or suites."""
+    measure: str | None = None
+    """Instead of the main measure of each collection."""
+    force: bool = False
+    """Compare across different protocols; the table is marked."""
+    changed: Count = 0
+    """Show the N queries on which each model of a pair is better by most."""
+    dataset: str | None = None
+    """Collection or folder that scores run files."""
+    protocol: Protocol = Protocol()
+    results: StoredResults = StoredResults()
+    resampling: Resamples = Resamples()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@group("Terms of the decision", 10)
+@dataclass(frozen=True, kw_only=True)
+class DecisionTerms:
+    """How ``check`` decides."""
+
+    rule: Literal["loss", "margin"] = "loss"
+    """loss fails on a significant loss; margin passes only where a loss beyond the margin is ruled
+    out."""
+    margin: Share = 0.01
+    """Largest loss of the mean that rule margin accepts."""
+    floor: Share = 0.1
+    """A loss beyond this on any collection fails under both rules."""
+    expect_same: bool = False
+    """The checkpoint claims to be the baseline: a difference either way is drift."""
+    tolerance: Share = 0.0005
+    """Of --expect-same; published scores have their own."""
+
+
+@group("First look on parts of collections", 11)
+@dataclass(frozen=True, kw_only=True)
+class FirstLook:
+    """``check --quick``."""
+
+    quick: bool = False
+    """Only judged documents, hard candidates of BM25 and of two stored models, and a random sample,
+    by rule loss; never exits 0."""
+    budget: Duration = 300.0
+    """About how long encoding may take, such as 90s, 5m or 1h."""
+
+
+@group("Speed beside the baseline", 12)
+@dataclass(frozen=True, kw_only=True)
+class SpeedTerms:
+    """``check --speed``."""
+
+    speed: bool = False
+    """Time both models by turns here, encoding and answering; part of the decision."""
+    slower: Factor = 1.1
+    """Times as long as the baseline that is allowed."""
+    speed_time: Duration = 30.0
+    """How long to measure, such as 90s or 5m."""
+    baseline_model: str | None = None
+    """The baseline's card, folder or Hub id, where its name is none."""
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Decide whether a checkpoint may ship: exit code 0 yes, 1 regression, 3 inconclusive, ...
+
+    4: an evaluation or a baseline's result is missing; 5: not the checkpoint that it claims to be;
+    2: bad input. In JUnit XML a regression is a failure, missing and drift are errors, and
+    inconclusive is skipped. `bench/gate/verdicts.py` has the table from evidence to exit code.
+
+    Examples:
+        python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --speed --slower 1.05
+        python -m bench check path/to/ckpt --like minilm --baseline minilm --quick --budget 5m
+        python -m bench check minilm --baseline published --expect-same
+    """
+
+    checkpoint: str
+    """Name, card file, folder or Hub id."""
+    _: KW_ONLY
+    baseline: str
+    """Model with stored results, MODEL@FIELD=VALUE, folder of results, or `published`."""
+    anchor: str | None = None
+    """A fixed older release too; the worse outcome decides."""
+    on: Collections = ()
+    """Collections, suites or folders. Default: the baseline's."""
+    measure: str | None = None
+    """Instead of the main measure of each collection."""
+    markdown: OutFile | None = None
+    """Also write the verdict to this Markdown file, such as for a pull request."""
+    junit: OutFile | None = None
+    """Also write it as JUnit XML."""
+    terms: DecisionTerms = DecisionTerms()
+    look: FirstLook = FirstLook()
+    timing: SpeedTerms = SpeedTerms()
+    use: ModelUse = ModelUse()
+    protocol: Protocol = Protocol()
+    results: KeptResults = KeptResults()
+    resampling: Resamples = Resamples()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class LeaderboardOptions:
+    """Show stored results side by side, as a table or as a site.
+
+    Published scores are in `bench/leaderboard/published`.
+
+    Examples:
+        python -m bench leaderboard --format html
+        python -m bench leaderboard --format html --pair minilm bm25
+        python -m bench leaderboard --suite beir --format latex
+        python -m bench leaderboard --published beir-paper dupmae
+    """
+
+    _: KW_ONLY
+    format: Literal["markdown", "csv", "latex", "json", "html"] = "markdown"
+    """On stdout; html is a folder of pages."""
+    out: PlaceOption = Path("leaderboard")
+    """Folder or URL of the pages."""
+    suite: str = ""
+    """Only its collections, with its mean even where that is a gap."""
+    measure: str = ""
+    """Instead of the main measure of each collection."""
+    pair: tuple[tuple[str, str], ...] = ()
+    """A page that compares these two rows, as neighbours have one; repeatable."""
+    changed: Count = 3
+    """On pages of pairs, queries on which each is better by most."""
+    published: Annotated[tuple[str, ...] | None, Several] = None
+    """Show published scores of other systems, marked as claims: these tables, `cards` for models of
+    `list models`, or `all`."""
+    results: StoredResults = StoredResults()
+    resampling: Resamples = Resamples()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write stored results as mteb, the Hugging Face Hub or trec_eval read them.
+
+    mteb: MODEL/REVISION/SciFact.json, as mteb 2 reads it. model-index: MODEL/README.md, the YAML
+    block of a model card on the Hub. trec: MODEL/COLLECTION.trec.gz, the rankings.
+
+    Examples:
+        python -m bench export mteb minilm --as sentence-transformers/all-MiniLM-L6-v2 --out mteb
+        python -m bench export model-index minilm --on beir --out cards
+        python -m bench export trec minilm bm25 --out runs
+    """
+
+    format: Literal["mteb", "model-index", "trec"]
+    """What is written."""
+    names: tuple[str, ...]
+    """Models with stored results, as for compare."""
+    _: KW_ONLY
+    out: OutPlace
+    """Folder or URL of the files."""
+    on: Collections = ()
+    """Only these collections or suites."""
+    name: Annotated[str | None, Parameter(name="--as")] = None
+    """Name of the one model in the files."""
+    results: StoredResults = StoredResults()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Keep published scores as claims beside results.
+
+    Reads a result of mteb, a folder of them, or a model card (README.md, .yaml). A claim has no
+    values of queries and is never compared or tested; the leaderboard shows it beside what was
+    measured of the same model, and with --published as a row of its own. A TREC run file is scored
+    instead: python -m bench score RUN --dataset NAME
+
+    Examples:
+        python -m bench import mteb/results --out results
+        python -m bench import README.md --model my-model --source 'its model card'
+    """
+
+    files: tuple[LocalPath, ...]
+    """Of mteb, or a model card; or a folder."""
+    _: KW_ONLY
+    model: str | None = None
+    """The model. Default: as the files say."""
+    source: str = ""
+    """Who stated the scores."""
+    out: OutPlace = Path("results")
+    """Results that the claims go beside: a folder or URL."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """Merge folders of results into one.
+
+    Nothing is overwritten. Evaluations with the same scores are kept once. One with other scores is
+    a conflict: both are kept side by side, they are named, and the exit code is 5.
+
+    Examples:
+        python -m bench merge machine-1/results machine-2/results --out results
+        python -m bench merge results s3://bucket/results --out s3://bucket/results
+    """
+
+    sources: tuple[PlaceOption, ...]
+    """Results: folders or URLs."""
+    _: KW_ONLY
+    out: OutPlace
+    """Folder or URL; what it holds stays."""
+    output: Output = Output()

@@ -1,0 +1,192 @@
+"""Options of the commands that train: ``pretrain``, ``finetune``, ``adapt``, ``compose``."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
+
+from bench.cli.options.shared import Output, Places, TrainingSettings, TrainingWork, group
+from bench.cli.options.values import LocalPath, OutFolder, Positive, Rate, Several, Weight
+from foundation.errors import BenchError
+
+Collections = Annotated[tuple[str, ...], Several]
+
+
+def _one_length(steps: int | None, epochs: float | None) -> None:
+    if steps is not None and epochs is not None:
+        raise BenchError("--steps and --epochs both say how long to train", "leave one of them out")
+
+
+@group("Instead of the preset's settings", 30)
+@dataclass(frozen=True, kw_only=True)
+class PretrainingSettings(TrainingSettings):
+    """Settings of a pre-training preset."""
+
+    start: str | None = None
+    """Card, folder or Hub id to start from."""
+    steps: Positive | None = None
+    """Steps of the optimizer; not with --epochs."""
+    epochs: Rate | None = None
+    """How often each text is read; not with --steps."""
+    batch_size: Positive | None = None
+    """Texts of a forward pass."""
+    accumulate: Positive | None = None
+    """Forward passes of a step."""
+    max_tokens: Positive | None = None
+    """Where texts are cut."""
+
+    def __post_init__(self) -> None:
+        _one_length(self.steps, self.epochs)
+
+
+@group("Instead of the preset's settings", 30)
+@dataclass(frozen=True, kw_only=True)
+class FinetuningSettings(TrainingSettings):
+    """Settings of a fine-tuning preset."""
+
+    steps: Positive | None = None
+    """Steps of each round; not with --epochs."""
+    epochs: Rate | None = None
+    """How often each query is shown; not with --steps."""
+    batch_size: Positive | None = None
+    """Queries of a step."""
+
+    def __post_init__(self) -> None:
+        _one_length(self.steps, self.epochs)
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
+    """Pre-train an encoder on the corpora of collections.
+
+    The same command continues an interrupted training. `list presets` names the presets.
+
+    Examples:
+        python -m bench pretrain retromae-small --on stdlib-code --out models/retromae-code
+        python -m bench pretrain retromae --start path/to/bert --on msmarco/dev --out models/retromae
+        python -m bench pretrain my-preset.toml --on beir/scifact beir/nfcorpus --out models/mine
+        accelerate launch --num_processes 8 -m bench pretrain retromae --on msmarco/dev --out models/r
+        python -m bench run stdlib-code --model models/retromae-code
+    """
+
+    preset: str
+    """Name of a shipped preset, or a .toml file."""
+    _: KW_ONLY
+    on: Collections
+    """Collections, suites or folders; only their documents are read."""
+    out: OutFolder
+    """Folder of the checkpoint."""
+    settings: PretrainingSettings = PretrainingSettings()
+    work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """Fine-tune an encoder on the judged queries of collections.
+
+    The same command continues an interrupted training. Training queries that read like the test
+    queries of these collections, and of --held-out, are left out. `list presets` names the presets.
+
+    Examples:
+        python -m bench finetune dpr-small --model minilm --on stdlib-code/train --out models/code
+        python -m bench finetune dpr-small --model minilm --on beir/nfcorpus --out models/mine
+        python -m bench finetune retromae-beir --model models/retromae --on msmarco/dev --out models/r
+        python -m bench finetune mined-small --model path/to/bert --like bert --on beir/scifact --out models/mined --set rounds.1.margin=0.5
+        python -m bench run beir/nfcorpus --model minilm models/mine
+    """
+
+    preset: str
+    """Name of a shipped preset, or a .toml file."""
+    _: KW_ONLY
+    model: str
+    """Card, folder or Hub id to start from."""
+    on: Collections
+    """Collections, suites or folders with a split to train on."""
+    out: OutFolder
+    """Folder of the checkpoint."""
+    like: str | None = None
+    """Use a plain checkpoint as this card says."""
+    split: str = "train"
+    """Which judgements are trained on."""
+    held_out: Collections = ()
+    """Further collections whose test queries must not be trained on."""
+    settings: FinetuningSettings = FinetuningSettings()
+    work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@group("Against forgetting", 20)
+@dataclass(frozen=True, kw_only=True)
+class AgainstForgetting:
+    """How continual pre-training holds on to what was learnt before."""
+
+    method: Literal["plain", "ewc", "das", "adapter"] = "plain"
+    """plain: nothing; ewc: hold the weights that earlier collections depend on; das: spare the
+    units that they, and what was known before, depend on; adapter: one for each collection, on the
+    frozen start."""
+    measured: Positive = 256
+    """Texts of a collection on which importance is measured."""
+    strength: Weight = 5_000.0
+    """Of ewc."""
+    soften: Literal["gradient", "update"] = "gradient"
+    """Of das: gradient as published, which AdamW largely undoes; or the optimizer's update."""
+    adapter: str = "double_seq_bn"
+    """AdapterHub's configuration, for method adapter."""
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """Continue pre-training on one collection after the other, with a checkpoint for each.
+
+    The same command continues an interrupted training; collections may be added at the end of --on.
+    At the end it prints the command for the forgetting matrix.
+
+    Examples:
+        python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --out models/das
+        python -m bench adapt mlm --start path/to/bert --on beir/nfcorpus beir/fiqa --method ewc --steps 10000 --out models/ewc
+        python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
+    """
+
+    preset: str
+    """Name of a pre-training preset, or a .toml file; used for each collection."""
+    _: KW_ONLY
+    on: Collections
+    """Collections, suites or folders, in the order in which they are learnt."""
+    out: OutFolder
+    """Folder of the checkpoints."""
+    against: AgainstForgetting = AgainstForgetting()
+    settings: PretrainingSettings = PretrainingSettings()
+    work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class ComposeOptions:
+    """Put trained adapters of one base together.
+
+    average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
+    size. outputs: all side by side, each layer adds up their outputs by fixed weights (AdapterHub).
+    stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
+    is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
+    Weights that are learned come from `finetune` with adapter.method = "fusion".
+
+    Examples:
+        python -m bench compose average models/a models/b --out models/mean
+        python -m bench compose average models/a models/b --weights 3 1 --out models/mean
+        python -m bench compose stack models/domain models/task --out models/both
+        python -m bench run beir/scifact --model models/mean
+        python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
+    """
+
+    how: Literal["average", "outputs", "stack"]
+    """How they are put together."""
+    folders: tuple[LocalPath, ...]
+    """Folders of trained adapters."""
+    _: KW_ONLY
+    out: OutFolder
+    """Folder of the composed adapter."""
+    weights: Annotated[tuple[Weight, ...] | None, Several] = None
+    """One for each adapter, of any sum. Default: equal ones. Not of a stack."""
+    output: Output = Output()

@@ -1,0 +1,291 @@
+"""Where collections, models and vectors are found and kept, and evaluations on them."""
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.evaluate.judging import check_relevant, protocol_of
+from bench.evaluate.pipeline import Evaluation, Options, check_memory, evaluate
+from bench.evaluate.suites import mean_weights
+from bench.results.location import Place
+from bench.results.record import Protocol, Stored, save
+from bench.store import VectorStore
+from datasets_cfg.catalogue import expand
+from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.published import check_published
+from datasets_cfg.remembered import remember
+from datasets_cfg.verify import Finding, remarks
+from foundation.errors import BenchError
+from retrievers.adapters.bases import Bases
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.lookup import replace_fields
+from retrievers.models.model import Model, open_encoder, resolve_model
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenDataset:
+    """A collection that is ready for evaluation, and whether it is the published one."""
+
+    dataset: Dataset
+    official: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the collection, by which its results are known."""
+        return self.dataset.name
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its encoder; BM25 has none."""
+
+    model: Model
+    encoder: Encoder | None
+
+    @property
+    def name(self) -> str:
+        """Name of the model, by which its results are known."""
+        return self.model.card.name
+
+    def renamed(self, name: str) -> "LoadedModel":
+        """The same model under another name in results: checkpoints of all trainings look alike."""
+        recipe = msgspec.structs.replace(self.model.recipe, model=name)
+        card = replace_fields(self.model.card, {"name": name})
+        return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
+
+    def on(self, collection: str) -> "LoadedModel":
+        """The same loaded weights, with the prompts of one collection."""
+        encoder = self.encoder.for_dataset(collection) if self.encoder else None
+        return LoadedModel(self.model.for_dataset(collection), encoder)
+
+
+def _log_remark(collection: str, finding: Finding) -> None:
+    logger.warning("%s: %s: %d; %s", collection, finding.what, finding.count, finding.suggestion)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Folders, device and rules that hold for all evaluations of one command or program.
+
+    Attributes:
+        cache_dir: downloads, corpora and vectors.
+        data_dir: where collections lie; None for BENCH_DATA, then a download.
+        offline: download nothing.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
+        allow_mismatch: evaluate a collection although it differs from the published one.
+        vectors: folder of the vectors below ``cache_dir``.
+        remark: told what is peculiar in a collection that is opened for evaluation.
+    """
+
+    cache_dir: Path
+    data_dir: Path | None = None
+    offline: bool = False
+    device: str = "auto"
+    max_memory: int | None = None
+    allow_mismatch: bool = False
+    vectors: str = "vectors"
+    remark: Callable[[str, Finding], None] = _log_remark
+
+    @cached_property
+    def store(self) -> VectorStore:
+        """The vectors that are kept."""
+        return VectorStore(self.vectors_dir)
+
+    @property
+    def vectors_dir(self) -> Path:
+        """Folder of the vectors that are kept."""
+        return self.cache_dir / self.vectors
+
+    def expand(self, names: Sequence[str]) -> list[str]:
+        """Collections of what was typed: suites as their members, each once.
+
+        Raises:
+            BenchError: a name is neither a collection nor a suite nor a folder.
+        """
+        return expand(names, self.data_dir)
+
+    def dataset(self, name: str, split: str | None = None, with_corpus: bool = True) -> Dataset:
+        """A collection, found or downloaded, whatever its counts are.
+
+        Args:
+            with_corpus: look for its documents, too; a run file is scored without them.
+
+        Raises:
+            BenchError: it is not there, or cannot be read.
+        """
+        return open_dataset(
+            name,
+            cache_dir=self.cache_dir,
+            data_dir=self.data_dir,
+            split=split,
+            download=not self.offline,
+            with_corpus=with_corpus,
+        )
+
+    def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
+        """Collections of what was typed, suites as their members, whatever their counts are.
+
+        Each is read once in a process.
+
+        Raises:
+            BenchError: see `dataset`; or two folders have one name, by which results are known.
+        """
+        opened = [_opened_once(self, name, split) for name in self.expand(names)]
+        for name, count in Counter(dataset.name for dataset in opened).items():
+            if count > 1:
+                raise _two_of_one_name(name)
+        return opened
+
+    def official(self, dataset: Dataset) -> bool:
+        """Whether this is the published collection of its name.
+
+        Raises:
+            BenchError: it is not, and ``allow_mismatch`` is off.
+        """
+        return check_published(dataset, self.allow_mismatch)
+
+    def open(self, name: str, split: str | None = None) -> OpenDataset:
+        """A collection to evaluate on; what its scores depend on is said.
+
+        Raises:
+            BenchError: it cannot be had; it is not the published one of its name, and
+                ``allow_mismatch`` is off; or its corpus has no relevant document.
+        """
+        dataset = self.dataset(name, split)
+        official = self.official(dataset)
+        check_relevant(dataset)
+        for finding in remarks(dataset):
+            self.remark(dataset.name, finding)
+        remember(dataset)
+        return OpenDataset(dataset, official)
+
+    def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
+        """A collection whose judgements score a run file; documents are not looked for.
+
+        Raises:
+            BenchError: as `open`.
+        """
+        dataset = self.dataset(name, split, with_corpus=False)
+        official = check_published(dataset, self.allow_mismatch, with_corpus=False)
+        remember(dataset)
+        return OpenDataset(dataset, official)
+
+    def open_all(self, names: Sequence[str], split: str | None = None) -> dict[str, OpenDataset]:
+        """Collections of what was typed, suites as their members, by what was typed for each.
+
+        Raises:
+            BenchError: see `open`; or two folders have one name, by which results are known.
+        """
+        opened: dict[str, OpenDataset] = {}
+        for name in self.expand(names):
+            dataset = self.open(name, split)
+            if any(dataset.name == other.name for other in opened.values()):
+                raise _two_of_one_name(dataset.name)
+            opened[name] = dataset
+        return opened
+
+    def weights(self, typed: Sequence[str]) -> dict[str, float]:
+        """Weight of each collection, by its own name, in the mean of what was typed."""
+        shares = mean_weights(typed)
+        return {
+            dataset.name: shares[name]
+            for name, dataset in zip(self.expand(typed), self.datasets(typed), strict=True)
+        }
+
+    def load(self, name: str, bases: Bases | None = None, **settings: Any) -> LoadedModel:
+        """A model with its encoder; weights are read at the first text.
+
+        Args:
+            bases: adapters that are opened with the same one share the weights of their base.
+            settings: instead of the card's, as of `resolve_model`.
+
+        Raises:
+            BenchError: no such model, or one that cannot be used.
+        """
+        model = resolve_model(name, **settings)
+        if model.recipe.kind == "bm25":
+            return LoadedModel(model, None)
+        return LoadedModel(model, open_encoder(model, self.device, bases=bases))
+
+    def check_memory(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> None:
+        """Refuse what cannot be searched in the memory that is there, before it is encoded.
+
+        Raises:
+            BenchError: it does not fit; the message has the estimate.
+        """
+        if model.encoder:
+            check_memory(dataset.dataset, model.encoder.dim, self._here(options))
+
+    def evaluate(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> Evaluation:
+        """A new evaluation, if it fits into memory.
+
+        Raises:
+            BenchError: as `bench.evaluate.pipeline.evaluate`.
+        """
+        self.check_memory(dataset, model, options)
+        own, here = model.on(dataset.name), self._here(options)
+        return evaluate(dataset.dataset, own.model, own.encoder, self.store, here, dataset.official)
+
+    def stored_or_new(
+        self,
+        dataset: OpenDataset,
+        model: LoadedModel,
+        options: Options,
+        known: Sequence[Stored],
+        out: Place,
+    ) -> Stored:
+        """The stored result of this evaluation, made where there is none.
+
+        Args:
+            known: results to look in.
+            out: where a new result goes.
+
+        Raises:
+            BenchError: as `evaluate`.
+        """
+        own = model.on(dataset.name)
+        index = str(options.index) if own.encoder else ""
+        asked = (own.model.recipe.fingerprint, protocol_here(dataset, options), index)
+        for stored in known:
+            same = (stored.result.fingerprint, stored.result.protocol, stored.result.index) == asked
+            if same and set(options.measures or ()) <= set(stored.result.measures):
+                print(f"{dataset.name}: stored in {stored.folder}", file=sys.stderr)
+                return stored
+        done = self.evaluate(dataset, model, options)
+        return save(done.result, done.scores, done.run, out)
+
+    def _here(self, options: Options) -> Options:
+        return replace(options, device=self.device, max_memory=self.max_memory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the opened store: another process opens it anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "store"}
+
+
+@cache
+def _opened_once(space: Workspace, name: str, split: str | None) -> Dataset:
+    return space.dataset(name, split)
+
+
+def _two_of_one_name(name: str) -> BenchError:
+    return BenchError(
+        f"two of the collections are called {name}, and results are kept by that name",
+        'write name = "another" into the dataset.toml of one',
+    )
+
+
+def protocol_here(dataset: OpenDataset, options: Options) -> Protocol:
+    """The protocol of an evaluation with these options."""
+    depth = options.depth or dataset.dataset.facts.depth
+    return protocol_of(dataset.dataset, depth, dataset.dataset.corpus.sha256, dataset.official)

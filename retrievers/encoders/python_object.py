@@ -1,0 +1,238 @@
+"""Python objects that encode, behind the interface of every encoder.
+
+Recognised, in this order: a `SentenceTransformer` (``encode_query`` and ``encode_document``), a
+model of beir (``encode_queries`` and ``encode_corpus``), an encoder of mteb 2 (``mteb_model_meta``
+and ``encode`` over batches), and a callable from a list of texts to an array.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Advance
+from retrievers.encoders.transformer import join
+from retrievers.models.card import Card
+from retrievers.models.model import Model
+from retrievers.models.recipe import Recipe, Similarity
+
+BATCH = 256  # texts handed over at a time, so that progress is seen
+PROBE = "probe"
+
+EncodeQueries = Callable[[list[str]], Any]
+EncodeDocuments = Callable[[list[str], list[str]], Any]
+
+
+@dataclass(frozen=True)
+class PythonEncoder:
+    """An encoder made of two functions.
+
+    Attributes:
+        recipe: of kind ``python``; its options hold the fingerprint that the user gave.
+        queries: texts to an array ``(n, dim)``.
+        documents: titles and texts to an array ``(n, dim)``.
+    """
+
+    recipe: Recipe
+    queries: EncodeQueries
+    documents: EncodeDocuments
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.recipe.dim
+
+    def for_dataset(self, name: str) -> "PythonEncoder":
+        """The same: an object has no prompts by dataset."""
+        return replace(self, recipe=self.recipe.for_dataset(name))
+
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+        """Vectors of queries, float32 ``(n, dim)``; unit vectors where similarity is cosine.
+
+        Raises:
+            BenchError: the object returned another shape, or NaN or infinite numbers.
+        """
+        parts = _batches(len(texts))
+        return self._joined(
+            [self.queries(list(texts[part])) for part in parts], len(texts), advance
+        )
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Float32Array:
+        """Vectors of documents, float32 ``(n, dim)``; unit vectors where similarity is cosine.
+
+        Raises:
+            BenchError: the object returned another shape, or NaN or infinite numbers.
+        """
+        arrays = []
+        for part in _batches(len(texts)):
+            arrays.append(self.documents(list(titles[part]), list(texts[part])))
+            if advance:
+                advance(part.stop - part.start)
+        return self._joined(arrays, len(texts), None)
+
+    def _joined(self, arrays: Sequence[Any], rows: int, advance: Advance | None) -> Float32Array:
+        parts = [as_float32(array) for array in arrays]
+        vectors = np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
+        if vectors.shape != (rows, self.dim):
+            raise BenchError(
+                f"{self.recipe.model} returned an array of shape {vectors.shape} for {rows} texts",
+                f"return one row of {self.dim} numbers for each text",
+            )
+        if not np.isfinite(vectors).all():
+            raise BenchError(f"{self.recipe.model} returned NaN or infinite numbers")
+        if self.recipe.similarity == "cos":
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.where(lengths == 0, 1, lengths)
+        if advance:
+            advance(rows)
+        return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def wrap(
+    encoder: Any, name: str, fingerprint: str | None = None, similarity: Similarity | None = None
+) -> tuple[Model, PythonEncoder]:
+    """A Python object as a model with its encoder.
+
+    Args:
+        encoder: see the module.
+        name: of its results.
+        fingerprint: changes whenever its vectors do, such as a hash of its weights and settings;
+            vectors are kept by it. None: they are not kept, and no other object is the same model.
+        similarity: ``dot`` or ``cos``; None for what a SentenceTransformer says, else ``dot``.
+
+    Raises:
+        BenchError: an object that does not encode, or that returns no array of one row a text.
+    """
+    queries, documents = _functions(encoder)
+    stated = similarity or _stated_similarity(encoder)
+    probe = as_float32(queries([PROBE]))
+    if probe.ndim != 2 or len(probe) != 1:
+        raise BenchError(
+            f"{name} returned an array of shape {probe.shape} for one text",
+            "an encoder takes a list of texts and returns one row for each",
+        )
+    recipe = Recipe(
+        model=name,
+        kind="python",
+        dim=probe.shape[1],
+        normalize=stated == "cos",
+        similarity=stated,
+        options={"fingerprint": fingerprint or f"unknown-{uuid.uuid4().hex}"},
+    )
+    card = Card(name=name, title=name, kind="python", normalize=stated == "cos", similarity=stated)
+    return Model(card, recipe), PythonEncoder(recipe, queries, documents)
+
+
+def as_float32(array: Any) -> Float32Array:
+    """A NumPy array of a NumPy array, a torch tensor on any device, or a list of either.
+
+    Raises:
+        BenchError: it is none.
+    """
+    if isinstance(array, list | tuple) and array and hasattr(array[0], "detach"):
+        array = [row.detach().float().cpu().numpy() for row in array]
+    if hasattr(array, "detach"):
+        array = array.detach().float().cpu().numpy()
+    try:
+        return np.asarray(array, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise BenchError(
+            f"an encoder returned {type(array).__name__}, which is no array of numbers: {error}",
+            "return a NumPy array or a torch tensor of shape (texts, dimension)",
+        ) from error
+
+
+def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
+    if hasattr(encoder, "encode_query") and hasattr(encoder, "encode_document"):
+        return (
+            lambda texts: encoder.encode_query(texts, show_progress_bar=False),
+            lambda titles, texts: encoder.encode_document(
+                with_titles(titles, texts), show_progress_bar=False
+            ),
+        )
+    if hasattr(encoder, "encode_queries") and hasattr(encoder, "encode_corpus"):
+        return (
+            lambda texts: encoder.encode_queries(texts, batch_size=len(texts)),
+            lambda titles, texts: encoder.encode_corpus(
+                [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)],
+                batch_size=len(texts),
+            ),
+        )
+    if hasattr(encoder, "mteb_model_meta") and hasattr(encoder, "encode"):
+        return _functions_of_mteb(encoder)
+    if callable(encoder):
+        return encoder, lambda titles, texts: encoder(with_titles(titles, texts))
+    raise BenchError(
+        f"{type(encoder).__name__} does not encode",
+        "pass a SentenceTransformer, an object with encode_queries and encode_corpus, an encoder "
+        "of mteb, or a function from a list of texts to an array",
+    )
+
+
+def _functions_of_mteb(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
+    """Batches as mteb 2 hands them to its encoders, as one batch each."""
+    from mteb.types import PromptType
+
+    task = _task_of_mteb()
+
+    def encode(batch: dict[str, list[str]], prompt_type: Any) -> Any:
+        return encoder.encode(
+            [batch],
+            task_metadata=task,
+            hf_split="test",
+            hf_subset="default",
+            prompt_type=prompt_type,
+        )
+
+    return (
+        lambda texts: encode({"text": texts, "query": texts}, PromptType.query),
+        lambda titles, texts: encode(
+            {"text": with_titles(titles, texts), "title": titles, "body": texts},
+            PromptType.document,
+        ),
+    )
+
+
+def _task_of_mteb() -> Any:
+    """The least that mteb's encoders read of a retrieval task."""
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    return TaskMetadata(
+        name="Retrieval",
+        description="A collection of retrieval-bench.",
+        reference=None,
+        dataset={"path": "retrieval-bench", "revision": "1"},
+        type="Retrieval",
+        category="t2t",
+        modalities=["text"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score="ndcg_at_10",
+        date=None,
+        domains=None,
+        task_subtypes=None,
+        license=None,
+        annotations_creators=None,
+        dialect=None,
+        sample_creation=None,
+        bibtex_citation=None,
+    )
+
+
+def with_titles(titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """``(title + " " + text).strip()``, as beir and sentence-transformers join them."""
+    return [join("space", "", title, text)[0] for title, text in zip(titles, texts, strict=True)]
+
+
+def _stated_similarity(encoder: Any) -> Similarity:
+    return "cos" if getattr(encoder, "similarity_fn_name", None) == "cosine" else "dot"
+
+
+def _batches(rows: int) -> list[slice]:
+    return [slice(start, min(start + BATCH, rows)) for start in range(0, rows, BATCH)]
