@@ -22,6 +22,7 @@ No function and no query is in both.
 import ast
 import hashlib
 import inspect
+import logging
 import platform
 import re
 import sys
@@ -53,6 +54,8 @@ _SHORTEST_QUERY = 4  # words
 _WORD = re.compile(r"\w+")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Function:
@@ -78,8 +81,17 @@ class Selection:
         return f"py{platform.python_version()}-{sha256_of([(documents, queries)])[:12]}"
 
 
+class _Line(msgspec.Struct):
+    """What matters of a line of ``corpus.jsonl`` and ``queries.jsonl``."""
+
+    text: str
+    id: str = msgspec.field(name="_id")
+
+
 def generate(cache_dir: Path, split: str = SPLIT) -> Path:
     """Return a folder of ``cache_dir`` with a collection in BEIR's layout, made on first use.
+
+    Files that are not those of the version that they state are made again, with a warning.
 
     Args:
         split: ``test``, what is evaluated, or ``train``, which has a corpus of its own.
@@ -95,7 +107,10 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
         )
     parent = "stdlib-code" if split == SPLIT else f"stdlib-code-{split}"
     folder = cache_dir / parent / _key(sources)
-    if not (folder / VERSION_FILE).is_file():
+    damaged = folder.is_dir() and not _is_whole(folder, split)
+    if damaged:
+        logger.warning("%s is damaged: it is made again from the standard library", folder)
+    if damaged or not folder.is_dir():
         found = list(functions(sources))
         selected = select(found)
         write(selected if split == SPLIT else rest(found, selected), folder, split)
@@ -176,16 +191,35 @@ def write(selection: Selection, folder: Path, split: str = SPLIT) -> None:
     """
     documents = [{"_id": item.id, "title": "", "text": item.code} for item in selection.documents]
     queries = [{"_id": f"q:{item.id}", "text": item.sentence} for item in selection.queries]
-    header = "\t".join(BEIR_HEADER)
-    qrels = [f"q:{item.id}\t{item.id}\t1" for item in selection.queries]
     with whole_folder(folder) as unfinished:
         _write_lines(unfinished / "corpus.jsonl", documents)
         _write_lines(unfinished / "queries.jsonl", queries)
         (unfinished / "qrels").mkdir()
-        (unfinished / "qrels" / f"{split}.tsv").write_text(
-            "\n".join([header, *qrels, ""]), encoding="utf-8"
-        )
+        (unfinished / "qrels" / f"{split}.tsv").write_bytes(_qrels(selection))
         (unfinished / VERSION_FILE).write_text(selection.version + "\n")
+
+
+def _qrels(selection: Selection) -> bytes:
+    rows = [f"q:{item.id}\t{item.id}\t1" for item in selection.queries]
+    return "\n".join(["\t".join(BEIR_HEADER), *rows, ""]).encode()
+
+
+def _is_whole(folder: Path, split: str) -> bool:
+    """Whether the files are those of the version that they state, which is a hash of them."""
+    decode = msgspec.json.Decoder(_Line).decode_lines
+    try:
+        documents, queries = (
+            decode((folder / f"{name}.jsonl").read_bytes()) for name in ("corpus", "queries")
+        )
+        selection = Selection(
+            tuple(Function(line.id, line.text, "") for line in documents),
+            tuple(Function(line.id.removeprefix("q:"), "", line.text) for line in queries),
+        )
+        stated = version_of(folder)
+        qrels = (folder / "qrels" / f"{split}.tsv").read_bytes()
+    except (OSError, ValueError, msgspec.MsgspecError):  # ValueError: text that is not UTF-8
+        return False
+    return (stated, qrels) == (selection.version, _qrels(selection))
 
 
 def _candidates(found: Iterable[Function]) -> tuple[list[Function], list[Function]]:

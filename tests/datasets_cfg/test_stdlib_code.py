@@ -1,4 +1,6 @@
 import ast
+import json
+import random
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
+from datasets_cfg.corpus import Document
 from datasets_cfg.readers import reader_for
 from datasets_cfg.stdlib_code import (
     Function,
@@ -322,3 +325,40 @@ def test_a_python_without_source_is_refused(
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(BenchError, match="no source of the standard library"):
         stdlib_code.generate(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels", "version.txt"])
+def test_a_made_collection_that_was_damaged_is_made_again(
+    name: str,
+    split: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    few = [item for item in source_files(Path(sysconfig.get_path("stdlib"))) if "json" in item[0]]
+    monkeypatch.setattr(stdlib_code, "source_files", lambda _: few)
+    monkeypatch.setattr(stdlib_code, "DOCUMENTS", 5)
+    monkeypatch.setattr(stdlib_code.select, "__defaults__", (5, 2))
+    folder = stdlib_code.generate(tmp_path, split)
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    path = folder / "qrels" / f"{split}.tsv" if name == "qrels" else folder / name
+    draw = random.Random(split)
+    for _ in range(20):
+        content = bytearray(whole[path])
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        assert stdlib_code.generate(tmp_path, split) == folder
+        found = reader_for("beir", folder, split)
+        assert list(found.documents()) == documents_of(whole, folder)
+        assert (folder / "queries.jsonl").read_bytes() == whole[folder / "queries.jsonl"]
+        assert (folder / "qrels" / f"{split}.tsv").read_bytes() == whole[
+            folder / "qrels" / f"{split}.tsv"
+        ]
+        path.write_bytes(whole[path])
+    assert "is damaged: it is made again" in caplog.text
+
+
+def documents_of(files: dict[Path, bytes], folder: Path) -> list[Document]:
+    lines = [json.loads(line) for line in files[folder / "corpus.jsonl"].splitlines()]
+    return [Document(line["_id"], line["title"], line["text"]) for line in lines]
