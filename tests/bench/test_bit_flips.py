@@ -11,7 +11,9 @@ import pytest
 from bit_flips_for_tests import evaluate
 from collections_for_tests import ROOT, Bench, write_collection
 
-FLIPS = 25  # of each file
+from datasets_cfg import corpus_writer
+
+FLIPS = 15  # of each file
 
 
 @pytest.fixture
@@ -35,8 +37,9 @@ def collection(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("checked_at_open", [1 << 30, 0], ids=["at open", "in the background"])
 def test_a_flipped_bit_of_a_cached_corpus_is_rebuilt_or_refused(
-    checked_at_open: int, bench: Bench, collection: Path
+    checked_at_open: int, bench: Bench, collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(corpus_writer, "BATCH_DOCUMENTS", 70)  # several blocks
     code, expected, _ = evaluate(collection, bench.cache)
     assert code == 0
     seed = 1 + checked_at_open % 2
