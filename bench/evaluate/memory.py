@@ -13,7 +13,8 @@ from typing import Any
 from bench.evaluate.exact import BLOCK_BYTES, TILE_ROWS, most_candidates
 from bench.evaluate.exact.tile_search import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import POINTS_PER_CENTROID, FaissIndex, IndexSpec, import_faiss
+from retrievers.index.faiss_index import POINTS_PER_CENTROID, FaissIndex, IndexSpec
+from retrievers.index.library import import_faiss
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -191,9 +192,6 @@ def _index_bytes(index: Any) -> tuple[int, int]:
     if isinstance(index, faiss.IndexIVF):
         per_centroid, fixed = _index_bytes(index.quantizer)
         return index.code_size + 8, index.nlist * per_centroid + fixed + _codebook_bytes(index)
-    if isinstance(index, faiss.IndexIDMap):
-        per_row, fixed = _index_bytes(index.index)
-        return per_row + 8, fixed
     code = getattr(index, "code_size", 4 * index.d)
     return int(code), _codebook_bytes(index)
 

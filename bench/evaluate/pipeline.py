@@ -30,7 +30,8 @@ from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.views import View, Viewed
-from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec, import_faiss
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
+from retrievers.index.library import import_faiss
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters
@@ -178,8 +179,9 @@ def _search(
         queries = options.view.queries(queries)
     with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
-    recall = _index_recall(hits, truth, depth) if truth else {}
     ranked = without_self(dataset, hits, reach)
+    # Of the reported rankings: a query's own document would count among the found ones.
+    recall = _index_recall(ranked, without_self(dataset, truth, reach), depth) if truth else {}
     return _Searched(ranked, recall, stored.encoded, tokens, checks)
 
 

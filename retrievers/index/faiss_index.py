@@ -1,23 +1,37 @@
 """Vectors to neighbours: what a search returns, and the approximate indexes of FAISS."""
 
-import difflib
-import json
+import logging
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.atomic import replacing
+from foundation.errors import BenchError, first_line
+from foundation.records import Record, read_json
+from foundation.suggestions import did_you_mean
+from retrievers.index.library import import_faiss, resolve_device
+from retrievers.index.parts import check_factory, check_usable, most_centroids, seed_training
+
+logger = logging.getLogger(__name__)
 
 FLAT = "flat"
 GPU_MAX_K = 2048
+MAX_SEED = 2**31 - 1  # an int of C
 # FAISS's k-means draws at most this many training points for each centroid.
 POINTS_PER_CENTROID = 256
+# FAISS warns below so many, once for each codebook and iteration.
+ADVISED_POINTS_PER_CENTROID = 39
+# C++ exceptions as SWIG raises them; memory that an index or a search asks for in vain.
+FAISS_ERRORS = (RuntimeError, MemoryError)
 _FAISS_SOURCE = re.compile(r"^Error in .*?\.(?:cpp|h|cu):\d+: (?:Error: )?")
 
 INDEX_EXAMPLES: Mapping[str, str] = {
@@ -76,8 +90,10 @@ class IndexSpec:
             parameters = {name: float(value) for name, value in values.items()}
         except ValueError as error:
             raise _bad_spec(text, str(error)) from error
-        if not factory or seed < 0 or not all(map(math.isfinite, parameters.values())):
-            raise _bad_spec(text, "no factory string, a negative seed, or an infinite parameter")
+        if not factory or not all(map(math.isfinite, parameters.values())):
+            raise _bad_spec(text, "no factory string, or an infinite parameter")
+        if not 0 <= seed <= MAX_SEED:
+            raise _bad_spec(text, f"a seed is 0 to {MAX_SEED}")
         if factory == FLAT and query:
             raise _bad_spec(text, "flat is exact and has no parameters")
         return cls(factory, tuple(sorted(parameters.items())), seed)
@@ -94,6 +110,15 @@ class IndexSpec:
         return "?".join(filter(None, (self.factory, "&".join(pairs))))
 
 
+class _Description(Record):
+    """What lies in a saved index; ``count`` is its number of documents."""
+
+    spec: str
+    dim: int
+    metric: str
+    count: int
+
+
 class FaissIndex:
     """An approximate index that ranks by inner product, with its own scores.
 
@@ -107,7 +132,7 @@ class FaissIndex:
 
     Raises:
         BenchError: FAISS or the device is missing, the factory string or a parameter is
-            unknown, or this kind of index has no inner product.
+            unknown, or this kind of index has no inner product or cannot take documents in pieces.
     """
 
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
@@ -116,7 +141,7 @@ class FaissIndex:
         self._gpu = resolve_device(device)
         self._resources: Any = None  # of the GPU, once the index is there
         self._index = _create(spec, dim)
-        _prepare_training(self._index, spec)
+        seed_training(self._index, spec.seed, any(name == "ht" for name, _ in spec.parameters))
         _set_parameters(self._index, spec)
 
     def __len__(self) -> int:
@@ -129,7 +154,7 @@ class FaissIndex:
 
     def training_rows(self, count: int) -> Int64Array:
         """Rows of a corpus of ``count`` documents to train on: sorted, drawn with the seed."""
-        wanted = min(count, POINTS_PER_CENTROID * _centroids(self._index))
+        wanted = min(count, POINTS_PER_CENTROID * most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
 
@@ -139,27 +164,39 @@ class FaissIndex:
         Raises:
             BenchError: the sample is too small for this index.
         """
-        needed = _centroids(self._index)
+        needed = most_centroids(self._index)
         if len(sample) < needed:
             raise BenchError(
                 f"{self.spec} needs at least {needed} vectors to train, there are {len(sample)}",
                 "use a smaller index, or --index flat",
             )
+        advised = ADVISED_POINTS_PER_CENTROID * needed
+        if needed > 1 and len(sample) < advised:
+            logger.warning(
+                "%s is trained on %d vectors, and FAISS advises %d or more: its recall may suffer",
+                self.spec,
+                len(sample),
+                advised,
+            )
         try:
-            self._index.train(sample)
-        except RuntimeError as error:
+            with _silent_stderr():
+                self._index.train(sample)
+        except FAISS_ERRORS as error:
             raise BenchError(f"{self.spec} cannot be trained: {_reason(error)}") from error
 
     def add(self, tile: Float32Array) -> None:
         """Append documents ``(m, dim)``; rows number them in the order of adding.
 
         Raises:
-            BenchError: not trained, or this index cannot be on the GPU.
+            BenchError: not trained, this index cannot be on the GPU, or FAISS refuses.
         """
         if self.needs_training:
             raise BenchError(f"{self.spec} must be trained before documents are added")
         self._move_to_gpu()
-        self._index.add(tile)
+        try:
+            self._index.add(tile)
+        except FAISS_ERRORS as error:
+            raise BenchError(f"{self.spec} cannot hold documents: {_reason(error)}") from error
 
     def search(self, queries: Float32Array, k: int) -> Hits:
         """The k best of each query ``(q, dim)`` by this index's own scores.
@@ -173,7 +210,7 @@ class FaissIndex:
             raise BenchError(f"depth {k}: it must be 1{limit}")
         try:
             scores, rows = self._index.search(np.ascontiguousarray(queries), k)
-        except RuntimeError as error:
+        except FAISS_ERRORS as error:
             raise BenchError(
                 f"{self.spec} cannot be searched: {_reason(error)}", "look at its parameters"
             ) from error
@@ -186,9 +223,8 @@ class FaissIndex:
         # The description goes last: without it the index counts as unfinished.
         _sidecar(path).unlink(missing_ok=True)
         faiss.write_index(index, str(path))
-        temporary = path.with_name(path.name + ".json.part")
-        temporary.write_text(json.dumps(self._description(), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(_sidecar(path))
+        with replacing(_sidecar(path)) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self._description()), indent=1))
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec, dim: int, device: str = "cpu") -> "FaissIndex":
@@ -198,31 +234,23 @@ class FaissIndex:
             BenchError: it is missing, damaged, or of another spec, dimension or metric.
         """
         index = cls(spec, dim, device)
-        faiss = import_faiss()
+        again = "delete it to build it again"
+        stated = read_json(_sidecar(path), _Description, again)
         try:
-            stated = json.loads(_sidecar(path).read_text(encoding="utf-8"))
-            index._index = faiss.read_index(str(path))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise BenchError(f"cannot read the index {path}: {_reason(error)}") from error
+            index._index = import_faiss().read_index(str(path))
+        except (OSError, *FAISS_ERRORS) as error:
+            raise BenchError(f"cannot read the index {path}: {_reason(error)}", again) from error
         asked = index._description()
-        held = asked | {"dim": index._index.d, "metric": _metric_name(index._index)}
+        held = msgspec.structs.replace(asked, dim=index._index.d, metric=_metric_name(index._index))
         problem = _differences(asked, stated) or _differences(asked, held)
         if problem:
-            raise BenchError(
-                f"{path} is not the index that was asked for: {problem}",
-                "delete it to build it again",
-            )
+            raise BenchError(f"{path} is not the index that was asked for: {problem}", again)
         _set_parameters(index._index, spec)
         index._move_to_gpu()
         return index
 
-    def _description(self) -> dict[str, Any]:
-        return {
-            "spec": str(self.spec),
-            "dim": self.dim,
-            "metric": "inner product",
-            "count": len(self),
-        }
+    def _description(self) -> _Description:
+        return _Description(str(self.spec), self.dim, "inner product", len(self))
 
     def _move_to_gpu(self) -> None:
         if self._gpu is None or self._resources:
@@ -237,50 +265,14 @@ class FaissIndex:
             ) from error
 
 
-def import_faiss() -> Any:
-    """The module ``faiss``.
-
-    Raises:
-        BenchError: neither of its packages is installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise BenchError(
-            f"FAISS cannot be imported: {error}",
-            "pip install 'retrieval-bench[cpu]' (or [gpu] on Linux with CUDA; never both)",
-        ) from error
-    return faiss
-
-
-def resolve_device(device: str) -> int | None:
-    """Number of the GPU that FAISS uses for ``cuda`` or ``cuda:N``; None for ``cpu``.
-
-    Raises:
-        BenchError: an unknown device, or FAISS has no such GPU.
-    """
-    if device == "cpu":
-        return None
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or (":" in device and not number.isdecimal()):
-        raise BenchError(f"unknown device {device!r} for search", "use cpu, cuda or cuda:N")
-    faiss = import_faiss()
-    count = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
-    if int(number or 0) >= count:
-        raise BenchError(
-            f"search on {device} was asked for, and this FAISS sees {count} GPUs",
-            "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
-        )
-    return int(number or 0)
-
-
 def _create(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
     if spec.is_exact:
         raise BenchError("flat is exact search over the vectors: there is no index to make")
+    check_factory(spec.factory)
     try:
         index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
+    except FAISS_ERRORS as error:
         raise BenchError(
             f"FAISS cannot make {spec.factory!r} for {dim} dimensions: {_reason(error)}",
             f"known to work: {', '.join(INDEX_EXAMPLES)}",
@@ -290,6 +282,7 @@ def _create(spec: IndexSpec, dim: int) -> Any:
             f"{spec.factory} cannot rank by inner product",
             f"known to work: {', '.join(INDEX_EXAMPLES)}",
         )
+    check_usable(index, spec.factory)
     return index
 
 
@@ -297,9 +290,11 @@ def _set_parameters(index: Any, spec: IndexSpec) -> None:
     faiss = import_faiss()
     space = faiss.ParameterSpace()
     for name, value in spec.parameters:
+        if name == "verbose":  # FAISS would write to stdout, among the results
+            raise _unknown_parameter(index, spec, name)
         try:
             space.set_index_parameter(index, name, value)
-        except RuntimeError as error:
+        except FAISS_ERRORS as error:
             raise _unknown_parameter(index, spec, name) from error
 
 
@@ -308,49 +303,8 @@ def _unknown_parameter(index: Any, spec: IndexSpec, name: str) -> BenchError:
     space.initialize(index)
     ranges = space.parameter_ranges
     known = [*sorted(ranges.at(i).name for i in range(ranges.size())), "seed"]
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return BenchError(
-        f"{spec.factory} has no parameter {name!r}", f"{hint}it has: {', '.join(known)}"
-    )
-
-
-def _parts(index: Any) -> Iterator[Any]:
-    """An index and the indexes inside it, each as its own class."""
-    faiss = import_faiss()
-    index = faiss.downcast_index(index)
-    yield index
-    for name in ("index", "base_index", "quantizer"):
-        inner = getattr(index, name, None)
-        if isinstance(inner, faiss.Index):
-            yield from _parts(inner)
-
-
-def _prepare_training(index: Any, spec: IndexSpec) -> None:
-    """Seed what is random inside: k-means of inverted lists and codebooks, levels of graphs."""
-    faiss = import_faiss()
-    for part in _parts(index):
-        for clustering in (getattr(part, "cp", None), getattr(_codebook(part), "cp", None)):
-            if clustering is not None:
-                clustering.seed = spec.seed
-        if hasattr(part, "hnsw"):
-            part.hnsw.rng = faiss.RandomGenerator(spec.seed)
-        if hasattr(part, "do_polysemous_training"):
-            # Most of the training time, and only a search with the parameter ht makes use of it.
-            part.do_polysemous_training = any(name == "ht" for name, _ in spec.parameters)
-
-
-def _codebook(part: Any) -> Any:
-    return getattr(part, "pq", None)
-
-
-def _centroids(index: Any) -> int:
-    """Most centroids that any k-means inside learns, which is the fewest vectors that train it."""
-    counts = [1]
-    for part in _parts(index):
-        counts.append(getattr(part, "nlist", 1))
-        counts.append(getattr(_codebook(part), "ksub", 1))
-    return max(counts)
+    hint = f"{did_you_mean(name, known)} it has: {', '.join(known)}".strip()
+    return BenchError(f"{spec.factory} has no parameter {name!r}", hint)
 
 
 def _read_parameters(query: str) -> dict[str, str]:
@@ -374,17 +328,35 @@ def _metric_name(index: Any) -> str:
     return "inner product" if inner else f"FAISS metric {index.metric_type}"
 
 
-def _differences(found: Mapping[str, Any], stated: Any) -> str:
-    if not isinstance(stated, dict):
-        return "its description is not a JSON object"
-    names = [name for name in found if found[name] != stated.get(name)]
-    return ", ".join(f"{name} {stated.get(name)!r} instead of {found[name]!r}" for name in names)
+def _differences(wanted: _Description, other: _Description) -> str:
+    names = [
+        name for name in wanted.__struct_fields__ if getattr(wanted, name) != getattr(other, name)
+    ]
+    return ", ".join(
+        f"{name} {getattr(other, name)!r} instead of {getattr(wanted, name)!r}" for name in names
+    )
 
 
 def _reason(error: Exception) -> str:
     """The error's first line, without the C++ signature that FAISS puts before it."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return _FAISS_SOURCE.sub("", lines[0])
+    return _FAISS_SOURCE.sub("", first_line(error))
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Send what C++ writes to standard error nowhere: k-means warns once for each codebook.
+
+    The file descriptor is the whole process's, so that another thread is silent meanwhile too.
+    """
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _bad_spec(text: str, why: str) -> BenchError:

@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from collections_for_tests import heed_ctrl_c
+from collections_for_tests import heed_ctrl_c, write_collection
 
 from bench.__main__ import main
 from bench.evaluate.runs import read_run
@@ -221,6 +221,35 @@ def test_an_approximate_index_says_what_it_found(
     assert result.index == "HNSW8"
     assert result.index_recall["recall@1000"] == 1.0
     assert "index recall" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_the_stated_recall_of_an_index_is_that_of_the_reported_rankings(
+    tmp_path: Path, exclude_self: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    words = [f"word{number}" for number in range(60)]
+    texts = {f"d{i}": ("", " ".join(rng.choice(words, 12))) for i in range(300)}
+    queries = {name: text for name, (_, text) in list(texts.items())[:40]}
+    facts = f'name = "tiny"\nexclude_self = {str(exclude_self).lower()}\n'
+    qrels = {(name, "d1"): 1 for name in queries}
+    folder = write_collection(tmp_path / "tiny", texts, queries, qrels, facts)
+
+    places = {"flat": tmp_path / "flat", "IVF8,Flat?nprobe=1": tmp_path / "lists"}
+    for index, out in places.items():
+        words_typed = ("run", folder, "--model", "hashing", "--index", index, "--depth", 20)
+        assert main([*map(str, words_typed), "--cache-dir", str(tmp_path), "--out", str(out)]) == 0
+    (exact,), (lists,) = ([*out.glob("tiny/hashing/*")] for out in places.values())
+
+    truth, found = (top(folder, 10) for folder in (exact, lists))
+    expected = np.mean([len(truth[query] & found[query]) / 10 for query in queries])
+    assert 0.1 < expected < 0.9
+    assert load(lists).index_recall["recall@10"] == pytest.approx(expected, abs=1e-12)
+
+
+def top(folder: Path, k: int) -> dict[str, set[str]]:
+    """The first k documents of each query of a stored run."""
+    return {query: set(docs[:k]) for query, docs, _ in read_run(folder / "run.trec.gz").rankings()}
 
 
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:

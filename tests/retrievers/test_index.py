@@ -1,6 +1,7 @@
 """Index specs as users type them, and what is refused."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import (
-    INDEX_EXAMPLES,
-    FaissIndex,
-    IndexSpec,
-    import_faiss,
-    resolve_device,
-)
+from retrievers.index.faiss_index import INDEX_EXAMPLES, FaissIndex, IndexSpec
+from retrievers.index.library import import_faiss, resolve_device
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1).filter(lambda name: name != "seed")
 
@@ -31,7 +27,7 @@ def test_a_spec_is_read_into_factory_parameters_and_seed():
 @given(
     factory=st.sampled_from(["HNSW32", "IVF16,Flat", "OPQ8_32,IVF16_HNSW32,PQ8x4fs"]),
     parameters=st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False)),
-    seed=st.integers(0, 2**31),
+    seed=st.integers(0, 2**31 - 1),
 )
 def test_a_spec_survives_its_text(factory, parameters, seed):
     spec = IndexSpec(factory, tuple(sorted(parameters.items())), seed)
@@ -50,6 +46,7 @@ def test_a_spec_survives_its_text(factory, parameters, seed):
         "IVF16,Flat?nprobe=1&nprobe=2",
         "IVF16,Flat?seed=0.5",
         "IVF16,Flat?seed=-1",
+        "IVF16,Flat?seed=2147483648",
         "flat?nprobe=1",
     ],
 )
@@ -96,6 +93,11 @@ def test_an_unknown_parameter_is_refused_with_those_that_exist(made):
     assert raised.value.hint == "did you mean nprobe? it has: ht, nprobe, seed"
 
 
+def test_verbose_would_write_among_the_results_and_is_refused(made):
+    with pytest.raises(BenchError, match="no parameter 'verbose'"):
+        made("IVF16,Flat?verbose=1")
+
+
 def test_parameters_reach_the_index(made):
     faiss = import_faiss()
     index = made("IVF16,PQ8?nprobe=5&seed=9")
@@ -115,6 +117,27 @@ def test_too_few_vectors_to_train_says_how_many_are_needed(made):
         made("IVF4096,Flat").train(np.ones((1000, 32), np.float32))
     with pytest.raises(BenchError, match="at least 256 vectors to train, there are 100"):
         made("PQ8").train(np.ones((100, 32), np.float32))
+
+
+@pytest.mark.parametrize("text", ["IVF16,PQ8", "OPQ8,PQ8x4", "RQ2x4", "PQ8,Refine(PQ4)"])
+def test_training_writes_one_plain_warning_where_there_are_few_vectors(made, text, capfd, caplog):
+    index = made(text)
+    needed = 256 if "PQ8" in text and "x4" not in text else 16
+    index.train(np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
+    assert capfd.readouterr() == ("", "")
+    (line,) = caplog.messages
+    assert f"trained on 500 vectors, and FAISS advises {39 * needed} or more" in line
+
+
+def test_enough_vectors_to_train_make_no_warning(made, capfd, caplog):
+    made("IVF4,Flat").train(np.random.default_rng(0).standard_normal((200, 32)).astype(np.float32))
+    assert (capfd.readouterr(), caplog.messages) == (("", ""), [])
+
+
+def test_stderr_is_there_again_after_training(made, capfd):
+    made("PQ8x4").train(np.random.default_rng(0).standard_normal((200, 32)).astype(np.float32))
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
 
 
 def test_documents_are_not_added_before_training(made):
@@ -193,8 +216,15 @@ def test_a_damaged_or_unfinished_index_is_refused(saved):
     with pytest.raises(BenchError, match="cannot read the index"):
         FaissIndex.load(saved, spec, 32)
     saved.with_name("x.index.json").unlink()
-    with pytest.raises(BenchError, match="cannot read the index"):
+    with pytest.raises(BenchError, match=r"cannot read .*x\.index\.json: No such file"):
         FaissIndex.load(saved, spec, 32)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"spec": 3}', "\xff", "[]"])
+def test_a_damaged_description_is_refused(saved, text):
+    saved.with_name("x.index.json").write_text(text, encoding="latin-1")
+    with pytest.raises(BenchError, match=r"x\.index\.json"):
+        FaissIndex.load(saved, IndexSpec.parse("HNSW16?efSearch=20"), 32)
 
 
 def test_an_index_of_l2_under_our_name_is_refused(saved):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from foundation.arrays import Float32Array, Int64Array
-from retrievers.index.faiss_index import GPU_MAX_K, import_faiss, resolve_device
+from retrievers.index.faiss_index import GPU_MAX_K
+from retrievers.index.library import import_faiss, resolve_device
 
 Knn = Callable[[Float32Array, Float32Array, int], tuple[Float32Array, Int64Array]]
 

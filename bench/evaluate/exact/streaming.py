@@ -15,7 +15,8 @@ from bench.evaluate.exact.vectors import Vectors
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
-from retrievers.index.faiss_index import Hits, import_faiss
+from retrievers.index.faiss_index import Hits
+from retrievers.index.library import import_faiss
 
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates
 BLOCK_BYTES = 1 << 28  # arrays that grow with queries x candidates
