@@ -1,5 +1,6 @@
 """Strict records: the base class, and the one way to decode them from JSON and TOML."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,6 +42,21 @@ def read_toml(path: Path, kind: type[T]) -> T:
         BenchError: it cannot be read, is not TOML, or is not such a record.
     """
     return decode_toml(_content(path), kind, path)
+
+
+def read_object(path: Path, hint: str = "") -> dict[str, Any]:
+    """The JSON object in a file of another program, whatever fields it has.
+
+    NaN and Infinity are read: they are not JSON, and Python programs write them.
+
+    Raises:
+        BenchError: it cannot be read, is not JSON, or is not an object.
+    """
+    content = _content(path)
+    value: Any = _decode(lambda: json.loads(content), dict, path, "JSON", hint)
+    if not isinstance(value, dict):
+        raise BenchError(f"{path} is not a JSON object", hint)
+    return value
 
 
 def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:

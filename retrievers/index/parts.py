@@ -58,7 +58,7 @@ def _problem(part: Any) -> tuple[str, str]:
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         return (
             "IDMap keeps ids of its own, and rows of the corpus are the ids here",
-            "the rest of it",
+            "the same string without IDMap",
         )
     if isinstance(part, (faiss.IndexNSG, faiss.IndexNNDescent)):
         return "NSG is built from all vectors at once, and documents come in pieces", "HNSW32"
