@@ -16,6 +16,6 @@ class MissingFileError(BenchError):
     """A file of a collection that is not there."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """First line of another library's error message, or its class where it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_json, weight_files
+from foundation.records import read_object
+from retrievers.models.checkpoint import VOCABULARIES, find_weights, weight_files
 from retrievers.models.st_folder import is_st_folder, read_st_folder
 
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
@@ -158,7 +159,7 @@ def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
         return f"there is no {STATE}, which the Trainer writes last"
     try:
         if STATE in files:
-            read_json(folder / STATE)
+            read_object(folder / STATE)
         _check_model(model_folder(folder))
     except BenchError as error:
         return str(error)
@@ -170,7 +171,7 @@ def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
 def _check_model(folder: Path) -> None:
     """Raise what is missing or cut off, without reading the weights."""
     inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
-    read_json(inner / "config.json")
+    read_object(inner / "config.json")
     for path in weight_files(inner, find_weights(inner)):
         if path.suffix == ".bin" and not _is_whole_pickle(path):
             raise BenchError(f"{path} is cut off")
@@ -179,7 +180,7 @@ def _check_model(folder: Path) -> None:
             f"{inner} has no tokenizer: give the Trainer one (processing_class=tokenizer)"
         )
     if (inner / "tokenizer.json").is_file():
-        read_json(inner / "tokenizer.json")
+        read_object(inner / "tokenizer.json")
 
 
 def _is_whole_pickle(path: Path) -> bool:

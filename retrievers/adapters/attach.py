@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foundation.errors import BenchError, first_line
+from foundation.records import read_object
 from retrievers.adapters.composition import SETUP, Setup, check_runs, read_setup
 from retrievers.adapters.forward import correct_forward
 from retrievers.adapters.libraries import import_library
@@ -18,13 +19,7 @@ from retrievers.adapters.virtual_tokens import (
     virtual_tokens,
 )
 from retrievers.models.card import CardAdapter
-from retrievers.models.checkpoint import (
-    Checkpoint,
-    inside,
-    read_json,
-    read_safetensors_header,
-    sha256,
-)
+from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header, sha256
 from retrievers.models.recipe import AdapterIdentity
 
 if TYPE_CHECKING:
@@ -86,7 +81,7 @@ def identify_adapter(
     """
     _check_trained_on(folder, base)
     composed = (folder / SETUP).is_file()
-    config = {} if composed else read_json(folder / CONFIG)
+    config = {} if composed else read_object(folder / CONFIG)
     kind: Kind = "peft" if "peft_type" in config else "adapterhub"
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
@@ -109,7 +104,7 @@ def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
     files = [folder / SETUP]
     for name in setup.names:
         own = inside(folder, name)
-        _check_base(own, read_json(own / CONFIG), base)
+        _check_base(own, read_object(own / CONFIG), base)
         files += [own / CONFIG, *_weights(own, "adapterhub")]
     if setup.kind == "Fuse":
         files += [inside(folder, ",".join(setup.names)) / name for name in FUSION]
@@ -125,7 +120,7 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
     Raises:
         BenchError: see above.
     """
-    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     check_positions(virtual_tokens(config), tokens, base.position_limit)
 
 
@@ -214,7 +209,7 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
     _refuse_misfit(folder, missing - set(named.values()), extra - set(named))
     if (folder / SHARED).is_file():
         _load_shared(network, folder, name)
-    if read_json(folder / CONFIG).get(SUBTRACTS) is False:
+    if read_object(folder / CONFIG).get(SUBTRACTS) is False:
         for unit in reft_units(network, name):
             unit.subtract_projection = False
 
@@ -223,7 +218,7 @@ def _load_prompt(
     network: Any, folder: Path, name: str, missing: Collection[str], extra: Collection[str]
 ) -> dict[str, str]:
     """Load what AdapterHub 1.3 gives no new name, a prompt; its old and new names."""
-    own = str(read_json(folder / CONFIG).get("name"))
+    own = str(read_object(folder / CONFIG).get("name"))
     renamed = {
         old: ".".join(name if part == own else part for part in old.split(".")) for old in extra
     }
@@ -270,7 +265,7 @@ def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     path = next((place for place in places if place.is_file()), None)
     if path is None:  # in neither the adapter's folder nor that of its composition
         return
-    stated = read_json(path)
+    stated = read_object(path)
     if stated.get("weights_sha256") != base.weights_sha256:
         raise BenchError(
             f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "

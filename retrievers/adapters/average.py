@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foundation.errors import BenchError
+from foundation.records import read_object
 from retrievers.adapters.attach import CONFIG, SHARED, identify_adapter
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
-from retrievers.models.checkpoint import read_json
 from retrievers.models.loading import LOAD_ERRORS
 from retrievers.models.model import Model
 
@@ -51,7 +51,7 @@ def average_adapters(
     kinds = {identify_adapter(folder, None, checkpoint_of(base)).kind for folder in parts.folders}
     if len(kinds) > 1:
         raise _cannot("some are of AdapterHub and some of PEFT")
-    _check_configurations([read_json(folder / CONFIG) for folder in parts.folders])
+    _check_configurations([read_object(folder / CONFIG) for folder in parts.folders])
     title = f"average of {len(parts.folders)} adapters"
     card = parts.card(0, title)
     files = _means(base, parts.folders, shares)
@@ -114,7 +114,7 @@ def _means(
     files = [sorted(set(identity.files) - {CONFIG}) for identity in identities]
     if any(names != files[0] for names in files):
         raise _cannot(f"they have other files: {', '.join(sorted(set().union(*files)))}")
-    own = [str(read_json(folder / CONFIG).get("name")) for folder in folders]
+    own = [str(read_object(folder / CONFIG).get("name")) for folder in folders]
     means = {}
     for file in files[0]:
         held = [_read(folder / file) for folder in folders]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import read_json
+from foundation.records import read_object
 
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
 COMPOSITIONS = ("Stack", "Fuse", "Average")
@@ -65,7 +65,7 @@ def read_setup(folder: Path) -> Setup:
     Raises:
         BenchError: it is another composition, or one inside another.
     """
-    setup = read_json(folder / SETUP).get("adapter_setup")
+    setup = read_object(folder / SETUP).get("adapter_setup")
     kind = setup.get("type") if isinstance(setup, dict) else None
     children = setup.get("children") if isinstance(setup, dict) else None
     if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:

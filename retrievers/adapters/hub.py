@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
+from foundation.records import read_object
 from retrievers.adapters.attach import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
 from retrievers.adapters.composition import Setup, check_runs
 from retrievers.adapters.libraries import check_options, import_library
 from retrievers.adapters.settings import FUSION, UNION, Adapter
-from retrievers.models.checkpoint import read_json
 
 METHODS = (
     *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
@@ -155,5 +155,5 @@ def _save_the_rest(network: Any, folder: Path, name: str) -> None:
         save_file(shared, str(folder / SHARED))
     units = reft_units(network, name)
     if units and not units[0].subtract_projection:
-        told = {**read_json(folder / CONFIG), SUBTRACTS: False}
+        told = {**read_object(folder / CONFIG), SUBTRACTS: False}
         (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(told)))

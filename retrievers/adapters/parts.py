@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from foundation.errors import BenchError
+from foundation.records import read_object
 from retrievers.adapters.attach import BASE
 from retrievers.adapters.train import find_adapter
 from retrievers.models.card import Card, load_card
-from retrievers.models.checkpoint import read_json
 from retrievers.models.lookup import CARD_FILE, replace_fields
 from retrievers.models.model import Model, resolve_model
 
@@ -68,7 +68,7 @@ def base_of(folders: Sequence[Path]) -> Model:
     if model.adapter is None:
         raise BenchError(f"{home} holds no adapter, but a whole model")
     known = (model.adapter / BASE).is_file()
-    name = str(read_json(model.adapter / BASE).get("model")) if known else model.card.checkpoint
+    name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
     recipe = msgspec.structs.replace(model.recipe, adapter=None, model=name)
     card = replace_fields(model.card, {"adapter": None, "name": name})
     return Model(card, recipe, model.document)

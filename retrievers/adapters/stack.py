@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from foundation.errors import BenchError
+from foundation.records import read_object
 from retrievers.adapters.attach import (
     ATTACH_ERRORS,
     CONFIG,
@@ -25,7 +26,6 @@ from retrievers.adapters.hub import save_setup
 from retrievers.adapters.libraries import import_library
 from retrievers.adapters.parts import Parts, parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
-from retrievers.models.checkpoint import read_json
 from retrievers.models.loading import load_network
 from retrievers.models.model import Model
 
@@ -68,7 +68,7 @@ def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> No
     import adapters
 
     for folder in parts.folders:
-        if "peft_type" in read_json(folder / CONFIG):
+        if "peft_type" in read_object(folder / CONFIG):
             raise BenchError(
                 f"{folder} is an adapter of PEFT, and those are not put together but averaged",
                 "python -m bench compose average",

@@ -7,7 +7,6 @@ formula, its 33 English stop words, Porter's stemmer, and a word that is twice i
 twice.
 """
 
-import difflib
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
+from foundation.suggestions import did_you_mean
 from retrievers.encoders.protocol import Advance
 from retrievers.encoders.words import joined
 from retrievers.index.faiss_index import Hits
@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Option] = {
     "stopwords": "english",
     "stemmer": "porter",
 }
+LARGEST = 1_000_000  # of k1 and b: scores of float32 stay finite
 METHODS = ("lucene", "robertson", "atire")  # those in which a document without the words scores 0
 _WORD = re.compile(r"\w+")
 
@@ -155,15 +156,15 @@ def _best(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
 def _checked(options: dict[str, Option]) -> dict[str, Any]:
     for name in options:
         if name not in DEFAULTS:
-            close = difflib.get_close_matches(name, DEFAULTS, n=1)
-            hint = f"did you mean {close[0]}?" if close else ""
-            raise BenchError(f"BM25 has no option {name!r}", hint or f"it has {[*DEFAULTS]}")
+            known = f"its options: {', '.join(DEFAULTS)}"
+            raise BenchError(f"BM25 has no option {name!r}", did_you_mean(name, DEFAULTS, known))
     merged = DEFAULTS | options
     if merged["method"] not in METHODS:
         raise BenchError(f"BM25 has no method {merged['method']!r}", f"use one of {METHODS}")
     for name in ("k1", "b"):
-        if isinstance(merged[name], str | bool) or not float(merged[name]) >= 0:
-            raise BenchError(f"BM25: {name} = {merged[name]!r} is not a number of 0 or more")
+        value = merged[name]
+        if isinstance(value, str | bool) or not 0 <= value <= LARGEST:
+            raise BenchError(f"BM25: {name} = {value!r} is not a number from 0 to {LARGEST:,}")
     return merged
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
@@ -59,7 +59,7 @@ class Tower:
         clock: Clock,
         bases: Bases | None = None,
     ) -> None:
-        self.tokenizer = load_tokenizer(checkpoint)
+        self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = bases.network if bases and adapter is not None else load_network
         network = load(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
@@ -95,6 +95,9 @@ class Tower:
         """Token ids, cut to ``max_tokens`` with special tokens included (longest segment first).
 
         None does not cut.
+
+        Raises:
+            BenchError: so few tokens have no room for a text.
         """
         with self._clock.phase("tokenise"):
             return self._tokenize(segments, max_tokens)
@@ -107,6 +110,13 @@ class Tower:
             rows = [i for i, pair in enumerate(segments) if (pair[1] is not None) == paired]
             if not rows:
                 continue
+            special = self.tokenizer.num_special_tokens_to_add(paired)
+            if max_tokens is not None and max_tokens <= special:
+                raise BenchError(
+                    f"{self._recipe.model}: {max_tokens} tokens have no room for a text, since "
+                    f"{special} are the tokenizer's own",
+                    f"allow {special + 1} or more: --max-query-tokens, --max-document-tokens",
+                )
             second = [segments[i][1] for i in rows] if paired else None
             encoded = self.tokenizer(
                 [segments[i][0] for i in rows],
@@ -178,7 +188,13 @@ class Tower:
                 inputs["token_type_ids"] = self._padded(tokens.types, rows, mask, 0)
             attention = self._moved(mask.astype(np.int64))
         with self._clock.phase("forward"), torch.inference_mode():
-            output = self._network(**inputs, attention_mask=attention)
+            try:
+                output = self._network(**inputs, attention_mask=attention)
+            except (IndexError, TypeError, ValueError, AttributeError) as error:
+                raise BenchError(
+                    f"{self._recipe.model} cannot be run: {first_line(error)}",
+                    "are config.json and the tokenizer those of these weights?",
+                ) from error
             return pool(
                 self._recipe.pooling,
                 getattr(output, "last_hidden_state", None),

@@ -4,19 +4,23 @@ A card says how to turn text into a vector (checkpoint, pooling, prompts, length
 was trained on, and which scores it must reach, each with its source. Nothing here loads a model.
 """
 
-import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from foundation.errors import BenchError
 from foundation.records import Record
-from retrievers.models.recipe import Dtype, Option, Pooling, Prompts, Similarity, TitleJoin
+from foundation.toml_files import SUFFIX, TomlFiles
+from retrievers.models.recipe import (
+    Dtype,
+    Option,
+    Pooling,
+    Prompts,
+    Similarity,
+    TitleJoin,
+    TruncationSide,
+)
 
-CARDS = Path(__file__).parent / "cards"
 WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
 
@@ -93,6 +97,8 @@ class Card(Record, kw_only=True):
         package: ``package/folder`` of an installed package that carries the same weights.
         weights_sha256: of the file of weights, checked wherever it came from.
         segment_ids: whether the second segment of a pair gets token type 1.
+        truncation_side: where a text that is too long loses its tokens.
+        lower_case: lower-case texts and prompts, for a tokenizer that does not.
         trained_on: datasets or suites whose scores are in-domain for this model.
         unverified: names of fields that were not read in a first-party source.
         warning: shown when the model is used, such as "pre-trained only".
@@ -119,6 +125,8 @@ class Card(Record, kw_only=True):
     segment_ids: bool = True
     max_query_tokens: int = 512
     max_document_tokens: int = 512
+    truncation_side: TruncationSide = "right"
+    lower_case: bool = False
     prompts: CardPrompts = CardPrompts()
     dtype: Dtype = "float32"
     adapter: CardAdapter | None = None
@@ -155,59 +163,30 @@ class Card(Record, kw_only=True):
             raise ValueError("similarity cos needs normalize = true: scores are inner products")
 
 
+FILES = TomlFiles("model card", Path(__file__).parent / "cards", Card)
+
+
 def load_card(name_or_path: str | Path) -> Card:
     """The card of that name, or of that ``.toml`` file.
 
     Raises:
         BenchError: no such card, not TOML, an unknown key, or a value of the wrong type.
     """
-    path = Path(name_or_path)
-    if path.suffix == ".toml":
-        return _read_card(path)
-    if str(name_or_path) in card_names():
-        return _read_card(CARDS / f"{name_or_path}.toml")
-    raise BenchError(f"no model card is called {str(name_or_path)!r}", suggestion(name_or_path))
+    card = FILES.load(name_or_path)
+    name = Path(name_or_path).name.removesuffix(SUFFIX)
+    if card.name != name:
+        raise BenchError(
+            f"card {name_or_path} is named {card.name!r}",
+            f'write name = "{name}", or rename the file',
+        )
+    return card
 
 
 def card_names() -> tuple[str, ...]:
     """Names of the built-in cards, sorted."""
-    return tuple(sorted(path.stem for path in CARDS.glob("*.toml")))
+    return FILES.names()
 
 
 def all_cards() -> Mapping[str, Card]:
     """Every built-in card by name, sorted."""
     return {name: load_card(name) for name in card_names()}
-
-
-def suggestion(name: str | Path) -> str:
-    """What to type instead of a name that is no card."""
-    close = difflib.get_close_matches(str(name).lower(), card_names(), n=3, cutoff=0.5)
-    listing = "python -m bench list models"
-    return f"did you mean {' or '.join(close)}? See `{listing}`" if close else f"see `{listing}`"
-
-
-def _read_card(path: Path) -> Card:
-    try:
-        card = msgspec.toml.decode(path.read_bytes(), type=Card)
-    except OSError as error:
-        raise BenchError(f"cannot read the card {path}: {error.strerror}") from error
-    except msgspec.ValidationError as error:
-        raise BenchError(f"card {path}: {error}", _field_hint(str(error))) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"card {path} is not TOML: {error}") from error
-    if card.name != path.stem:
-        raise BenchError(
-            f"card {path} is named {card.name!r}", f'write name = "{path.stem}", or rename the file'
-        )
-    return card
-
-
-def _field_hint(problem: str) -> str:
-    """The field that a misspelt key was meant to be, from msgspec's message."""
-    found = re.search(r"unknown field `(\w+)`", problem)
-    if not found:
-        return ""
-    records = (Card, CardStage, CardPrompts, CardAdapter, Expected, Prompts)
-    fields = {field for record in records for field in record.__struct_fields__}
-    close = difflib.get_close_matches(found[1], fields, n=1)
-    return f"did you mean {close[0]}?" if close else "remove it: cards are strict"

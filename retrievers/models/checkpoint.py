@@ -6,14 +6,20 @@ unpickled. A folder that brings its own code is refused.
 
 import hashlib
 import importlib.util
-import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from foundation.errors import BenchError, first_line
+from foundation.records import decode_json, read_json, read_object
 
 WEIGHTS = (
     "model.safetensors",
@@ -45,7 +51,26 @@ VOCABULARIES = (
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 # Attention by relative distance: the length is not bounded by a table of positions.
 UNBOUNDED = ("t5", "mt5")
+LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
+COPY_AGAIN = "copy or download the checkpoint again"
+LONGEST_NAME = 255  # bytes, of a file
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """One entry of a safetensors header; ``data_offsets`` are bytes after the header."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+    data_offsets: tuple[Size, Size]
+
+
+class _Shards(msgspec.Struct, frozen=True):
+    """The index of weights in several files; ``weight_map`` is file by tensor."""
+
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +106,7 @@ class Checkpoint:
         """Width of the model's token vectors, or of a DPR encoder's projection."""
         names = ("hidden_size", "d_model", "dim", "n_embd")
         width = self.config.get("projection_dim") or _first(self.config, names)
-        if not isinstance(width, int) or width < 1:
+        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
 
@@ -103,8 +128,13 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
         raise BenchError(
             f"{folder} holds an adapter, not a model", f"--model BASE --adapter {folder}"
         )
-    config = read_json(folder / "config.json")
+    if not (folder / "config.json").is_file():
+        raise BenchError(f"{folder / 'config.json'} is missing", "is this the folder of a model?")
+    config = read_object(folder / "config.json", COPY_AGAIN)
     _refuse_own_code(folder, config)
+    layers = _first(config, LAYERS)
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+        raise BenchError(f"{folder / 'config.json'} states {layers:.3g} layers", COPY_AGAIN)
     weights = find_weights(folder)
     files = [folder / "config.json", *weight_files(folder, weights), *_tokenizer_files(folder)]
     for name in stage_folders:
@@ -119,7 +149,8 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
     kind, limit = config.get("model_type"), config.get("max_position_embeddings")
     if kind in UNBOUNDED or not isinstance(limit, int):
         return None
-    return limit - int(config.get("pad_token_id", 1)) - 1 if kind in OFFSET_POSITIONS else limit
+    pad = config.get("pad_token_id", 1)
+    return limit - (pad if isinstance(pad, int) else 1) - 1 if kind in OFFSET_POSITIONS else limit
 
 
 def find_weights(folder: Path) -> str:
@@ -138,64 +169,54 @@ def weight_files(folder: Path, weights: str) -> list[Path]:
     """The files behind a weights name, shards included, each checked for truncation."""
     files = [folder / weights]
     if weights.endswith(".index.json"):
-        shards = read_json(folder / weights).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise BenchError(f"{folder / weights} has no weight_map")
-        files += [inside(folder, str(name)) for name in sorted(set(shards.values()))]
+        shards = read_json(folder / weights, _Shards, COPY_AGAIN).weight_map
+        files += [inside(folder, name) for name in sorted(set(shards.values()))]
     for path in files:
         if not path.is_file():
-            raise BenchError(f"{path} is missing", "copy or download the checkpoint again")
+            raise BenchError(f"{path} is missing", COPY_AGAIN)
         if path.suffix == ".safetensors":
             read_safetensors_header(path)
     return files
 
 
-def read_safetensors_header(path: Path) -> dict[str, Any]:
-    """Names, shapes and positions of the tensors of a safetensors file.
+def read_safetensors_header(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, without their values.
 
     Raises:
         BenchError: the file is damaged, or shorter or longer than its header says.
     """
-    damaged = BenchError(
-        f"{path} is not a complete safetensors file", "copy or download the checkpoint again"
-    )
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > size - 8:
-            raise damaged
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for key, entry in header.items() if key[:2] != "__"]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise damaged from error
-    if 8 + length + max(ends, default=0) != size:
-        raise damaged
-    return dict(header)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a checkpoint.
-
-    Raises:
-        BenchError: the file is missing or is not a JSON object.
-    """
+        content = file.read(length) if length <= size - 8 else b""
+    damaged = f"{path} is not a complete safetensors file"
     try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing", "is this the folder of a model?") from error
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise BenchError(f"{path} is not a JSON object")
-    return content
+        entries = decode_json(content, dict[str, msgspec.Raw], path)
+        entries.pop("__metadata__", None)
+        header = {name: decode_json(bytes(raw), Tensor, path) for name, raw in entries.items()}
+    except BenchError as error:
+        raise BenchError(damaged, COPY_AGAIN) from error
+    if 8 + length + max((tensor.data_offsets[1] for tensor in header.values()), default=0) != size:
+        raise BenchError(damaged, COPY_AGAIN)
+    return header
 
 
 def inside(root: Path, name: str) -> Path:
-    """``root / name``, refusing names that lead out of ``root``."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    """``root / name``, refusing names that lead out of ``root`` or that no file can have."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
         raise BenchError(f"{name!r} leads out of {root}")
+    if not _is_file_name(name):
+        raise BenchError(f"{name[:80]!r} is no name of a file in {root}")
     return root / name
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in encoded and max(map(len, encoded.split(b"/"))) <= LONGEST_NAME
 
 
 def sha256(path: Path) -> str:
@@ -266,14 +287,31 @@ def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
 
 
 def _package_folder(package: str, sha: str) -> Path | None:
-    """Folder of weights inside an installed package, found without importing the package."""
+    """Folder of weights inside an installed package, found without importing anything.
+
+    A name with a dot would be found by importing the package before the dot, and a package that
+    no distribution installed may be any folder of the place where the command was typed.
+    """
     top, _, rest = package.partition("/")
-    spec = importlib.util.find_spec(top) if top else None
+    if not package:
+        return None
+    if not top.isidentifier():
+        raise BenchError(
+            f"package = {package!r} is not a package and a folder in it",
+            'write package = "name/folder", with the name of a package that is not inside another',
+        )
+    spec = importlib.util.find_spec(top) if top in _installed_packages(tuple(sys.path)) else None
     for location in (spec.submodule_search_locations or []) if spec else []:
-        folder = Path(location) / rest
+        folder = inside(Path(location), rest)
         if folder.is_dir() and sha in ("", sha256(folder / find_weights(folder))):
             return folder
     return None
+
+
+@cache
+def _installed_packages(_path: tuple[str, ...]) -> frozenset[str]:
+    """Top-level packages of the distributions on ``sys.path``."""
+    return frozenset(packages_distributions())
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
@@ -287,7 +325,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
     settings = folder / "tokenizer_config.json"
-    tokenizer = read_json(settings) if settings.exists() else {}
+    tokenizer = read_object(settings, COPY_AGAIN) if settings.exists() else {}
     for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer)):
         if content.get("auto_map"):
             raise BenchError(

@@ -5,7 +5,6 @@ are read with ``weights_only``: nothing that arrives with a checkpoint is execut
 """
 
 import logging
-import pickle
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.pooling import LoadedStage
-from retrievers.models.checkpoint import Checkpoint, find_weights, inside, read_json, weight_files
-from retrievers.models.recipe import Recipe, Stage
+from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
+from retrievers.models.recipe import Recipe, Stage, TruncationSide
+from retrievers.models.st_folder import read_stage_file
 
 logger = logging.getLogger(__name__)
 
@@ -27,22 +27,21 @@ UNUSED = re.compile(
     r"position_ids|(^|\.)pooler\.|(^|\.)(cls|lm_head|classifier|c_head|decoder|mlm|predictions"
     r"|vocab_\w+|generator_\w+|discriminator_\w+)\."
 )
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    KeyError,
-    ImportError,
-    TypeError,
-    pickle.UnpicklingError,
-    SafetensorError,
-)
+# transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
+LOAD_ERRORS = (Exception,)
 # What a vector does not depend on unless it is pooled by the pooler.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 
 
-def load_tokenizer(checkpoint: Checkpoint) -> Any:
+def load_tokenizer(
+    checkpoint: Checkpoint, truncation_side: TruncationSide = "right", lower_case: bool = False
+) -> Any:
     """The checkpoint's own fast tokenizer.
+
+    Args:
+        truncation_side: where a text that is too long loses its tokens.
+        lower_case: lower-case what is not a special token, as sentence-transformers does where
+            its folder says so: before all that the tokenizer does to a text.
 
     Raises:
         BenchError: it cannot be loaded, or exists only in a slow form.
@@ -53,16 +52,27 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             str(checkpoint.folder), use_fast=True, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:
-        # The Rust tokenizers raise bare Exception on a damaged file: nothing narrower exists.
+        tokenizer("a", "b")  # a missing special token is only missed when it is needed
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # a panic of Rust is no Exception
+            raise
         raise BenchError(
             f"the tokenizer in {checkpoint.folder} cannot be loaded: {first_line(error)}",
             "save it again beside the weights",
         ) from error
     if not tokenizer.is_fast:
         raise BenchError(f"the tokenizer in {checkpoint.folder} has no fast form")
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    tokenizer.padding_side, tokenizer.truncation_side = "right", truncation_side
+    if lower_case:
+        _lower_case(tokenizer.backend_tokenizer)
     return tokenizer
+
+
+def _lower_case(tokenizer: Any) -> None:
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    own = tokenizer.normalizer
+    tokenizer.normalizer = Sequence([Lowercase(), own] if own else [Lowercase()])
 
 
 @contextmanager
@@ -137,7 +147,7 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         prefix = "linear" if stage.kind == "dense" else "norm"
     found = read_tensors(folder, weights, (f"{prefix}.weight", f"{prefix}.bias"))
     weight, bias = found.get(f"{prefix}.weight"), found.get(f"{prefix}.bias")
-    needs_bias = where == "key" or read_json(folder / "config.json").get("bias", True)
+    needs_bias = where == "key" or read_stage_file(folder).bias
     if weight is None or (bias is None and needs_bias):
         raise BenchError(f"{folder} has no weights for the stage {stage.source}")
     if weight.shape[0] != stage.width:

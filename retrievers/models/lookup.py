@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card, all_cards, card_names, load_card, suggestion
-from retrievers.models.checkpoint import fetch_file, locate, position_limit, read_json
-from retrievers.models.st_folder import is_st_folder, read_st_folder
+from foundation.records import read_object
+from foundation.suggestions import did_you_mean
+from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.checkpoint import fetch_file, locate, position_limit
+from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
 COSINE_ASSUMED = (
     "the folder does not say which similarity it was trained for: cosine is used, as "
@@ -60,7 +62,10 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
         return _card_of_folder(folder.resolve(), model), Path.cwd()
     if model.count("/") == 1 and not model.startswith((".", "~", "/")):
         return _card_of_repository(model), Path.cwd()
-    raise BenchError(f"there is no model card and no folder {model!r}", suggestion(model))
+    raise BenchError(
+        f"there is no model card and no folder {model!r}",
+        f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
+    )
 
 
 def _card_like(card: Card, checkpoint: str) -> Card:
@@ -89,8 +94,10 @@ def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
         raise _plain_checkpoint(typed)
     content = read_st_folder(folder)
-    limit = position_limit(read_json(folder / content.inner / "config.json"))
+    limit = position_limit(read_object(folder / content.inner / "config.json"))
     length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
+    if length < 1:
+        raise BenchError(f"{folder / content.inner / 'config.json'} has no positions for texts")
     similarity = content.similarity or "cos"
     return Card(
         name=Path(typed).name,
@@ -103,8 +110,22 @@ def _card_of_folder(folder: Path, typed: str) -> Card:
         prompts=content.prompts,
         max_query_tokens=length,
         max_document_tokens=length,
-        warning="" if content.similarity or content.normalize else COSINE_ASSUMED,
+        truncation_side=content.truncation_side,
+        lower_case=content.lower_case,
+        warning="; ".join(_warnings(content)),
     )
+
+
+def _warnings(content: StFolder) -> list[str]:
+    """What is assumed, or set aside, of what a sentence-transformers folder says."""
+    warnings = [] if content.similarity or content.normalize else [COSINE_ASSUMED]
+    if content.unused_prompts:
+        warnings.append(
+            f"its prompts {', '.join(content.unused_prompts)} are not used: retrieval uses those "
+            "called query and document, as encode_query and encode_document of "
+            "sentence-transformers do; to use others, write a card"
+        )
+    return warnings
 
 
 def _card_of_repository(repository: str) -> Card:

@@ -24,12 +24,12 @@ from retrievers.models.checkpoint import (
     inside,
     locate,
     open_checkpoint,
-    read_json,
     sha256,
 )
 from retrievers.models.lookup import find_card, replace_fields
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
-from retrievers.models.st_folder import is_st_folder, read_st_folder, stage_activation
+from retrievers.models.st_folder import is_st_folder, read_st_folder, read_stage_file
+from retrievers.models.tokenizer_files import read_tokenizer_facts
 
 logger = logging.getLogger(__name__)
 
@@ -238,6 +238,15 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
                 f"which has positions for {limit}",
                 f"set max_query_tokens and max_document_tokens to at most {limit}",
             )
+    for checkpoint in filter(None, (document, query)):
+        side = read_tokenizer_facts(checkpoint.folder).truncation_side
+        if side != card.truncation_side:
+            logger.warning(
+                "the tokenizer in %s cuts long texts on the %s, and is used cutting on the %s",
+                checkpoint.folder,
+                side,
+                card.truncation_side,
+            )
     if is_st_folder(document.root):
         stated = read_st_folder(document.root).pooling
         if stated != card.pooling:
@@ -272,6 +281,8 @@ def _transformer_recipe(
         segment_ids=card.segment_ids,
         max_query_tokens=card.max_query_tokens,
         max_document_tokens=card.max_document_tokens,
+        truncation_side=card.truncation_side,
+        lower_case=card.lower_case,
         prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
         dataset_prompts=dict(card.prompts.datasets),
         adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
@@ -298,14 +309,15 @@ def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tu
 def _resolve_stage(stage: CardStage, checkpoint: Checkpoint, width: int) -> Stage:
     if stage.key:
         return Stage(stage.kind, f"key:{stage.key}", stage.width or width, eps=stage.eps)
-    path = inside(checkpoint.root, stage.folder) / "config.json"
-    config = read_json(path)
-    key = "out_features" if stage.kind == "dense" else "dimension"
-    found = config.get(key)
-    if not isinstance(found, int):
-        raise BenchError(f"{path} states no {key}")
-    activation = stage_activation(config) if stage.kind == "dense" else "identity"
-    return Stage(stage.kind, f"folder:{stage.folder}", found, activation, stage.eps)
+    folder = inside(checkpoint.root, stage.folder)
+    config = read_stage_file(folder)
+    dense = stage.kind == "dense"
+    stated = config.out_features if dense else config.dimension
+    if stated is None:
+        key = "out_features" if dense else "dimension"
+        raise BenchError(f"{folder / 'config.json'} states no {key}")
+    activation = config.activation if dense else "identity"
+    return Stage(stage.kind, f"folder:{stage.folder}", stated, activation, stage.eps)
 
 
 def _plain_recipe(card: Card) -> Recipe:

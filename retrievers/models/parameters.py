@@ -84,9 +84,9 @@ def _count_file(path: Path) -> int:
 
 
 def _safetensors(path: Path) -> Iterator[int]:
-    for name, entry in read_safetensors_header(path).items():
-        if name != "__metadata__" and entry["dtype"] not in INDEXES and not HEADS.search(name):
-            yield prod(entry["shape"])
+    for name, tensor in read_safetensors_header(path).items():
+        if tensor.dtype not in INDEXES and not HEADS.search(name):
+            yield prod(tensor.shape)
 
 
 def _pickled(path: Path) -> Iterator[int]:

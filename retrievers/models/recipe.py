@@ -17,10 +17,13 @@ EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
 StoredPooling = Pooling | Literal["every"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
+TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 StoreDtype = Literal["float32", "float16"]
 Backend = Literal["torch", "onnx", "int8"]
 Role = Literal["document", "query"]
+# Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
+ADDED_LATER = ("truncation_side", "lower_case")
 Option = bool | int | float | str
 
 
@@ -67,6 +70,9 @@ class Recipe(Record, kw_only=True):
         prompts: put before texts, already resolved for a dataset.
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
         segment_ids: whether the second segment of a pair gets token type 1.
+        truncation_side: where a text that is too long loses its tokens.
+        lower_case: texts and prompts are lower-cased before they are tokenised, where the
+            tokenizer itself would not.
         backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
             in int8 with a scale for each token.
         store_dtype: of vectors on disk: float16 rounds them before they are searched.
@@ -91,6 +97,8 @@ class Recipe(Record, kw_only=True):
     segment_ids: bool = True
     max_query_tokens: int = 512
     max_document_tokens: int = 512
+    truncation_side: TruncationSide = "right"
+    lower_case: bool = False
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
@@ -108,12 +116,16 @@ class Recipe(Record, kw_only=True):
         copy of the same files is the same model. What a third party's class loads by name is
         not hashed, so there the names stay.
         """
-        names = {"model"}
+        names = {"model", *(name for name in ADDED_LATER if self._is_default(name))}
         if self.files and not self.encoder:
             names |= {"checkpoint", "revision", "query_checkpoint", "query_revision"}
         fields = msgspec.structs.asdict(self)
         facts = {name: value for name, value in fields.items() if name not in names}
         return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
+
+    def _is_default(self, name: str) -> bool:
+        fields = {field.name: field.default for field in msgspec.structs.fields(self)}
+        return bool(getattr(self, name) == fields[name])
 
     def side(self, role: Role) -> "Recipe":
         """The recipe of one side: all that changes its vectors, the other side as plain as can be.

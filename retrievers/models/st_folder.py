@@ -5,17 +5,19 @@ module types below are understood, by name, and everything else is refused. Writ
 sentence-transformers 2 to 6: the class paths and some keys differ between versions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from foundation.errors import BenchError
+from foundation.records import read_json
 from retrievers.models.card import CardPrompts, CardStage
-from retrievers.models.checkpoint import inside, read_json
-from retrievers.models.recipe import Pooling, Similarity
+from retrievers.models.checkpoint import inside
+from retrievers.models.recipe import Pooling, Similarity, TruncationSide
+from retrievers.models.tokenizer_files import NO_LIMIT, read_tokenizer_facts
 
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 LEGACY_POOLING = {
@@ -26,17 +28,28 @@ LEGACY_POOLING = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+RETRIEVAL_PROMPTS = ("query", "document")
 ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": "identity",
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.activation.GELU": "gelu",
 }
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-NO_LIMIT = 1_000_000
+# Of the transformer's settings; sentence-transformers reads the first file that is there.
+TRANSFORMER_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+ONLY_TASK, ONLY_OUTPUT = "feature-extraction", "last_hidden_state"
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+F = TypeVar("F")
 
 
-class _Module(msgspec.Struct, frozen=True):
+class _File(msgspec.Struct, frozen=True):
+    """Settings that another program wrote: fields that are not read here may be there."""
+
+
+class _Module(_File, frozen=True):
     """One entry of ``modules.json``."""
 
     path: str
@@ -47,6 +60,69 @@ class _Module(msgspec.Struct, frozen=True):
         return self.type.rpartition(".")[2]
 
 
+class _Settings(_File, frozen=True):
+    """``config_sentence_transformers.json``."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+    truncate_dim: int | None = None
+
+
+class _Modality(_File, frozen=True):
+    method: str = "forward"
+    method_output_name: str | None = ONLY_OUTPUT
+
+
+class _Transformer(_File, frozen=True):
+    """One of `TRANSFORMER_FILES`."""
+
+    max_seq_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    do_lower_case: bool | None = None
+    transformer_task: str = ONLY_TASK
+    modality_config: dict[str, _Modality] = {}
+    processing_kwargs: dict[str, Any] | None = None
+    tokenizer_name_or_path: str | None = None
+
+
+class _Pooling(_File, frozen=True):
+    """``config.json`` of a pooling module: a mode, or one flag for each (`LEGACY_POOLING`)."""
+
+    pooling_mode: str | list[str] | None = None
+    include_prompt: bool = True
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+
+
+class StageFile(_File, frozen=True):
+    """``config.json`` of a dense or layer-norm module; the width that it has is stated."""
+
+    out_features: Count | None = None
+    dimension: Count | None = None
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.activation.Tanh"
+    module_input_name: str | None = "sentence_embedding"
+    module_output_name: str | None = "sentence_embedding"
+
+    @property
+    def activation(self) -> str:
+        """Name of the activation of a dense stage.
+
+        Raises:
+            BenchError: it is not supported.
+        """
+        if self.activation_function not in ACTIVATIONS:
+            raise BenchError(
+                f"the activation {self.activation_function!r} is not supported",
+                f"supported: {', '.join(ACTIVATIONS)}",
+            )
+        return ACTIVATIONS[self.activation_function]
+
+
 @dataclass(frozen=True)
 class StFolder:
     """What a sentence-transformers folder says about its model.
@@ -55,6 +131,9 @@ class StFolder:
         inner: path of the transformer inside the folder; empty when it is the folder itself.
         max_tokens: its length limit, None where it states none.
         similarity: as stated; None where the folder does not say.
+        unused_prompts: names of prompts that retrieval does not use, in this library as in
+            sentence-transformers.
+        lower_case: whether texts are lower-cased, where the tokenizer itself does not.
     """
 
     inner: str
@@ -63,7 +142,10 @@ class StFolder:
     normalize: bool
     similarity: Similarity | None
     prompts: CardPrompts
+    unused_prompts: tuple[str, ...]
     max_tokens: int | None
+    truncation_side: TruncationSide
+    lower_case: bool
 
 
 def is_st_folder(folder: Path) -> bool:
@@ -72,11 +154,11 @@ def is_st_folder(folder: Path) -> bool:
 
 
 def read_st_folder(folder: Path) -> StFolder:
-    """Read modules, prompts and lengths.
+    """Read modules, prompts, lengths and what is done to texts.
 
     Raises:
-        BenchError: a module's class is not of sentence-transformers, or is one that is not
-            supported, or the modules are in an order that is not.
+        BenchError: a file is damaged, a module's class is not of sentence-transformers, or
+            something is stated that is not supported.
     """
     modules = _read_modules(folder / "modules.json")
     names = [module.name for module in modules]
@@ -86,34 +168,40 @@ def read_st_folder(folder: Path) -> StFolder:
             f"{folder}: the modules {' > '.join(names)} are not supported",
             "supported: Transformer, Pooling, any Dense and LayerNorm, then Normalize",
         )
-    settings = _optional_json(folder / "config_sentence_transformers.json")
-    inner = modules[0].path
+    settings = _optional(folder / "config_sentence_transformers.json", _Settings)
+    if settings.truncate_dim is not None:
+        raise BenchError(
+            f"{folder}: truncate_dim = {settings.truncate_dim} is not supported",
+            "take it out of config_sentence_transformers.json to use whole vectors",
+        )
+    inner = inside(folder, modules[0].path)
+    transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
+    stated = transformer.max_seq_length or tokenizer.max_tokens
     return StFolder(
-        inner=inner,
+        inner=modules[0].path,
         pooling=_read_pooling(inside(folder, modules[1].path) / "config.json"),
         stages=tuple(_read_stage(folder, module) for module in modules[order]),
         normalize=names[-1] == "Normalize",
-        similarity=_read_similarity(settings.get("similarity_fn_name")),
-        prompts=_read_prompts(settings),
-        max_tokens=_read_length(inside(folder, inner)),
+        similarity=_read_similarity(settings.similarity_fn_name),
+        prompts=_read_prompts(folder, settings),
+        unused_prompts=_unused_prompts(settings),
+        max_tokens=stated if stated is not None and stated < NO_LIMIT else None,
+        truncation_side=tokenizer.truncation_side,
+        lower_case=bool(transformer.do_lower_case) and not tokenizer.lower_cases,
     )
 
 
-def stage_activation(config: Mapping[str, Any]) -> str:
-    """Name of a dense stage's activation, from the ``config.json`` of its folder."""
-    path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    if path not in ACTIVATIONS:
-        raise BenchError(
-            f"the activation {path!r} is not supported", f"supported: {', '.join(ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[path]
+def read_stage_file(folder: Path) -> StageFile:
+    """What the ``config.json`` in the folder of a stage says.
+
+    Raises:
+        BenchError: it is missing or damaged.
+    """
+    return read_json(folder / "config.json", StageFile)
 
 
 def _read_modules(path: Path) -> list[_Module]:
-    try:
-        modules = msgspec.json.decode(path.read_bytes(), type=list[_Module])
-    except msgspec.MsgspecError as error:
-        raise BenchError(f"{path}: {error}") from error
+    modules = read_json(path, list[_Module])
     for module in modules:
         if module.type.partition(".")[0] != "sentence_transformers":
             raise BenchError(
@@ -132,26 +220,47 @@ def _stage_slice(names: Sequence[str]) -> slice | None:
 
 
 def _read_pooling(path: Path) -> Pooling:
-    config = read_json(path)
-    modes = config.get("pooling_mode")
+    config = read_json(path, _Pooling)
+    modes = config.pooling_mode
     if modes is None:
-        modes = [mode for key, mode in LEGACY_POOLING.items() if config.get(key)]
-    modes = [modes] if isinstance(modes, str) else list(modes)
+        modes = [mode for key, mode in LEGACY_POOLING.items() if getattr(config, key)]
+    modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in POOLING:
         raise BenchError(
-            f"{path}: pooling by {' + '.join(map(str, modes)) or 'nothing'} is not supported",
+            f"{path}: pooling by {' + '.join(modes) or 'nothing'} is not supported",
             f"supported: one of {', '.join(POOLING)}",
         )
-    if config.get("include_prompt") is False:
+    if not config.include_prompt:
         raise BenchError(f"{path}: pooling without the prompt's tokens is not supported")
     return POOLING[modes[0]]
 
 
+def _read_transformer(folder: Path) -> _Transformer:
+    path = next((folder / name for name in TRANSFORMER_FILES if (folder / name).is_file()), None)
+    settings = read_json(path, _Transformer) if path else _Transformer()
+    text = settings.modality_config.get("text", _Modality())
+    unsupported = {
+        "transformer_task": settings.transformer_task != ONLY_TASK,
+        "modality_config": (text.method, text.method_output_name) != ("forward", ONLY_OUTPUT),
+        "processing_kwargs": bool(settings.processing_kwargs),
+        "tokenizer_name_or_path": bool(settings.tokenizer_name_or_path),
+    }
+    names = [name for name, stated in unsupported.items() if stated]
+    if names:
+        raise BenchError(
+            f"{path}: {', '.join(names)} of another value than usual is not supported",
+            "write a card that says how vectors are made: --model path/to/card.toml",
+        )
+    return settings
+
+
 def _read_stage(folder: Path, module: _Module) -> CardStage:
-    config = read_json(inside(folder, module.path) / "config.json")
-    for key in ("module_input_name", "module_output_name"):
-        if config.get(key, "sentence_embedding") != "sentence_embedding":
-            raise BenchError(f"{folder / module.path}: {key} = {config[key]!r} is unsupported")
+    if not module.path:
+        raise BenchError(f"{folder / 'modules.json'}: the module {module.name} has no folder")
+    config = read_stage_file(inside(folder, module.path))
+    for name in (config.module_input_name, config.module_output_name):
+        if name not in (None, "sentence_embedding"):
+            raise BenchError(f"{folder / module.path}: a stage of {name!r} is not supported")
     return CardStage(kind="dense" if module.name == "Dense" else "layer-norm", folder=module.path)
 
 
@@ -163,21 +272,25 @@ def _read_similarity(name: object) -> Similarity | None:
     raise BenchError(f"similarity {name!r} is not supported", "supported: cosine, dot")
 
 
-def _read_prompts(settings: Mapping[str, Any]) -> CardPrompts:
-    prompts = settings.get("prompts") or {}
-    fallback = prompts.get(settings.get("default_prompt_name"), "")
-    document = next((prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)), fallback)
-    return CardPrompts(query=prompts.get("query") or fallback, document=document)
+def _read_prompts(folder: Path, settings: _Settings) -> CardPrompts:
+    """The prompts that ``encode_query`` and ``encode_document`` of version 5.7 put before texts.
+
+    Those are always the ones called ``query`` and ``document``: a model is given both names, empty
+    where its files have none, so that other names and the default prompt are never reached.
+    """
+    prompts, default = settings.prompts or {}, settings.default_prompt_name
+    if default is not None and default not in {*prompts, *RETRIEVAL_PROMPTS}:
+        raise BenchError(
+            f"{folder}: the default prompt {default!r} is not one of its prompts",
+            f"its prompts: {', '.join(prompts) or 'none'}",
+        )
+    return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
 
 
-def _read_length(folder: Path) -> int | None:
-    settings = _optional_json(folder / "sentence_bert_config.json")
-    tokenizer = _optional_json(folder / "tokenizer_config.json")
-    if settings.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-        raise BenchError(f"{folder}: do_lower_case outside the tokenizer is not supported")
-    length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
-    return length if isinstance(length, int) and length < NO_LIMIT else None
+def _unused_prompts(settings: _Settings) -> tuple[str, ...]:
+    prompts = settings.prompts or {}
+    return tuple(name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS)
 
 
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+def _optional(path: Path, kind: type[F]) -> F:
+    return read_json(path, kind) if path.is_file() else kind()

@@ -94,7 +94,7 @@ def test_the_name_in_a_card_is_the_name_of_its_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_not_toml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="cannot read the card"):
+    with pytest.raises(BenchError, match=r"cannot read .*nothing\.toml"):
         load_card(tmp_path / "nothing.toml")
     (tmp_path / "broken.toml").write_text("name = ")
     with pytest.raises(BenchError, match="is not TOML"):

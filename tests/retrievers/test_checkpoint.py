@@ -44,7 +44,35 @@ def test_safetensors_are_preferred_to_a_pickle(folder: Path) -> None:
     assert "pytorch_model.bin" not in found.hashes
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "empty", "garbage", "huge header", "list"])
+BAD_HEADERS = [
+    '{"a": 3}',
+    '{"a": {}}',
+    '{"a": {"dtype": 3, "shape": [1], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, null]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e999]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, ' + "9" * 5_000 + "]}}",
+    '{"__metadata__": [], "a": null}',
+]
+
+
+def framed(header: bytes, good: bytes) -> bytes:
+    """A safetensors file with that header before the tensors of a good one."""
+    first = 8 + int.from_bytes(good[:8], "little")
+    return len(header).to_bytes(8, "little") + header + good[first:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("cut", "longer", "empty", "garbage", "huge header", "list", "deep", "deep in an entry"),
+        *BAD_HEADERS,
+    ],
+)
 def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
     path = folder / "model.safetensors"
     good = path.read_bytes()
@@ -55,6 +83,9 @@ def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
         "garbage": bytes(range(256)) * 8,
         "huge header": b"\xff" * 7 + b"\x7f" + good[8:],
         "list": (2).to_bytes(8, "little") + b"[]",
+        **{text: framed(text.encode(), good) for text in BAD_HEADERS},
+        "deep": framed(b"[" * 200_000, good),
+        "deep in an entry": framed(b'{"a": ' + b'{"a": ' * 100_000, good),
     }
     path.write_bytes(bad[change])
     with pytest.raises(BenchError, match="not a complete safetensors file"):
@@ -63,7 +94,7 @@ def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
 
 def test_a_safetensors_header_is_read_without_its_library(folder: Path) -> None:
     header = read_safetensors_header(folder / "model.safetensors")
-    assert header["embeddings.word_embeddings.weight"]["shape"] == [len(tiny.VOCABULARY), 32]
+    assert header["embeddings.word_embeddings.weight"].shape == (len(tiny.VOCABULARY), 32)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +130,7 @@ def test_a_checkpoint_with_its_own_code_is_refused(folder: Path, name: str) -> N
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '"x"', ""])
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "", "[" * 200_000, '{"a":' * 200_000, "\xff"])
 def test_a_broken_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(BenchError, match=r"config\.json"):
@@ -116,6 +147,23 @@ def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
     index["weight_map"].pop("b")
     tiny.write_json(folder / "model.safetensors.index.json", index)
     assert "model-1.safetensors" in open_checkpoint(folder).hashes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{}", "[]", "{", "[" * 200_000, '{"weight_map": {}}', '{"weight_map": []}'),
+        *('{"weight_map": {"a": 3}}', '{"weight_map": {"a": null}}', '{"weight_map": 3}'),
+        *('{"weight_map": {"a": ""}}', '{"weight_map": {"a": "a\\u0000b"}}'),
+        '{"weight_map": {"a": "' + "x" * 300 + '"}}',
+    ],
+)
+def test_a_damaged_index_of_shards_is_refused(folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(BenchError) as caught:
+        open_checkpoint(folder)
+    assert str(folder) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
@@ -141,6 +189,8 @@ def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
         ({"model_type": "bert", "max_position_embeddings": 512}, 512),
         ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
         ({"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": "x"}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": "514"}, None),
         ({"model_type": "t5", "n_positions": 512}, None),
     ],
 )
@@ -155,7 +205,10 @@ def test_the_position_limit_is_what_the_architecture_can_use(
 def test_the_hidden_width_is_found_under_each_architectures_name(folder: Path, key: str) -> None:
     tiny.write_json(folder / "config.json", {key: 48})
     assert open_checkpoint(folder).hidden_width == 48
-    tiny.write_json(folder / "config.json", {"model_type": "bert"})
+    for content in ({"model_type": "bert"}, {key: True}, {key: "48"}, {key: -1}, {key: [48]}):
+        tiny.write_json(folder / "config.json", content)
+        with pytest.raises(BenchError, match="no hidden size"):
+            _ = open_checkpoint(folder).hidden_width
     with pytest.raises(BenchError, match="no hidden size"):
         _ = open_checkpoint(folder).hidden_width
 
@@ -165,6 +218,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Pa
     package = tmp_path / "site" / "carrier"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
+    facts = tmp_path / "site" / "carrier-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
+    (facts / "top_level.txt").write_text("carrier\n")
     folder.rename(package / "model")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return package / "model"
@@ -178,6 +235,38 @@ def test_a_package_carries_weights_without_being_imported(
     found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
     assert found == model
     assert "carrier" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("package", "problem"),
+    [
+        ("evilpkg.sub/model", "is not a package and a folder in it"),
+        ("/model", "is not a package and a folder in it"),
+        ("../evilpkg/model", "is not a package and a folder in it"),
+        ("carrier/../../evilpkg/model", "leads out of"),
+    ],
+)
+def test_a_package_inside_another_is_refused_and_nothing_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, problem: str
+) -> None:
+    install(tmp_path, monkeypatch, folder)
+    evil = tmp_path / "site" / "evilpkg"
+    (evil / "sub").mkdir(parents=True)
+    for place in (evil, evil / "sub"):
+        (place / "__init__.py").write_text("raise SystemExit('imported')")
+    with pytest.raises(BenchError, match=problem):
+        locate("org/name", "main", base=tmp_path, package=package)
+    assert not {"evilpkg", "evilpkg.sub", "carrier"} & set(sys.modules)
+
+
+def test_a_folder_that_no_distribution_installed_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    tiny.write_bert(tmp_path / "other", seed=1)
+    snapshot = hub(tmp_path, tmp_path / "other", monkeypatch)
+    install(tmp_path, monkeypatch, folder)
+    (tmp_path / "site" / "carrier-1.0.dist-info" / "top_level.txt").write_text("another\n")
+    assert locate("org/name", "main", base=tmp_path, package="carrier/model") == snapshot
 
 
 def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

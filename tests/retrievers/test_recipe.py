@@ -32,6 +32,8 @@ CHANGES: dict[str, Any] = {
     "segment_ids": False,
     "max_query_tokens": 32,
     "max_document_tokens": 128,
+    "truncation_side": "left",
+    "lower_case": True,
     "prompts": Prompts(query="q: "),
     "dataset_prompts": {"beir/quora": Prompts()},
     "adapter": AdapterIdentity("peft", {"adapter_model.safetensors": "dd"}),
@@ -51,6 +53,11 @@ def test_every_field_is_either_a_name_or_changes_the_fingerprint() -> None:
 def test_the_fingerprint_changes_with(field: str) -> None:
     changed = msgspec.structs.replace(BASE, **{field: CHANGES[field]})
     assert changed.fingerprint != BASE.fingerprint
+
+
+def test_a_field_that_came_later_leaves_the_fingerprints_of_stored_vectors() -> None:
+    stored = "4319425ac17446dd4cd4fa0a1c4c2ededd536c4c3672ea57b6e02fe9d603d6e7"
+    assert BASE.fingerprint == stored
 
 
 @pytest.mark.parametrize("field", NAMES)

@@ -7,7 +7,7 @@ import pytest
 import tiny_checkpoints as tiny
 
 from foundation.errors import BenchError
-from retrievers.models.st_folder import read_st_folder, stage_activation
+from retrievers.models.st_folder import StageFile, read_st_folder
 
 OLD = "sentence_transformers.models."
 NEW = "sentence_transformers.base.modules.transformer.Transformer"
@@ -54,21 +54,17 @@ def test_the_layout_of_version_6(tmp_path: Path) -> None:
     assert found.max_tokens == 64
 
 
-@pytest.mark.parametrize(
-    ("settings", "query", "document"),
-    [
-        ({"prompts": {"passage": "p: "}}, "", "p: "),
-        ({"prompts": {"corpus": "c: "}}, "", "c: "),
-        ({"prompts": {"a": "all: "}, "default_prompt_name": "a"}, "all: ", "all: "),
-        ({"prompts": {"query": "q: ", "a": "all: "}, "default_prompt_name": "a"}, "q: ", "all: "),
-        ({"prompts": None}, "", ""),
-    ],
-)
-def test_prompts_are_those_that_encode_query_and_encode_document_would_use(
-    tmp_path: Path, settings: dict[str, Any], query: str, document: str
-) -> None:
-    found = read_st_folder(write(tmp_path, **settings)).prompts
-    assert (found.query, found.document) == (query, document)
+def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
+    prompts = {"query": "q: ", "passage": "p: ", "clustering": "c: ", "corpus": ""}
+    found = read_st_folder(write(tmp_path, prompts=prompts, default_prompt_name="passage"))
+    assert (found.prompts.query, found.prompts.document) == ("q: ", "")
+    assert found.unused_prompts == ("passage", "clustering")
+
+
+def test_a_default_prompt_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="default prompt 'qury' is not one") as caught:
+        read_st_folder(write(tmp_path, prompts={"other": "o: "}, default_prompt_name="qury"))
+    assert caught.value.hint == "its prompts: other"
 
 
 def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
@@ -116,10 +112,10 @@ def test_pooling_that_cannot_be_reproduced_is_refused(
 
 
 def test_an_activation_outside_the_list_is_refused() -> None:
-    assert stage_activation(DENSE) == "tanh"
-    assert stage_activation({}) == "tanh"
+    assert StageFile(activation_function=DENSE["activation_function"]).activation == "tanh"
+    assert StageFile().activation == "tanh"
     with pytest.raises(BenchError, match=r"'os\.system' is not supported"):
-        stage_activation({"activation_function": "os.system"})
+        _ = StageFile(activation_function="os.system").activation
 
 
 def test_other_faults_are_named(tmp_path: Path) -> None:
@@ -133,10 +129,161 @@ def test_other_faults_are_named(tmp_path: Path) -> None:
         read_st_folder(folder)
 
 
-def test_lower_casing_outside_the_tokenizer_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "lower_case"),
+    [
+        ({}, True),
+        ({"tokenizer_config.json": {"do_lower_case": False}}, True),
+        ({"tokenizer_config.json": {"do_lower_case": True}}, True),  # RoBERTa's ignores it
+        (
+            {
+                "tokenizer_config.json": {
+                    "do_lower_case": True,
+                    "tokenizer_class": "RobertaTokenizer",
+                }
+            },
+            True,
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}},
+            False,
+        ),
+        ({"tokenizer_config.json": {"do_lower_case": True}, "vocab.txt": []}, False),
+    ],
+)
+def test_texts_are_lower_cased_where_the_tokenizer_does_not(
+    tmp_path: Path, files: dict[str, Any], lower_case: bool
+) -> None:
     folder = write(tmp_path)
+    for name, content in files.items():
+        tiny.write_json(folder / name, content)
+    assert not read_st_folder(folder).lower_case
     tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
-    with pytest.raises(BenchError, match="do_lower_case"):
+    assert read_st_folder(folder).lower_case == lower_case
+
+
+def test_settings_are_found_under_the_names_of_older_versions(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    tiny.write_json(folder / "sentence_roberta_config.json", {"max_seq_length": 77})
+    assert read_st_folder(folder).max_tokens == 77
+
+
+@pytest.mark.parametrize(
+    ("files", "side"),
+    [
+        ({}, "right"),
+        ({"tokenizer_config.json": {"truncation_side": "left"}}, "left"),
+        ({"tokenizer.json": {"truncation": {"direction": "Left"}}}, "left"),
+        ({"tokenizer.json": {"truncation": None}}, "right"),
+        (
+            {
+                "tokenizer_config.json": {"truncation_side": "right"},
+                "tokenizer.json": {"truncation": {"direction": "Left"}},
+            },
+            "right",
+        ),
+    ],
+)
+def test_the_side_on_which_texts_are_cut_is_the_tokenizers(
+    tmp_path: Path, files: dict[str, Any], side: str
+) -> None:
+    folder = write(tmp_path)
+    for name, content in files.items():
+        tiny.write_json(folder / name, content)
+    assert read_st_folder(folder).truncation_side == side
+
+
+DEEP = "[" * 200_000
+BAD_FILES = {
+    "modules.json": ["{}", "[{}]", '[{"path": 3, "type": "x"}]', "[", DEEP, "\xff", "[null]"],
+    "config_sentence_transformers.json": [
+        "[]",
+        "{",
+        DEEP,
+        '{"prompts": []}',
+        '{"prompts": {"query": 3}}',
+        '{"prompts": {"query": {}}}',
+        '{"default_prompt_name": 1}',
+        '{"similarity_fn_name": []}',
+        '{"similarity_fn_name": "manhattan"}',
+        '{"truncate_dim": 16}',
+        '{"truncate_dim": "x"}',
+    ],
+    "sentence_bert_config.json": [
+        "[]",
+        DEEP,
+        '{"max_seq_length": 0}',
+        '{"max_seq_length": -1}',
+        '{"max_seq_length": true}',
+        '{"max_seq_length": "128"}',
+        '{"max_seq_length": 1.5}',
+        '{"max_seq_length": [1]}',
+        '{"max_seq_length": ' + "9" * 5_000 + "}",
+        '{"do_lower_case": "yes"}',
+        '{"processing_kwargs": {"text": {"max_length": 3}}}',
+        '{"transformer_task": "text-generation"}',
+        '{"modality_config": {"text": {"method": "get_text_features"}}}',
+        '{"modality_config": {"text": 3}}',
+        '{"modality_config": 3}',
+        '{"tokenizer_name_or_path": "other"}',
+    ],
+    "tokenizer_config.json": [
+        "[]",
+        DEEP,
+        '{"model_max_length": 0}',
+        '{"model_max_length": "x"}',
+        '{"model_max_length": -1e30}',
+        '{"truncation_side": "middle"}',
+        '{"truncation_side": 3}',
+        '{"do_lower_case": []}',
+    ],
+    "tokenizer.json": ["[]", "{", DEEP, '{"truncation": 3}', '{"truncation": {"direction": 1}}'],
+    "1_Pooling/config.json": [
+        "[]",
+        DEEP,
+        "{}",
+        '{"pooling_mode": 3}',
+        '{"pooling_mode": [3]}',
+        '{"pooling_mode": {}}',
+        '{"pooling_mode_mean_tokens": "yes"}',
+        '{"pooling_mode": "mean", "include_prompt": null}',
+    ],
+    "2_Dense/config.json": [
+        "[]",
+        DEEP,
+        '{"out_features": 0}',
+        '{"out_features": 1e300}',
+        '{"out_features": "16"}',
+        '{"activation_function": 3}',
+        '{"module_input_name": "token_embeddings"}',
+    ],
+}
+CASES = [(name, text) for name, texts in BAD_FILES.items() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), CASES, ids=[f"{name}-{text[:40]}" for name, text in CASES]
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
+    folder = write(tmp_path, ("2_Dense", f"{OLD}Dense"))
+    tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
+    assert read_st_folder(folder)
+    (folder / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BenchError) as caught:
         read_st_folder(folder)
-    tiny.write_json(folder / "tokenizer_config.json", {"do_lower_case": True})
-    assert read_st_folder(folder).max_tokens is None
+    message = f"{caught.value} {caught.value.hint}"
+    assert str(folder) in message or "similarity 'manhattan'" in message
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 300, "\ud800", "a/../../b", "/etc", ""])
+def test_a_module_in_no_folder_is_refused(tmp_path: Path, path: str) -> None:
+    folder = write(tmp_path, (path, f"{OLD}Dense"))
+    with pytest.raises(BenchError):
+        read_st_folder(folder)
+
+
+def test_absurd_lengths_that_mean_no_limit_are_read(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for length in (10**30, 1e30, 1_000_000):
+        tiny.write_json(folder / "tokenizer_config.json", {"model_max_length": length})
+        assert read_st_folder(folder).max_tokens is None

@@ -161,6 +161,19 @@ def test_texts_are_cut_to_the_stated_length(card: str) -> None:
     np.testing.assert_array_equal(long, short)
 
 
+@pytest.mark.parametrize(("length", "join"), [(1, "space"), (2, "space"), (3, "pair")])
+def test_a_length_without_room_for_a_text_is_refused(
+    tmp_path: Path, length: int, join: str
+) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    fields = {"checkpoint": "bert", "pooling": "mean", "title_join": join}
+    path = tiny.write_card(tmp_path / "tiny.toml", **fields, max_document_tokens=length)
+    encoder = open_encoder(resolve_model(str(path)), "cpu")
+    with pytest.raises(BenchError, match=f"{length} tokens have no room for a text") as caught:
+        encoder.encode_documents(["alpha"], ["beta"])
+    assert f"allow {length + 1 if length > 1 else 3} or more" in caught.value.hint
+
+
 def test_an_encoder_for_a_dataset_shares_the_weights_and_changes_the_prompt(tmp_path: Path) -> None:
     tiny.write_bert(tmp_path / "bert")
     prompts = {"query": "alpha ", "datasets": {"beir/quora": {"query": ""}}}

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from foundation.errors import BenchError, first_line
-from retrievers.models.card import Card, card_names, load_card, suggestion
+from foundation.suggestions import did_you_mean
+from retrievers.models.card import Card, card_names, load_card
 from retrievers.models.checkpoint import Checkpoint, locate, open_checkpoint, position_limit
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.models.lookup import CARD_FILE
@@ -82,7 +83,8 @@ def find_checkpoint(model: str) -> tuple[Checkpoint, tuple[str, ...]]:
         return _open(folder.resolve()), own.trained_on if own else ()
     if model.count("/") != 1 or model.startswith((".", "~", "/")):
         raise BenchError(
-            f"there is no card and no folder {model!r} to start from", suggestion(model)
+            f"there is no card and no folder {model!r} to start from",
+            f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
         )
     return _open(locate(model, "main", base=Path.cwd())), ()
 

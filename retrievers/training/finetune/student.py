@@ -74,6 +74,8 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
         similarity=card.similarity,
         title_join=card.title_join,
         segment_ids=card.segment_ids,
+        truncation_side=card.truncation_side,
+        lower_case=card.lower_case,
         max_query_tokens=preset.max_query_tokens or card.max_query_tokens,
         max_document_tokens=preset.max_document_tokens or card.max_document_tokens,
         dtype="float32",
@@ -93,7 +95,8 @@ def student(model: Model, recipe: Recipe) -> Any:
     checkpoint = model.document
     if checkpoint is None:
         raise BenchError(f"{model.card.name} has no checkpoint to train")
-    network, tokenizer = load_network(checkpoint, recipe), load_tokenizer(checkpoint)
+    network = load_network(checkpoint, recipe)
+    tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}
     with quiet_transformers():  # of weights that are replaced in the next line
         transformer = Transformer(
