@@ -13,7 +13,7 @@ from pathlib import Path
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.models.checkpoint import VOCABULARIES, find_weights, weight_files
+from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
 from retrievers.models.st_folder import is_st_folder, read_st_folder
 
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
@@ -171,7 +171,7 @@ def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
 def _check_model(folder: Path) -> None:
     """Raise what is missing or cut off, without reading the weights."""
     inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
-    read_object(inner / "config.json")
+    read_config(inner)
     for path in weight_files(inner, find_weights(inner)):
         if path.suffix == ".bin" and not _is_whole_pickle(path):
             raise BenchError(f"{path} is cut off")

@@ -128,9 +128,7 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
         raise BenchError(
             f"{folder} holds an adapter, not a model", f"--model BASE --adapter {folder}"
         )
-    if not (folder / "config.json").is_file():
-        raise BenchError(f"{folder / 'config.json'} is missing", "is this the folder of a model?")
-    config = read_object(folder / "config.json", COPY_AGAIN)
+    config = read_config(folder)
     _refuse_own_code(folder, config)
     layers = _first(config, LAYERS)
     if isinstance(layers, int) and layers > MAX_LAYERS:
@@ -142,6 +140,18 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in sorted(set(files))}
     return Checkpoint(root, folder, weights, config, hashes)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of a model's ``config.json``.
+
+    Raises:
+        BenchError: it is missing, or is not a JSON object.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BenchError(f"{path} is missing", "is this the folder of a model?")
+    return read_object(path, COPY_AGAIN)
 
 
 def position_limit(config: Mapping[str, Any]) -> int | None:

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.records import read_object
 from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card, all_cards, card_names, load_card
-from retrievers.models.checkpoint import fetch_file, locate, position_limit
+from retrievers.models.checkpoint import fetch_file, locate, position_limit, read_config
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
 COSINE_ASSUMED = (
@@ -94,7 +93,7 @@ def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
         raise _plain_checkpoint(typed)
     content = read_st_folder(folder)
-    limit = position_limit(read_object(folder / content.inner / "config.json"))
+    limit = position_limit(read_config(folder / content.inner))
     length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
     if length < 1:
         raise BenchError(f"{folder / content.inner / 'config.json'} has no positions for texts")
