@@ -27,7 +27,7 @@ from bench.results.record import (
     SCORES_FILE,
     Result,
     Stored,
-    place,
+    check_name,
 )
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
@@ -101,12 +101,13 @@ def _record(path: Place) -> Result:
     if datetime.fromisoformat(result.conditions.time) > datetime.now(UTC) + CLOCK_SKEW:
         raise _contradiction(path, f"its time {result.conditions.time} has not come yet")
     try:
-        place(path.parent, result.protocol.collection, result.model)
+        check_name(result.protocol.collection)
+        check_name(result.model)
     except BenchError as error:
         raise _contradiction(path, str(error)) from error
     if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
         raise _contradiction(path, f"schema {schema} and the hash of {SCORES_FILE} do not fit")
-    return msgspec.structs.replace(result, schema=SCHEMA)
+    return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
 
 
 def _contradiction(path: Place, why: str) -> BenchError:

@@ -254,6 +254,26 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
     return Stored(folder, result, scores)
 
 
+def check_name(name: str) -> None:
+    """Refuse a name of a model or collection that cannot be the path of a folder.
+
+    Raises:
+        BenchError: it leads elsewhere, is too long, or has characters that cannot be seen.
+    """
+    parts = name.split("/")
+    if not (name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
+        raise BenchError(
+            f"{name!r} cannot name a folder of results",
+            "use a name like scifact or beir/scifact: no '..', no '/' at either end, and "
+            "nothing that cannot be seen",
+        )
+    if max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
+        raise BenchError(
+            f"{name!r} is too long to name a folder of results",
+            f"use at most {LONGEST_NAME} bytes between two '/'",
+        )
+
+
 def _impossible(result: Result) -> Iterator[str]:
     """What cannot be true of any evaluation."""
     means = result.measures
@@ -293,18 +313,7 @@ def place(out: Place, collection: str, model: str) -> Place:
             cannot be the tag of a run file.
     """
     for name in (collection, model):
-        parts = name.split("/")
-        if not (name.isprintable() and {"", ".", ".."}.isdisjoint(parts)):
-            raise BenchError(
-                f"{name!r} cannot name a folder of results",
-                "use a name like scifact or beir/scifact: no '..', no '/' at either end, and "
-                "nothing that cannot be seen",
-            )
-        if max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
-            raise BenchError(
-                f"{name!r} is too long to name a folder of results",
-                f"use at most {LONGEST_NAME} bytes between two '/'",
-            )
+        check_name(name)
     check_writable(pa.array([model], pa.large_string()), "model name")
     return out / collection / model
 
