@@ -1,6 +1,5 @@
 """Files that are either whole or absent."""
 
-import errno
 import fcntl
 import functools
 import hashlib
@@ -15,12 +14,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from foundation.failures import naming
 from foundation.locks import is_at
 
 # A temporary file: hidden, and marked with the machine that writes it (see `_machine`).
 _TEMPORARY = re.compile(r"\..+\.writing-([0-9a-f]{8})-[0-9a-f]{8}")
 _DAY_S = 86_400
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _swept: set[Path] = set()  # folders that this process has looked through
 
@@ -50,7 +49,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """
     temporary: list[Path] = []
     try:
-        with ExitStack() as opened:
+        with naming(paths[0]), ExitStack() as opened:
             files = []
             for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +63,9 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
                 os.fsync(file.fileno())
             for name, path in zip(temporary, paths, strict=True):
                 name.replace(path)
-    except BaseException as error:
+    except BaseException:
         for name in temporary:
             name.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
-            error.filename = str(paths[0])
         raise
 
 
@@ -148,11 +145,7 @@ def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
     """A new locked file beside ``path``, with the permissions of any new file."""
     while True:
         name = _temporary_name(path)
-        try:
-            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            error.filename = str(path)
-            raise
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with suppress(OSError):  # some file systems have no locks, and nothing is swept there
             fcntl.flock(handle, fcntl.LOCK_EX)
         if is_at(name, handle):  # or another process swept it before it was locked

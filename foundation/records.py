@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -23,7 +23,14 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T = TypeVar("T")
 
 
-def read_json(path: Path, kind: type[T], hint: str = "") -> T:
+class Readable(Protocol):
+    """A local path, or an object of a store."""
+
+    def read_bytes(self) -> bytes:
+        """The whole content."""
+
+
+def read_json(path: Readable, kind: type[T], hint: str = "") -> T:
     """The record in a JSON file.
 
     Args:
@@ -103,7 +110,7 @@ def fields_of(kind: type[Any]) -> set[str]:
     return {field.encode_name for record in records for field in record.fields}
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Readable) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

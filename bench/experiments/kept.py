@@ -10,8 +10,7 @@ from bench.experiments.grid import Table
 from bench.experiments.plan import Task
 from bench.experiments.stages import Cost
 from foundation.atomic import replacing
-from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, read_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.json"
 
@@ -54,12 +53,7 @@ def done(task: Task, out: Path) -> Done | None:
     path = task.folder(out) / DONE_FILE
     if not path.is_file():
         return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Done)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BenchError(
-            f"{path} is damaged: {error}", f"delete {path.parent} and type the same command"
-        ) from error
+    return read_json(path, Done, f"delete {path.parent} and type the same command")
 
 
 def keep_done(task: Task, out: Path, cost: Cost, commit: str) -> Done:

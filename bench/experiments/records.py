@@ -6,14 +6,11 @@ weights of the collections in their mean.
 
 from pathlib import Path
 
-import msgspec
-
 from bench.compare.statistics import Paired
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
 from bench.results.record import Conditions
-from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, read_json
 
 SCHEMA = 2
 MEAN = "mean"  # instead of a collection
@@ -172,9 +169,4 @@ def read_report(path: Path) -> Report:
     Raises:
         BenchError: it cannot be read, or is none.
     """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
-    except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise BenchError(f"{path} is no report of an ablation: {error}") from error
+    return read_json(path, Report, "name the report.json of an ablation")

@@ -6,15 +6,12 @@ claim of its own, on the suite that it is the mean of.
 """
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from bench.leaderboard.records import Claim
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, read_toml
 from retrievers.models.card import Card
 
 CARDS = "cards"
@@ -63,22 +60,7 @@ def publications(folder: Path = PUBLISHED) -> dict[str, Publication]:
     Raises:
         BenchError: a file is not TOML, or has an unknown key or a value of the wrong type.
     """
-    return {path.stem: _read(path) for path in sorted(folder.glob("*.toml"))}
-
-
-def _read(path: Path) -> Publication:
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=Publication)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"published scores {path}: {error}", _hint(str(error))) from error
-
-
-def _hint(problem: str) -> str:
-    """The field that a misspelt key was meant to be."""
-    found = re.search(r"unknown field `(\w+)`", problem)
-    fields = (*Publication.__struct_fields__, *System.__struct_fields__)
-    close = difflib.get_close_matches(found[1], fields, n=1) if found else []
-    return f"did you mean {close[0]}?" if close else ""
+    return {path.stem: read_toml(path, Publication) for path in sorted(folder.glob("*.toml"))}
 
 
 def gathered(

@@ -6,7 +6,7 @@ new lines, and the later ones count.
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from bench.results.record import RESULT_FILE, Protocol
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import Claim
+from foundation.records import decode_json
 
 SCHEMA = 1
 
@@ -155,14 +156,8 @@ def read_ledger(path: Path) -> tuple[Line, ...]:
         content = path.read_bytes()
     except FileNotFoundError:
         return ()
-    decoder = msgspec.json.Decoder(Line)
-    lines: list[Line] = []
-    for number, text in enumerate(content.splitlines(), start=1):
-        try:
-            lines.append(decoder.decode(text))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BenchError(
-                f"{path}, line {number} is no line of a ledger: {error}",
-                "remove that line, or name another --out",
-            ) from error
-    return tuple(lines)
+    kind, hint = cast(type[Line], Line), "remove that line, or name another --out"
+    return tuple(
+        decode_json(text, kind, f"{path}, line {number}", hint)
+        for number, text in enumerate(content.splitlines(), start=1)
+    )

@@ -4,13 +4,15 @@ By content: whole weights, a configuration and a tokenizer; the state of the Hug
 which it writes last, where there is a trace of that Trainer; and nothing changed between two looks.
 """
 
-import json
 import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from foundation import records
 from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
@@ -22,6 +24,13 @@ OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_stat
 INNER = "checkpoints"  # of a training's folder, where they have one of their own
 MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
 ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
+
+
+class _TrainerState(msgspec.Struct):
+    """What is read of the Trainer's state."""
+
+    global_step: int | None = None
+
 
 Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
@@ -141,11 +150,11 @@ def _files(folder: Path) -> Files:
 
 def _step(folder: Path) -> int:
     try:
-        stated = json.loads((folder / STATE).read_bytes())["global_step"]
-    except (OSError, ValueError, KeyError, TypeError):
+        stated = records.read_json(folder / STATE, _TrainerState).global_step
+    except BenchError:
         stated = None
     found = STEP.fullmatch(folder.name)
-    return stated if isinstance(stated, int) or found is None else int(found[1])
+    return int(found[1]) if stated is None and found else stated or 0
 
 
 def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:

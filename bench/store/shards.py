@@ -22,7 +22,7 @@ from foundation.arrays import Float32Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import Claim
-from foundation.records import Record
+from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
 FORMAT = 1
@@ -93,8 +93,8 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         FileNotFoundError: there is no manifest.
     """
     try:
-        manifest = msgspec.json.decode(manifest_path.read_bytes(), type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        manifest = decode_json(manifest_path.read_bytes(), Manifest, manifest_path)
+    except BenchError as error:
         raise DamagedError(f"{manifest_path.name} is not readable") from error
     keys_path = manifest_path.with_suffix(".keys")
     try:

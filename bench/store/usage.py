@@ -15,6 +15,7 @@ from bench.store.shards import MANIFEST_NAME, DamagedError, Manifest, read_shard
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
 from foundation.errors import BenchError
 from foundation.locks import FolderInUse
+from foundation.records import read_json
 
 UNKNOWN = "unknown"
 DAY_S = 86_400
@@ -143,8 +144,8 @@ def _described(folder: Path) -> _Described:
     if folder.name == KEYS_FOLDER:
         return _Described("(keys of corpora)", "")
     try:
-        return msgspec.json.decode((folder / RECIPE_FILE).read_bytes(), type=_Described)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return read_json(folder / RECIPE_FILE, _Described)
+    except BenchError:
         return _Described(UNKNOWN, "")
 
 
@@ -159,8 +160,8 @@ def _texts(folder: Path, files: Mapping[Path, os.stat_result]) -> int | None:
 
 def _rows(manifest_path: Path) -> int:
     try:
-        return msgspec.json.decode(manifest_path.read_bytes(), type=Manifest).rows
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return read_json(manifest_path, Manifest).rows
+    except BenchError:
         return 0
 
 

@@ -1,5 +1,7 @@
 """Claims: kept beside results, never among them."""
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -49,13 +51,15 @@ def test_a_score_out_of_range_is_no_claim(value):
         Claimed(model="m", collection="c", measures={"nDCG@10": value}, source="s")
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", CLAIM.content.replace(b"0.33", b"1.33")])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"\xff", b"[" * 99_999, CLAIM.content.replace(b"0.33", b"1.33")]
+)
 def test_a_damaged_claim_is_refused_by_name(content, tmp_path):
     (path,) = keep([CLAIM], tmp_path)
     path.write_bytes(content)
-    with pytest.raises(BenchError, match="is not a claim") as error:
+    with pytest.raises(BenchError, match=re.escape(str(path))) as error:
         find_claims(tmp_path)
-    assert str(path) in str(error.value)
+    assert "import it again" in error.value.hint
 
 
 def test_another_schema_is_refused(tmp_path):

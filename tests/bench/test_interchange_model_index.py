@@ -137,6 +137,9 @@ def test_what_has_no_place_is_left_out_with_a_reason(changes, why, tmp_path):
         ("---\nmodel-index:\n- name: x\n---\n", "is not as the Hub defines it"),
         ("---\n{: [\n---\n", "is not a model card"),
         (b"---\n\xff\n---\n", "is not a model card"),
+        ("---\n" + "[" * 5000 + "\n---\n", "is not a model card"),
+        ("---\nvalue: " + "9" * 5000 + "\n---\n", "is not a model card"),
+        ("---\ndate: 2026-99-99\n---\n", "is not a model card"),
     ],
 )
 def test_a_card_without_scores_is_refused_by_name(content, message, tmp_path):

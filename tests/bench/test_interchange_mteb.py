@@ -169,13 +169,15 @@ def test_a_score_out_of_range_is_refused(value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"task_name": "SciFact", "scores": 1}', b"\xff"]
+    "content",
+    [b"", b"[]", b"{}", b'{"task_name": "SciFact", "scores": 1}', b"\xff", b"[" * 100_000],
 )
 def test_a_file_that_is_not_of_mteb_is_refused_by_name(content, tmp_path):
     path = tmp_path / "SciFact.json"
     path.write_bytes(content)
-    with pytest.raises(BenchError, match=r"SciFact\.json is not a result of mteb"):
+    with pytest.raises(BenchError, match=r"SciFact\.json") as error:
         list(claims_of(path, "words", ""))
+    assert "mteb 1.11 and later" in error.value.hint
 
 
 def test_a_file_that_nothing_names_needs_a_model(tmp_path):

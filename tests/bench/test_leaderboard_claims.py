@@ -81,7 +81,7 @@ def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("title = ", "published scores"),
+        ("title = ", "is not TOML"),
         ('title = "t"\nsource = "s"\nsystem = []', "unknown field"),
         ('title = "t"\nsource = "s"\n[[systems]]\nname = "n"\nscores = {}\nsorce = "x"', "sorce"),
         (

@@ -66,12 +66,15 @@ def test_two_processes_do_not_write_one_ledger(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"kind": "evaluated"}', '{"kind": "other"}'])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"kind": "evaluated"}', '{"kind": "other"}', "[" * 99_999]
+)
 def test_a_damaged_line_is_named(tmp_path, damage):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(msgspec.json.encode(broken()) + b"\n" + damage.encode() + b"\n")
-    with pytest.raises(BenchError, match="line 2"):
+    with pytest.raises(BenchError, match=r"ledger\.jsonl, line 2") as error:
         Ledger(path)
+    assert "remove that line" in error.value.hint
 
 
 def test_the_same_trouble_is_written_once_and_again_after_something_else(tmp_path):

@@ -14,7 +14,7 @@ import msgspec
 from bench.results.location import Place, files_below, read_all, replacing
 from bench.results.record import place
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, decode_json
 from retrievers.models.card import Card, Expected
 
 CLAIM_FILE = "claim.json"
@@ -81,10 +81,7 @@ def find_claims(root: Place) -> list[Claimed]:
 
 
 def _parsed(content: bytes, path: Place) -> Claimed:
-    try:
-        claim = msgspec.json.decode(content, type=Claimed)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is not a claim: {error}") from error
+    claim = decode_json(content, Claimed, path, "import it again, or remove it")
     if claim.schema != SCHEMA:
         raise BenchError(f"{path} has schema {claim.schema}, this version reads {SCHEMA}")
     return claim

@@ -157,6 +157,7 @@ def _front_matter(path: Path) -> Mapping[str, Any]:
         found = yaml.safe_load(block[2] if block else "" if path.suffix == ".md" else text)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    # ValueError: no UTF-8, no such date, or a number of more digits than Python converts
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BenchError(f"{path} is not a model card: {error}") from error
     return found if isinstance(found, dict) else {}

@@ -21,6 +21,7 @@ from bench.results.location import Place
 from bench.results.record import Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
+from foundation.records import read_json
 
 META_FILE = "model_meta.json"
 MAIN_MEASURE = "nDCG@10"  # of mteb's retrieval tasks
@@ -34,6 +35,12 @@ class TaskFile(msgspec.Struct):
     task_name: str
     scores: dict[str, list[dict[str, Any]]]
     mteb_version: str | None = None
+
+
+class MetaFile(msgspec.Struct):
+    """What is read of the file that describes a model."""
+
+    name: Any = None
 
 
 def why_not(result: Result) -> str:
@@ -107,15 +114,8 @@ def read_task(path: Place) -> TaskFile:
     Raises:
         BenchError: it cannot be read, or is not of mteb 1.11 or later.
     """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TaskFile)
-    except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchError(
-            f"{path} is not a result of mteb: {error}",
-            "a file of a task as mteb 1.11 and later write it, or a folder of them",
-        ) from error
+    hint = "name a file of a task as mteb 1.11 and later write it, or a folder of them"
+    return read_json(path, TaskFile, hint)
 
 
 def claims_of(path: Place, model: str, source: str) -> Iterator[Claimed | str]:
@@ -161,10 +161,7 @@ def _model_beside(path: Place) -> str:
     """The name in ``model_meta.json``, else that of the folder above the revision's."""
     meta = path.parent / META_FILE
     if meta.exists():
-        try:
-            name = msgspec.json.decode(meta.read_bytes()).get("name")
-        except (msgspec.DecodeError, UnicodeDecodeError, AttributeError) as error:
-            raise BenchError(f"{meta} is not of mteb: {error}") from error
+        name = read_json(meta, MetaFile, "name the model with --model").name
         if isinstance(name, str) and name:
             return name
     folder = path.parent.parent.name
