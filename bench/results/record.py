@@ -113,7 +113,7 @@ class Conditions(Record):
     """Where and with what an evaluation ran.
 
     Attributes:
-        time: when it began; ISO 8601 to the second in UTC, so that texts sort as times do.
+        time: ISO 8601 to the second in UTC, so that texts sort as times do.
         commit: of the code; "" where it was not run from a git checkout.
         dirty: whether tracked files differed from the commit.
         device: where the encoder was asked to run; ``auto`` is a GPU where there is one.

@@ -6,7 +6,7 @@ from collections_for_tests import Bench, write_collection
 from bench.gate.check import StoredModel
 from bench.gate.scope import checked_before, remember_checked, scope_of
 from bench.results.find import find_results
-from bench.results.location import place_of
+from bench.results.object_store import RemotePath
 from foundation.errors import BenchError
 
 BEFORE, OWN = "the baseline was checked there before", "the candidate has one"
@@ -15,7 +15,7 @@ BEFORE, OWN = "the baseline was checked there before", "the candidate has one"
 @pytest.fixture(params=["folder", "object store"])
 def results(request, tmp_path):
     """A place of results."""
-    return tmp_path if request.param == "folder" else place_of(f"memory://bucket{tmp_path}")
+    return tmp_path if request.param == "folder" else RemotePath(f"memory://bucket{tmp_path}")
 
 
 def test_without_on_a_check_is_on_all_that_either_side_or_an_earlier_check_knows():
