@@ -1,0 +1,123 @@
+"""The public Python API: stored results as pandas data frames."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from bench.evaluate.runs import Run
+from bench.results.find import find_results
+from bench.results.load import load
+from bench.results.location import Place, place_of
+from bench.results.record import QUERY_ID, Stored
+from foundation.errors import BenchError
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """One model on one collection, as it is stored.
+
+    Attributes:
+        stored: the record with its protocol, recipe, timings and conditions, and its folder.
+    """
+
+    stored: Stored
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.stored.result.model
+
+    @property
+    def dataset(self) -> str:
+        """Name of the collection."""
+        return self.stored.collection
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Mean of each measure over all queries of the qrels, unrounded; the main one first."""
+        main, means = self.stored.result.main_measure, self.stored.result.measures
+        return {main: means[main], **means}
+
+    @property
+    def per_query(self) -> pd.DataFrame:
+        """Value of each measure for each query: float64, a row for each id of a query.
+
+        Raises:
+            BenchError: a record of an older version came without them.
+        """
+        query_ids, values = self.stored.scores()
+        index = pd.Index(query_ids, name=QUERY_ID)
+        return pd.DataFrame({name: values[name] for name in self.measures}, index=index)
+
+    @property
+    def run(self) -> Run:
+        """The ranking of each query.
+
+        Raises:
+            BenchError: its file is missing or damaged.
+        """
+        return self.stored.run()
+
+
+def load_result(path: str | Path) -> EvaluationResult:
+    """Read one result from its folder, or from its ``result.json``; a URL of a store will do.
+
+    Raises:
+        BenchError: there is none, or it is damaged or contradicts itself.
+    """
+    return EvaluationResult(load(_place(path)))
+
+
+def results(folder: str | Path = "results") -> pd.DataFrame:
+    """Read all results below a folder, or below a URL of a store.
+
+    Returns:
+        One row for each result and measure, by collection, model and time: ``collection``,
+        ``split``, ``model``, ``measure``, ``value`` (the mean, unrounded), ``is_main`` (the
+        collection's main measure), ``queries``, ``unanswered``, ``judged_at_10``, ``in_domain``,
+        ``official``, ``depth``, ``index`` (``flat`` is exact; "" for BM25 and run files),
+        ``time``, ``key`` (equal for equal model, protocol and index) and ``folder``, which
+        `load_result` reads.
+
+    Raises:
+        BenchError: there is none, or one is damaged or contradicts itself.
+    """
+    stored = find_results(_place(folder))
+    if not stored:
+        raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
+    frame = pd.DataFrame([row for one in stored for row in _rows(EvaluationResult(one))])
+    frame["time"] = pd.to_datetime(frame["time"], utc=True)
+    frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None where nothing is judged
+    order = ["collection", "model", "time", "key"]
+    return frame.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _rows(one: EvaluationResult) -> list[dict[str, object]]:
+    record = one.stored.result
+    protocol = record.protocol
+    return [
+        {
+            "collection": protocol.collection,
+            "split": protocol.split,
+            "model": record.model,
+            "measure": measure,
+            "value": value,
+            "is_main": measure == record.main_measure,
+            "queries": record.queries,
+            "unanswered": record.unanswered,
+            "judged_at_10": record.judged_at_10,
+            "in_domain": record.in_domain,
+            "official": protocol.official,
+            "depth": protocol.depth,
+            "index": record.index,
+            "time": record.conditions.time,
+            "key": record.key,
+            "folder": str(one.stored.folder),
+        }
+        for measure, value in one.measures.items()
+    ]
+
+
+def _place(path: str | Path) -> Place:
+    return place_of(path) if isinstance(path, str) else path

@@ -1,0 +1,119 @@
+"""The Python API: what is stored, as data frames; `import bench` loads nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import bench
+from bench.results.find import find_results
+from bench.results.record import SCORES_FILE
+from foundation.errors import BenchError
+from tests.bench.collections_for_tests import Bench, write_collection
+from tests.bench.leaderboard_for_tests import make_older, store
+
+ROOT = Path(__file__).parents[2]
+VALUES = {"nDCG@10": [0.5, 0.25], "R@100": [1.0, 0.0]}
+
+
+def modules_after(program: str) -> set[str]:
+    """Modules that a fresh process has loaded when a program has run."""
+    program += "; import sys; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_to_import_the_package_loads_no_library():
+    loaded = modules_after("import bench; bench.__version__; dir(bench)")
+    assert {"numpy", "pandas", "pyarrow", "torch", "msgspec", "faiss"} & loaded == set()
+    assert "pandas" in modules_after("import bench; bench.results")
+
+
+def test_results_load_no_model_library():
+    assert {"torch", "transformers", "faiss", "scipy"} & modules_after(
+        "import bench; bench.results"
+    ) == set()
+
+
+def test_a_function_stands_before_the_room_of_its_name_and_the_room_can_be_imported():
+    program = (
+        "from bench.results.find import find_results; from bench.results import record; "
+        "import bench; assert callable(bench.results) and record.save"
+    )
+    assert "bench.results.find" in modules_after(program)
+
+
+def test_what_the_package_lacks_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = bench.nothing_of_this_name
+    assert set(bench.__all__) <= set(dir(bench))
+
+
+def test_results_have_a_row_for_each_result_and_measure(tmp_path):
+    store(tmp_path, "minilm", "beir/scifact", VALUES, judged_at_10=None)
+    store(tmp_path, "bm25", "beir/scifact", VALUES, in_domain=True)
+    frame = bench.results(tmp_path)
+    assert len(frame) == 4
+    assert frame["model"].tolist() == ["bm25", "bm25", "minilm", "minilm"]
+    first = frame.iloc[0]
+    assert (first["collection"], first["measure"], first["value"]) == (
+        "beir/scifact",
+        "nDCG@10",
+        0.375,
+    )
+    assert (first["is_main"], first["in_domain"], first["official"]) == (True, True, True)
+    assert frame["time"].dt.year.unique().tolist() == [2026]
+    assert frame["judged_at_10"].isna().sum() == 2
+    table = frame.pivot_table(index="model", columns="measure", values="value")
+    assert table.loc["minilm", "R@100"] == 0.5
+    pd.testing.assert_frame_equal(frame, bench.results(str(tmp_path)))
+
+
+def test_a_result_has_its_values_of_queries_as_a_frame(tmp_path):
+    store(tmp_path, "minilm", "beir/scifact", VALUES, ids=["q7", "q3"])
+    result = bench.load_result(bench.results(tmp_path)["folder"][0])
+    assert (result.model, result.dataset) == ("minilm", "beir/scifact")
+    assert result.measures == {"nDCG@10": 0.375, "R@100": 0.5}
+    frame = result.per_query
+    assert frame.index.name == "query_id"
+    assert frame.index.tolist() == ["q7", "q3"]
+    assert frame["nDCG@10"].tolist() == [0.5, 0.25]
+    assert frame.mean().to_dict() == result.measures
+
+
+def test_a_result_of_a_real_run_has_its_ranking(tmp_path):
+    documents = {"d1": ("", "lift of a wing"), "d2": ("", "heat in a slab")}
+    folder = write_collection(tmp_path / "tiny", documents, {"q": "wing"}, {("q", "d1"): 1})
+    command = Bench(tmp_path)
+    assert command("run", folder, "--model", "bm25", "--quiet").code == 0
+    (stored,) = find_results(command.out)
+    result = bench.load_result(Path(stored.folder) / "result.json")
+    assert result.run.doc_ids.to_pylist()[0] == "d1"
+    assert result.per_query.loc["q", "nDCG@10"] == 1.0
+    assert bench.results(command.out)["key"].unique().tolist() == [stored.result.key]
+
+
+def test_a_folder_without_results_and_a_record_that_contradicts_itself_are_errors(tmp_path):
+    with pytest.raises(BenchError, match="holds no results"):
+        bench.results(tmp_path)
+    folder = store(tmp_path, "minilm", "beir/scifact", VALUES)
+    record = json.loads((folder / "result.json").read_bytes())
+    record["measures"]["nDCG@10"] = 0.99
+    (folder / "result.json").write_text(json.dumps(record))
+    for read in (lambda: bench.results(tmp_path), lambda: bench.load_result(folder)):
+        with pytest.raises(BenchError, match="contradicts itself"):
+            read()
+
+
+def test_an_older_record_without_values_of_queries_has_means_only(tmp_path):
+    folder = store(tmp_path, "minilm", "beir/scifact", VALUES)
+    make_older(folder)
+    (folder / SCORES_FILE).unlink()
+    result = bench.load_result(folder)
+    assert result.measures["nDCG@10"] == 0.375
+    with pytest.raises(BenchError, match="has no values of queries"):
+        _ = result.per_query
