@@ -7,8 +7,10 @@ contradicts itself is refused by name; it is never left out, shown or compared.
 
 import hashlib
 import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,6 +41,7 @@ SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
 CLOCK_SKEW = timedelta(days=1)
 _STRINGS = (pa.string(), pa.large_string())
 
+PAUSES_S = (0.01, 0.1)  # before a record that contradicts itself is read again
 READERS = 16  # files that are read at once, near or far
 
 Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
@@ -70,6 +73,15 @@ def load_all(files: Sequence[Place]) -> list[Stored]:
 
 
 def _load(path: Place, ids: Ids) -> Stored:
+    for pause_s in PAUSES_S:
+        # Another process may be replacing the two files, which takes it a moment.
+        with suppress(BenchError):
+            return _checked(path, ids)
+        time.sleep(pause_s)
+    return _checked(path, ids)
+
+
+def _checked(path: Place, ids: Ids) -> Stored:
     result = _record(path)
     values = path.parent / SCORES_FILE
     try:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -323,3 +324,19 @@ def test_there_is_no_commit_outside_a_checkout(tmp_path, monkeypatch):
     found = conditions("cpu", "cpu", 1)
     assert found.commit == ""
     assert not found.dirty
+
+
+def test_who_reads_while_another_process_replaces_a_result_reads_the_old_or_the_new(tmp_path):
+    fewer = changed(measures={"nDCG@10": RESULT.measures["nDCG@10"]})
+    variants = [
+        (RESULT, SCORES),
+        (fewer, Scores(SCORES.query_ids, {"nDCG@10": VALUES["nDCG@10"]}, 0, 0)),
+    ]
+    folder = saved(RESULT, tmp_path)
+    with ThreadPoolExecutor(1) as writer:
+        for turn in range(15):
+            result, scores = variants[turn % 2]
+            writing = writer.submit(save, result, scores, RUN, tmp_path)
+            while not writing.done():
+                stored = load(folder)
+                assert set(stored.scores()[1]) == set(stored.result.measures)
