@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import msgspec
 
 from bench.leaderboard.records import natural
+from bench.results.choose import CHOICE
 from bench.results.facts import (
     differing,
     protocol_facts,
@@ -19,7 +20,7 @@ from bench.results.facts import (
     recipe_key,
     run_file_facts,
 )
-from bench.results.find import CHOICE, find_results
+from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
 from bench.results.record import Protocol, Result, Stored

@@ -56,7 +56,7 @@ def run_file_facts(sha256: str) -> dict[str, str]:
 
 
 def is_hash(name: str) -> bool:
-    """Whether a fact is the hash of a collection or of a run file."""
+    """True for the hash of a collection or of a run file."""
     return name.endswith("sha256") or name == RUN_FILE_FACT
 
 

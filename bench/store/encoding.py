@@ -116,7 +116,7 @@ class Work:
         claim.release()
 
     def _wait_for(self, batch: Batch) -> int:
-        """Texts that had to be encoded here after all."""
+        """Wait for a shard; returns how many texts had to be encoded here after all."""
         with Claim.wait(self._path(batch, ".lock")):
             if self._is_there(batch):
                 return 0

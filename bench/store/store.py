@@ -138,7 +138,7 @@ class VectorStore:
         ]
 
     def _has(self, folder: Path, side: Recipe, role: Role) -> bool:
-        """Whether a folder was made by a recipe that has this side."""
+        """True for a folder of a recipe that has this side."""
         if folder not in self._recipes:
             try:
                 recipe = read_json(folder / RECIPE_FILE, Recipe)
@@ -224,7 +224,7 @@ def folder_name(recipe: Recipe) -> str:
 
 def folder_names(recipe: Recipe) -> set[str]:
     """Names of the folders where documents, queries and facts of a recipe are kept."""
-    return {folder_name(one) for one in (recipe, recipe.side("document"), recipe.side("query"))}
+    return {folder_name(side) for side in (recipe, recipe.side("document"), recipe.side("query"))}
 
 
 def _used(vectors: StoredVectors) -> StoredVectors:

@@ -18,7 +18,7 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.evaluate.suites import suite_mean, suite_weights
-from bench.results import find
+from bench.results import choose, find
 from bench.results.facts import recipe_key
 from bench.results.find import find_results, results_of
 from bench.results.record import RESULT_FILE, Result, Stored, save
@@ -280,7 +280,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     chosen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
-        patch.setattr(find, "SHOWN", 100)
+        patch.setattr(choose, "SHOWN", 100)
         try:
             results_of("words", root)
             names = ["words"]

@@ -35,7 +35,8 @@ from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, complete
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.gate.speed_check import SpeedCheck
-from bench.results.find import find_results, named_results, one_each
+from bench.results.choose import choose_results
+from bench.results.find import find_named, find_results
 from bench.results.record import Result, Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names
@@ -137,16 +138,14 @@ class _Named:
 
     @property
     def collections(self) -> set[str]:
-        return {one.collection for one in self.stored}
+        return {result.collection for result in self.stored}
 
 
 def _named(options: CheckOptions) -> list[_Named]:
     """The baseline and, if there is one, the anchor."""
     typed = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
     return [
-        _Named(
-            role, name, [] if name == PUBLISHED else named_results(name, options.results.results)
-        )
+        _Named(role, name, [] if name == PUBLISHED else find_named(name, options.results.results))
         for role, name in typed
         if name
     ]
@@ -161,7 +160,10 @@ def _typed(on: Sequence[str], folders: Mapping[str, str]) -> list[str]:
 def _others(named: Sequence[_Named], typed: Sequence[str]) -> list[StoredModel]:
     """One result for each collection; with ``--on`` the others make no name ambiguous."""
     on = mean_weights(typed) if typed else None
-    return [StoredModel(one.role, one.name, one_each(one.name, one.stored, on)) for one in named]
+    return [
+        StoredModel(model.role, model.name, choose_results(model.name, model.stored, on))
+        for model in named
+    ]
 
 
 def _folders(options: CheckOptions, space: Workspace) -> dict[str, str]:

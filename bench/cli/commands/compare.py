@@ -16,8 +16,9 @@ from bench.evaluate.runs import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
 from bench.leaderboard.texts import at_hand, if_evaluated
+from bench.results.choose import choose_results
 from bench.results.facts import run_file_facts
-from bench.results.find import named_results, one_each
+from bench.results.find import find_named
 from bench.results.location import place_of
 from bench.results.record import RESULT_FILE, Protocol, Stored
 from bench.workspace import OpenDataset, Workspace
@@ -99,7 +100,7 @@ Named = Mapping[str, Sequence[Stored]]  # results by what was typed; run files h
 
 def _named(options: CompareOptions, dataset: Dataset | None) -> Named:
     return {
-        name: () if _is_run_file(name, dataset) else named_results(name, options.results.results)
+        name: () if _is_run_file(name, dataset) else find_named(name, options.results.results)
         for name in options.names
     }
 
@@ -112,7 +113,7 @@ def _entrants(
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
     found = [
-        _found(name, one_each(name, stored, collections))
+        _found(name, choose_results(name, stored, collections))
         if opened is None or stored
         else _run_file(name, opened, options)
         for name, stored in named.items()
@@ -137,7 +138,7 @@ def _found(name: str, stored: Mapping[str, Stored]) -> _Found:
 
 
 def _is_run_file(name: str, dataset: Dataset | None) -> bool:
-    """Whether there is something to score: a file or a pipe."""
+    """True for something to score: a file or a pipe."""
     path = Path(name)
     return dataset is not None and path.exists() and not path.is_dir() and path.name != RESULT_FILE
 
@@ -171,7 +172,7 @@ def _collections(options: CompareOptions, named: Named, space: Workspace) -> Col
     """Collections that were named; a user's own by the name in its results, or by its folder."""
     if not options.on:
         return None
-    protocols = [one.result.protocol for results in named.values() for one in results]
+    protocols = [stored.result.protocol for results in named.values() for stored in results]
     stored = {protocol.collection for protocol in protocols}
     known = {*dataset_names(), *suite_names(), *stored}
     chosen: set[str] = set()

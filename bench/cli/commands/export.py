@@ -10,7 +10,8 @@ from bench.cli.commands.common import print_json
 from bench.cli.options.decide import ExportOptions
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
-from bench.results.find import collections_named, named_results, one_each
+from bench.results.choose import choose_results
+from bench.results.find import expand_collections, find_named
 from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
 from bench.results.record import Stored, place
@@ -41,9 +42,9 @@ def export(options: ExportOptions) -> int:
 
 def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     """Results of one model that the format can hold, by collection."""
-    results = named_results(typed, options.results.results)
-    wanted = collections_named(options.on, results) if options.on else None
-    stored = one_each(typed, results, wanted)
+    results = find_named(typed, options.results.results)
+    wanted = expand_collections(options.on, results) if options.on else None
+    stored = choose_results(typed, results, wanted)
     for name, one in list(stored.items()) if options.format == "mteb" else ():
         if why := mteb_results.why_not(one.result):
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)

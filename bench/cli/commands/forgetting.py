@@ -15,7 +15,8 @@ from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode
-from bench.results.find import collections_named, find_results, named_results, one_each
+from bench.results.choose import choose_results
+from bench.results.find import expand_collections, find_named, find_results
 from bench.results.location import Place
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
@@ -72,13 +73,13 @@ def _stored(options: ForgettingOptions) -> tuple[Sequenced, str]:
     """From stored results; a collection of one's own is known by its name in them."""
 
     typed = [*options.checkpoints, *([options.base] if options.base else [])]
-    named = {name: named_results(name, options.results.results) for name in typed}
-    stored = [one for results in named.values() for one in results]
-    trained, also = (collections_named(names, stored) for names in (options.on, options.also))
+    named = {name: find_named(name, options.results.results) for name in typed}
+    stored = [result for results in named.values() for result in results]
+    trained, also = (expand_collections(names, stored) for names in (options.on, options.also))
     _check_collections(len(options.checkpoints), trained, also)
 
     def entrant(name: str) -> Entrant:
-        entries = one_each(name, named[name], {*trained, *also})
+        entries = choose_results(name, named[name], {*trained, *also})
         return Entrant(name, {key: Entry.of(one) for key, one in entries.items()})
 
     checkpoints = [entrant(name) for name in options.checkpoints]

@@ -15,7 +15,7 @@ from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
-from bench.results.find import CHOICE
+from bench.results.choose import CHOICE
 from bench.results.location import Place
 from bench.results.record import Result, Stored, place, save
 from bench.store import VectorStore
