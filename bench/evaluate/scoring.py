@@ -197,8 +197,22 @@ def _provided(
     }
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
     result = {measure.name: np.zeros(len(query_ids)) for measure in measures}
-    for found in providers().iter_calc(parsed, grades, ranked):
-        result[str(found.measure)][numbers[found.query_id]] = found.value
+    try:
+        for found in providers().iter_calc(parsed, grades, ranked):
+            result[str(found.measure)][numbers[found.query_id]] = found.value
+    except Exception as error:  # each provider fails in its own way
+        names = ", ".join(result)
+        raise BenchError(
+            f"ir_measures cannot compute {names} of this run: {error!r}",
+            "choose another measure with --measure",
+        ) from error
+    for name, scores in result.items():
+        if not np.isfinite(scores).all():
+            query_id = query_ids[int(np.argmin(np.isfinite(scores)))]
+            raise BenchError(
+                f"{name} is not a number for query {query_id!r}",
+                "choose another measure with --measure",
+            )
     return result
 
 

@@ -1,6 +1,5 @@
 """From stored results to the record of a leaderboard."""
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -26,6 +25,7 @@ from bench.results.facts import protocol_facts
 from bench.results.record import Stored
 from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
 from foundation.errors import BenchError
+from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card
 
 
@@ -139,10 +139,9 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
     known = [row.name for row in board.rows]
     for name in (name for pair in choice.pairs for name in pair):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
             raise BenchError(
                 f"the leaderboard has no row {name!r}",
-                f"did you mean {' or '.join(close)}?" if close else f"rows: {', '.join(known)}",
+                did_you_mean(name, known, f"rows: {', '.join(known)}"),
             )
     for a, b in choice.pairs:
         if a == b:

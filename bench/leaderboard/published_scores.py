@@ -5,13 +5,13 @@ publication. A claim is never measured, and never part of a mean; a mean that wa
 claim of its own, on the suite that it is the mean of.
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.leaderboard.records import Claim
 from foundation.errors import BenchError
 from foundation.records import Record, read_toml
+from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card
 
 CARDS = "cards"
@@ -88,10 +88,10 @@ def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) 
     known = [CARDS, *publications]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            listed = ", ".join(known)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {listed}"
-            raise BenchError(f"no published scores are called {name!r}", hint)
+            raise BenchError(
+                f"no published scores are called {name!r}",
+                did_you_mean(name, known, f"there are {', '.join(known)}"),
+            )
 
 
 def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:

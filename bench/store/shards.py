@@ -187,7 +187,7 @@ def sweep(folder: Path) -> None:
                 with claim:
                     now = {path.name for path in folder.glob(f"*{name}.*")}
                     for leftover in _left_over(name, now):
-                        (folder / leftover).unlink()
+                        (folder / leftover).unlink(missing_ok=True)  # `replacing` sweeps, too
 
 
 def _left_over(name: str, present: set[str]) -> set[str]:

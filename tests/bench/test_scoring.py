@@ -205,3 +205,10 @@ def test_a_query_with_negative_grades_only_is_scored_by_every_provider():
     assert found["RR"] == [0.0, 0.5]
     assert found["Bpref"] == [0.0, 1.0]
     assert found["infAP"][0] == 0.0
+
+
+def test_a_measure_that_its_provider_cannot_compute_is_refused_by_name():
+    run, qrels = run_of([("a", "d1", 1.0)]), qrels_of([("a", "d1", 1)])
+    with pytest.raises(BenchError, match="cannot compute Accuracy of this run") as error:
+        score(run, qrels, ["Accuracy"])  # the share of pairs in order, where there is no pair
+    assert "--measure" in error.value.hint
