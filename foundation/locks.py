@@ -1,4 +1,4 @@
-"""Who works on what: locks that end with their process, however it ends."""
+"""File locks: they end with their process, however it ends."""
 
 import fcntl
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 
-class Claim:
+class FileLock:
     """The right to write what goes by one name, until `release` or the end of the process.
 
     As a context manager it ends with the block.
@@ -18,8 +18,8 @@ class Claim:
         self._close = weakref.finalize(self, os.close, handle)
 
     @classmethod
-    def take(cls, path: Path) -> "Claim | None":
-        """Claim by a lock file; None where another holds it.
+    def take(cls, path: Path) -> "FileLock | None":
+        """Lock a file, which is made for it; None where another holds the lock.
 
         Raises:
             OSError: as ``open`` does.
@@ -30,8 +30,8 @@ class Claim:
             return None
 
     @classmethod
-    def wait(cls, path: Path) -> "Claim":
-        """Claim by a lock file, when its holder lets go of it.
+    def wait(cls, path: Path) -> "FileLock":
+        """Lock a file, which is made for it, when its holder lets go of it.
 
         Raises:
             OSError: as ``open`` does.

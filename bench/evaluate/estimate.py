@@ -147,9 +147,9 @@ class _Size:
 
 
 def _estimate(size: _Size, encoder: Encoder, speed: Speed, depth: int, memory: int) -> Estimate:
-    reach = min(depth, max(1, size.documents))
+    k = min(depth, max(1, size.documents))
     held = speed.resident_bytes
-    plan = plan_search(memory, size.documents, encoder.dim, size.queries, reach, held)
+    plan = plan_search(memory, size.documents, encoder.dim, size.queries, k, held)
     return Estimate(
         model=encoder.recipe.model,
         collection=size.collection,

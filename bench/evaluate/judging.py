@@ -21,8 +21,8 @@ JUDGED = "Judged@10"
 JUDGED_BY_ANSWERS = ("Success", "RR")  # need no judgement of what was not retrieved
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How sure a main score is: see `Result` for the fields."""
+class ScoreQuality(msgspec.Struct, frozen=True):
+    """Judged share and bounds over ties of a main score: see `Result` for the fields."""
 
     judged_at_10: float | None
     tie_low: float | None
@@ -125,7 +125,7 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
 
 def score_run(
     dataset: Dataset, run: Run, names: Sequence[str], depth: int
-) -> tuple[Scores, Standing]:
+) -> tuple[Scores, ScoreQuality]:
     """Scores of the measures, and how sure the main one is."""
     judgements = judge(dataset, run, depth)
     queries = dataset.queries.ids if dataset.answers is not None else None
@@ -136,7 +136,7 @@ def score_run(
     low, high = None, None
     if parse_measure(names[0]).native:
         low, high = tie_bounds(run, judgements, names[0], queries)
-    return scores, Standing(judged, low, high)
+    return scores, ScoreQuality(judged, low, high)
 
 
 def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool) -> Protocol:

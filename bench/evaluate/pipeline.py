@@ -105,7 +105,7 @@ def evaluate(
     searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
     run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
     with stages.phase("score_s"):
-        scores, standing = score_run(dataset, run, names, depth)
+        scores, quality = score_run(dataset, run, names, depth)
     checking.finish()
     result = Result(
         model=model.card.name,
@@ -125,7 +125,7 @@ def evaluate(
         timings=_timings(searched, stages, clock.since(earlier)),
         conditions=conditions_here(options.device),
         parameters=parameters,
-        **msgspec.structs.asdict(standing),
+        **msgspec.structs.asdict(quality),
     )
     return Evaluation(result, scores, run)
 
@@ -160,12 +160,12 @@ def _search(
     stages: Clock,
     clock: Clock,
 ) -> _Searched:
-    reach = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
-    wider = reach + 1 if dataset.facts.exclude_self else reach
+    k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
+    k_with_self = k + 1 if dataset.facts.exclude_self else k
     if encoder is None:
         with stages.phase("search_s"):
-            hits = _search_words(dataset, BM25(model.recipe), wider)
-        return _Searched(without_self(dataset, hits, reach), {})
+            hits = _search_words(dataset, BM25(model.recipe), k_with_self)
+        return _Searched(without_self(dataset, hits, k), {})
     plan = store.plan(encoder, dataset.corpus)
     checks = check_encoder(dataset, encoder, store)
     checked = clock.copy()  # its tokens are no work of the two stages that follow
@@ -178,10 +178,10 @@ def _search(
     if options.view:
         queries = options.view.queries(queries)
     with stages.phase("search_s"):
-        hits, truth = _search_vectors(dataset, vectors, queries, options, wider, clock)
-    ranked = without_self(dataset, hits, reach)
+        hits, truth = _search_vectors(dataset, vectors, queries, options, k_with_self, clock)
+    ranked = without_self(dataset, hits, k)
     # Of the reported rankings: a query's own document would count among the found ones.
-    recall = _index_recall(ranked, without_self(dataset, truth, reach), depth) if truth else {}
+    recall = _index_recall(ranked, without_self(dataset, truth, k), depth) if truth else {}
     return _Searched(ranked, recall, stored.encoded, tokens, checks)
 
 

@@ -9,7 +9,7 @@ from bench.experiments.kept import Done, Failed, done, keep_done, keep_failed
 from bench.experiments.plan import Cell, Plan, Task
 from bench.experiments.stages import Cost, Stage
 from bench.experiments.times import Times
-from foundation.locks import Claim
+from foundation.locks import FileLock
 
 Run = Callable[[Stage, Task, Path], Cost]
 Say = Callable[[str], None]
@@ -45,7 +45,7 @@ def execute(
     say: Say,
     commit: str = "",
 ) -> Outcome:
-    """Do what is not done.
+    """Run unfinished tasks.
 
     Args:
         run: does one task; in this process or in one apart.
@@ -85,7 +85,7 @@ def _attempt(
     Whatever went wrong belongs to its cell, and is kept there.
     """
     task.folder(out).mkdir(parents=True, exist_ok=True)
-    with Claim.wait(task.folder(out).with_suffix(".claim")):
+    with FileLock.wait(task.folder(out).with_suffix(".claim")):
         if record := done(task, out):
             outcome.finished[task.key] = record
             return True

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.monitor.scanner import Finished, Look, Lookout
+from bench.monitor.scanner import CheckpointScanner, Finished, Look
 from bench.monitor.watcher import Watcher
 
 SETTLE_S = 2.0  # between two looks at what may be being written
@@ -37,30 +37,32 @@ class Ending:
         return self.once
 
 
-def follow(lookout: Lookout, watcher: Watcher, ending: Ending, publish: Callable[[], None]) -> None:
-    """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.cut`.
+def follow(
+    scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
+) -> None:
+    """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.interrupted`.
 
     Args:
         publish: called when there are new evaluations; not for each of many that are fast.
     """
     try:
-        _follow(lookout, watcher, ending, publish)
+        _follow(scanner, watcher, ending, publish)
     except KeyboardInterrupt:
         print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
 
 
 def _follow(
-    lookout: Lookout, watcher: Watcher, ending: Ending, publish: Callable[[], None]
+    scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
 ) -> None:
-    look = lookout.look()
+    look = scanner.look()
     latest = time.monotonic()
     while True:
         soon = ending.once or any(not one.broken for one in look.unfinished)
         time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
-        look = lookout.look()
+        look = scanner.look()
         new = [one for one in look.finished if watcher.is_new(one)]
         _evaluate(new, watcher, publish)
-        watcher.tell(look.unfinished)
+        watcher.report_incomplete(look.unfinished)
         latest = time.monotonic() if new else latest
         if ending.is_reached(look, time.monotonic() - latest):
             return

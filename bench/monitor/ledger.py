@@ -14,7 +14,7 @@ from bench.results.location import place_of
 from bench.results.record import RESULT_FILE, Protocol
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from foundation.locks import Claim
+from foundation.locks import FileLock
 from foundation.records import decode_json
 
 SCHEMA = 1
@@ -96,12 +96,12 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        claim = Claim.take(path.with_suffix(".lock"))
-        if claim is None:
+        lock = FileLock.take(path.with_suffix(".lock"))
+        if lock is None:
             raise BenchError(
                 f"another watch writes to {path}", "stop it first, or name another --out"
             )
-        self._claim = claim
+        self._lock = lock
         self._path = path
         self.lines = read_ledger(path)
 
@@ -143,7 +143,7 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         """Let another process write."""
-        self._claim.release()
+        self._lock.release()
 
 
 def read_ledger(path: Path) -> tuple[Line, ...]:

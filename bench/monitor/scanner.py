@@ -75,8 +75,8 @@ class Look:
 
 
 @dataclass
-class Lookout:
-    """Looks at a folder of checkpoints again and again: one look cannot see what changes."""
+class CheckpointScanner:
+    """Scanner of a folder of checkpoints: only a second look sees what is still changing."""
 
     folder: Path
     _before: dict[str, Files] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Lookout:
             folder, step = folders[name], _step(folders[name])
             if found != self._before.get(name):
                 unfinished.append(Unfinished(name, step, "it is being written", broken=False))
-            elif why := lacking(folder, found, by_trainer):
+            elif why := missing_parts(folder, found, by_trainer):
                 unfinished.append(Unfinished(name, step, why, broken=STATE in found))
             else:
                 finished.append(Finished(name, step, folder, found))
@@ -157,8 +157,8 @@ def _step(folder: Path) -> int:
     return int(found[1]) if stated is None and found else stated or 0
 
 
-def lacking(folder: Path, files: Files, by_trainer: bool = False) -> str:
-    """What a checkpoint lacks to be complete; "" where that is nothing.
+def missing_parts(folder: Path, files: Files, by_trainer: bool = False) -> str:
+    """The parts that a checkpoint lacks to be complete, as text; "" where it is complete.
 
     Args:
         files: names of what is in the folder.

@@ -52,27 +52,27 @@ class Watcher:
 
     Attributes:
         done: files of the checkpoints that were dealt with, by name.
-        said: why checkpoints were not evaluated, by name.
-        cut: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
+        reported: why checkpoints were not evaluated, by name.
+        interrupted: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
     """
 
     work: Work
     ledger: Ledger
     done: dict[str, Files] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
-    cut: str = ""
+    reported: dict[str, str] = field(default_factory=dict)
+    interrupted: str = ""
 
     def is_new(self, checkpoint: Finished) -> bool:
         """Whether these files were not yet dealt with."""
         return self.done.get(checkpoint.name) != checkpoint.files
 
-    def tell(self, unfinished: Sequence[Unfinished]) -> None:
-        """Say once what is not finished; what is broken goes into the ledger."""
+    def report_incomplete(self, unfinished: Sequence[Unfinished]) -> None:
+        """Report each incomplete checkpoint once; a broken one goes into the ledger."""
         for one in unfinished:
-            if self.said.get(one.name) != one.why:
+            if self.reported.get(one.name) != one.why:
                 state = "broken" if one.broken else "not complete"
                 print(f"{one.name} is {state}, and left out: {one.why}", file=sys.stderr)
-                self.said[one.name] = one.why
+                self.reported[one.name] = one.why
             if one.broken:
                 self._add_broken(one.name, one.step, one.why)
 
@@ -83,9 +83,9 @@ class Watcher:
             Whether the ledger has new evaluations.
         """
         self.done[checkpoint.name] = checkpoint.files
-        self.cut = checkpoint.name
+        self.interrupted = checkpoint.name
         fresh = self._try(checkpoint)
-        self.cut = ""
+        self.interrupted = ""
         return fresh
 
     def _try(self, checkpoint: Finished) -> bool:
@@ -93,11 +93,11 @@ class Watcher:
             with held(checkpoint, self.work.held) as folder:
                 fresh = self._evaluate(checkpoint, folder)
         except FAILURES as error:
-            self.said[checkpoint.name] = str(error)
+            self.reported[checkpoint.name] = str(error)
             print(f"warning: {checkpoint.name} is left out: {error}", file=sys.stderr)
             self._add_broken(checkpoint.name, checkpoint.step, str(error))
             return False
-        self.said.pop(checkpoint.name, None)
+        self.reported.pop(checkpoint.name, None)
         return fresh
 
     def _add_broken(self, name: str, step: int, why: str) -> None:

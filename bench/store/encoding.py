@@ -1,7 +1,7 @@
 """Encode what is missing, shard by shard, together with whoever works on the same store.
 
 Texts of the next shard are tokenised and vectors of the last one written while one is encoded.
-A shard is claimed before it is prepared; what another process has claimed comes last, when it is
+A shard is locked before it is prepared; what another process has locked comes last, when it is
 waited for.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.store.keys import name_of
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
-from foundation.locks import Claim
+from foundation.locks import FileLock
 
 Advance = Callable[[int], None]
 Encode = Callable[[Advance | None], Float32Array]
@@ -61,63 +61,63 @@ class Work:
         refused: list[Batch] = []
         encoded = 0
         with (
-            ExitStack() as claims,
+            ExitStack() as locks,
             ThreadPoolExecutor(1) as writer,
-            closing(self._prepared(self._free(batches, refused, claims))) as prepared,
+            closing(self._prepared(self._free(batches, refused, locks))) as prepared,
         ):
             writing: Future[None] | None = None
-            for batch, claim, encode in prepared:
+            for batch, lock, encode in prepared:
                 vectors = encode(self.advance)
                 encoded += len(batch)
                 if writing:
                     writing.result()
-                writing = writer.submit(self._finish, batch, claim, vectors)
+                writing = writer.submit(self._finish, batch, lock, vectors)
             if writing:
                 writing.result()
         if refused:
             logger.warning(
                 "waiting for another process: it encodes %d shards of these texts", len(refused)
             )
-        for batch in refused:  # without another claim in hand, so that none waits for the other
+        for batch in refused:  # without another lock in hand, so that none waits for the other
             encoded += self._wait_for(batch)
         return encoded
 
     def _free(
-        self, batches: Sequence[Batch], refused: list[Batch], claims: ExitStack
-    ) -> Iterator[tuple[Batch, Claim]]:
-        """Claim one batch after the other; what others have claimed goes to ``refused``."""
+        self, batches: Sequence[Batch], refused: list[Batch], locks: ExitStack
+    ) -> Iterator[tuple[Batch, FileLock]]:
+        """Lock one batch after the other; what others have locked goes to ``refused``."""
         for batch in batches:
-            claim = Claim.take(self._path(batch, ".lock"))
-            if claim is None:
+            lock = FileLock.take(self._path(batch, ".lock"))
+            if lock is None:
                 refused.append(batch)
                 continue
-            claims.callback(claim.release)
+            locks.callback(lock.release)
             if self._is_there(batch):
-                claim.release()
+                lock.release()
             else:
-                yield batch, claim
+                yield batch, lock
 
     def _prepared(
-        self, claimed: Iterator[tuple[Batch, Claim]]
-    ) -> Generator[tuple[Batch, Claim, Encode]]:
+        self, locked: Iterator[tuple[Batch, FileLock]]
+    ) -> Generator[tuple[Batch, FileLock, Encode]]:
         """With what encodes each; the next one is prepared while one is in use."""
         with ThreadPoolExecutor(1) as ahead:
-            last: tuple[Batch, Claim, Future[Encode]] | None = None
-            for batch, claim in claimed:
-                coming = batch, claim, ahead.submit(self.prepare, batch)
+            last: tuple[Batch, FileLock, Future[Encode]] | None = None
+            for batch, lock in locked:
+                coming = batch, lock, ahead.submit(self.prepare, batch)
                 if last:
                     yield last[0], last[1], last[2].result()
                 last = coming
             if last:
                 yield last[0], last[1], last[2].result()
 
-    def _finish(self, batch: Batch, claim: Claim, vectors: Float32Array) -> None:
+    def _finish(self, batch: Batch, lock: FileLock, vectors: Float32Array) -> None:
         self.keep(batch, vectors)
-        claim.release()
+        lock.release()
 
     def _wait_for(self, batch: Batch) -> int:
         """Wait for a shard; returns how many texts had to be encoded here after all."""
-        with Claim.wait(self._path(batch, ".lock")):
+        with FileLock.wait(self._path(batch, ".lock")):
             if self._is_there(batch):
                 return 0
             self.keep(batch, self.prepare(batch)(self.advance))  # the other process has died

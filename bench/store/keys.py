@@ -16,7 +16,7 @@ import numpy as np
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
 from foundation.atomic import replacing
-from foundation.locks import Claim
+from foundation.locks import FileLock
 from retrievers.models.recipe import Role
 
 KEY_BYTES = 16
@@ -127,7 +127,7 @@ def is_whole(path: Path) -> bool:
 
 def _keep(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Claim.wait(path.with_suffix(".lock")), replacing(path) as file:
+    with FileLock.wait(path.with_suffix(".lock")), replacing(path) as file:
         file.write(content)
 
 

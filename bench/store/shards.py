@@ -3,7 +3,7 @@
 A shard's name is the hash of the keys of its texts in order, which is the plan it was encoded by.
 ``NAME.f32`` or ``NAME.f16`` holds the vectors, row after row, little-endian; ``NAME.keys`` the
 keys; ``NAME.json`` is written last and says what the other two must be. Whoever writes or removes
-files of a shard holds the claim ``NAME.lock``.
+files of a shard holds the lock ``NAME.lock``.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from foundation.locks import Claim
+from foundation.locks import FileLock
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype
 
@@ -161,10 +161,10 @@ def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
 
 def discard(manifest_path: Path) -> None:
     """Remove a damaged shard, unless it was written anew meanwhile or is just being written."""
-    claim = Claim.take(manifest_path.with_suffix(".lock"))
-    if claim is None:
+    lock = FileLock.take(manifest_path.with_suffix(".lock"))
+    if lock is None:
         return
-    with claim, suppress(FileNotFoundError):
+    with lock, suppress(FileNotFoundError):
         try:
             read_shard(manifest_path)[0].check()
         except DamagedError:
@@ -175,16 +175,16 @@ def discard(manifest_path: Path) -> None:
 def sweep(folder: Path) -> None:
     """Remove what killed processes left: temporary files, locks, and files without a manifest.
 
-    What belongs to a name that somebody has claimed stays.
+    What belongs to a name that somebody has locked stays.
     """
     files = defaultdict(set)
     for path in folder.iterdir():
         files[path.name.removeprefix(".").partition(".")[0]].add(path.name)
     for name, present in files.items():
         if f"{name}.lock" in present or _left_over(name, present):
-            claim = Claim.take(folder / f"{name}.lock")
-            if claim is not None:
-                with claim:
+            lock = FileLock.take(folder / f"{name}.lock")
+            if lock is not None:
+                with lock:
                     now = {path.name for path in folder.glob(f"*{name}.*")}
                     for leftover in _left_over(name, now):
                         (folder / leftover).unlink(missing_ok=True)  # `replacing` sweeps, too

@@ -32,7 +32,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from foundation.locks import Claim, FolderInUse
+from foundation.locks import FileLock, FolderInUse
 from foundation.records import read_json
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
@@ -268,7 +268,7 @@ def _by_chunk(corpus: Corpus, rows: Int64Array) -> Iterable[tuple[int, Int64Arra
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a small file under its claim, so that nobody takes it for one left over."""
-    claim = Claim.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
-    with claim, replacing(path) as file:
+    """Write a small file under its lock, so that nobody takes it for one left over."""
+    lock = FileLock.wait(path.parent / f"{path.name.partition('.')[0]}.lock")
+    with lock, replacing(path) as file:
         file.write(content)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from foundation.errors import BenchError
 from foundation.records import Record
 from foundation.toml_files import SUFFIX, TomlFiles
@@ -66,6 +68,7 @@ class Expected(Record, kw_only=True):
 
     Attributes:
         value: from 0 to 1.
+        source: where it was published; empty for the card's ``expected_source``.
         tolerance: from 0 to `WIDEST_TOLERANCE`; a wider one would accept another model.
 
     Raises:
@@ -75,7 +78,7 @@ class Expected(Record, kw_only=True):
     dataset: str
     measure: str
     value: float
-    source: str
+    source: str = ""
     tolerance: float = 0.001
 
     def __post_init__(self) -> None:
@@ -100,6 +103,8 @@ class Card(Record, kw_only=True):
         truncation_side: where a text that is too long loses its tokens.
         lower_case: lower-case texts and prompts, for a tokenizer that does not.
         trained_on: datasets or suites whose scores are in-domain for this model.
+        expected_source: where the expected scores were published that name no source of their
+            own; empty for ``source``. Read cards have it filled in at each score.
         unverified: names of fields that were not read in a first-party source.
         warning: shown when the model is used, such as "pre-trained only".
         missing: what nobody published; a card with it cannot be used.
@@ -137,6 +142,7 @@ class Card(Record, kw_only=True):
     citation: str = ""
     source: str = ""
     unverified: tuple[str, ...] = ()
+    expected_source: str = ""
     expected: tuple[Expected, ...] = ()
     warning: str = ""
     missing: str = ""
@@ -150,6 +156,18 @@ class Card(Record, kw_only=True):
             raise ValueError("lengths are at least 1 token")
         if not self.missing:
             self._check_usable()
+        self._fill_in_sources()
+
+    def _fill_in_sources(self) -> None:
+        """State at each expected score where it was published."""
+        common = self.expected_source or self.source
+        filled = tuple(
+            score if score.source else msgspec.structs.replace(score, source=common)
+            for score in self.expected
+        )
+        if not all(score.source for score in filled):
+            raise ValueError("expected scores need a source: theirs, expected_source or source")
+        msgspec.structs.force_setattr(self, "expected", filled)
 
     def _check_usable(self) -> None:
         transformer = self.kind == "transformer" and not self.encoder

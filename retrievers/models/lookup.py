@@ -31,6 +31,7 @@ OF_ONE_CHECKPOINT = (
     "weights_sha256",
     "trained_on",
     "expected",
+    "expected_source",
     "unverified",
     "warning",
     "missing",

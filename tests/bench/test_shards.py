@@ -1,4 +1,4 @@
-"""Keys, claims, shards and the reading of them, one at a time."""
+"""Keys, locks, shards and the reading of them, one at a time."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from bench.store.keys import document_keys, find, first_rows, name_of, query_key
 from bench.store.shards import Manifest, read_shard, write_shard
 from bench.store.vectors import GAP_BYTES, StoredVectors, widen
 from foundation.errors import BenchError
-from foundation.locks import Claim, FolderInUse
+from foundation.locks import FileLock, FolderInUse
 
 ROOT = Path(__file__).resolve().parents[2]
 HALVES = msgspec.structs.replace(RECIPE, store_dtype="float16")
@@ -147,37 +147,37 @@ def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch)
 
 def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
     path = tmp_path / "name.lock"
-    claim = Claim.take(path)
-    assert Claim.take(path) is None
-    claim.release()
-    claim.release()
+    lock = FileLock.take(path)
+    assert FileLock.take(path) is None
+    lock.release()
+    lock.release()
     assert list(tmp_path.iterdir()) == []
-    assert Claim.take(path) is not None
+    assert FileLock.take(path) is not None
 
 
 def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
-    path, claims = tmp_path / "name.lock", []
-    first = Claim.take(path)
-    waiting = threading.Thread(target=lambda: claims.append(Claim.wait(path)))
+    path, locks = tmp_path / "name.lock", []
+    first = FileLock.take(path)
+    waiting = threading.Thread(target=lambda: locks.append(FileLock.wait(path)))
     waiting.start()
     first.release()
     waiting.join()
     assert path.exists()
-    assert Claim.take(path) is None
-    claims[0].release()
+    assert FileLock.take(path) is None
+    locks[0].release()
 
 
 def test_a_claim_dies_with_its_process(tmp_path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from foundation.locks import Claim\n"
-        "claim = Claim.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, sys; from pathlib import Path; from foundation.locks import FileLock\n"
+        "lock = FileLock.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "name.lock"
     subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False)
     assert path.exists()
-    claim = Claim.take(path)
-    assert claim is not None
-    claim.release()
+    lock = FileLock.take(path)
+    assert lock is not None
+    lock.release()
 
 
 def test_a_folder_is_shared_by_readers_and_had_alone_to_remove(tmp_path):

@@ -32,7 +32,7 @@ from bench.store.keys import document_keys, name_of, query_keys
 from bench.store.shards import Shard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from foundation.locks import Claim
+from foundation.locks import FileLock
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.hashing import HashingEncoder
 from retrievers.models.recipe import Prompts, Recipe
@@ -584,12 +584,12 @@ def test_a_kill_between_two_files_of_a_shard_is_mended(suffix, corpus, store, tm
 
 def test_a_temporary_file_of_a_process_at_work_stays(corpus, store, tmp_path):
     shard = encode(store, corpus).shards[1]
-    claim = Claim.take(shard.manifest_path.with_suffix(".lock"))
+    lock = FileLock.take(shard.manifest_path.with_suffix(".lock"))
     temporary = shard.path.with_name(f".{shard.path.name}.abc123")
     temporary.touch()
     encode(VectorStore(tmp_path / "vectors"), corpus)
     assert temporary.exists()
-    claim.release()
+    lock.release()
     encode(VectorStore(tmp_path / "vectors"), corpus)
     assert not temporary.exists()
 
@@ -624,8 +624,8 @@ def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_p
 def wait_for_a_claim(folder: Path, process: subprocess.Popen, limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while len(list(folder.rglob("????????????????????????????????.lock"))) == 0:
-        assert process.poll() is None, "the work ended before it claimed a shard"
-        assert time.monotonic() < end, "no shard was claimed"
+        assert process.poll() is None, "the work ended before it locked a shard"
+        assert time.monotonic() < end, "no shard was locked"
         time.sleep(0.01)
 
 

@@ -9,8 +9,8 @@ import pytest
 from bench.monitor.held import held
 from bench.monitor.scanner import (
     STATE,
+    CheckpointScanner,
     Finished,
-    Lookout,
     Unfinished,
     model_folder,
     training_of,
@@ -37,16 +37,16 @@ def training(trained, tmp_path) -> Path:
 
 def looked(folder: Path) -> tuple[list[str], dict[str, Unfinished]]:
     """Names of what is finished, and what is not, at a second look."""
-    lookout = Lookout(folder)
-    lookout.look()
-    found = lookout.look()
+    scanner = CheckpointScanner(folder)
+    scanner.look()
+    found = scanner.look()
     return [one.name for one in found.finished], {one.name: one for one in found.unfinished}
 
 
 def test_a_checkpoint_of_the_trainer_is_complete_at_the_second_look(training):
-    lookout = Lookout(training)
-    assert lookout.look().finished == ()
-    assert [(one.name, one.step) for one in lookout.look().finished] == [(FIRST, 2), (LAST, 4)]
+    scanner = CheckpointScanner(training)
+    assert scanner.look().finished == ()
+    assert [(one.name, one.step) for one in scanner.look().finished] == [(FIRST, 2), (LAST, 4)]
 
 
 def test_steps_order_checkpoints_and_not_their_names(training):
@@ -58,23 +58,23 @@ def test_steps_order_checkpoints_and_not_their_names(training):
 
 
 def test_what_changes_between_two_looks_is_still_being_written(training):
-    lookout = Lookout(training)
-    lookout.look()
+    scanner = CheckpointScanner(training)
+    scanner.look()
     with (training / LAST / "optimizer.pt").open("ab") as file:
         file.write(b"more")
-    look = lookout.look()
+    look = scanner.look()
     assert [one.name for one in look.finished] == [FIRST]
     assert [(one.name, one.broken) for one in look.unfinished] == [(LAST, False)]
-    assert [one.name for one in lookout.look().finished] == [FIRST, LAST]
+    assert [one.name for one in scanner.look().finished] == [FIRST, LAST]
 
 
 def test_a_checkpoint_that_is_copied_anew_counts_as_another_one(training):
-    lookout = Lookout(training)
-    lookout.look()
-    before = lookout.look().finished
+    scanner = CheckpointScanner(training)
+    scanner.look()
+    before = scanner.look().finished
     os.utime(training / LAST / "model.safetensors", ns=(1, 1))
-    lookout.look()
-    after = lookout.look().finished
+    scanner.look()
+    after = scanner.look().finished
     assert [one.name for one in before] == [one.name for one in after]
     assert before[0] == after[0]
     assert before[1] != after[1]
@@ -189,17 +189,17 @@ def test_checkpoints_may_have_a_folder_of_their_own_and_a_model_inside(training,
 
 
 def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(training):
-    lookout = Lookout(training)
-    lookout.look()
+    scanner = CheckpointScanner(training)
+    scanner.look()
     shutil.rmtree(training)
-    look = lookout.look()
+    look = scanner.look()
     assert (look.finished, look.unfinished) == ((), ())
 
 
 def finished_in(folder: Path) -> Finished:
-    lookout = Lookout(folder)
-    lookout.look()
-    return lookout.look().finished[0]
+    scanner = CheckpointScanner(folder)
+    scanner.look()
+    return scanner.look().finished[0]
 
 
 def test_a_checkpoint_that_is_held_outlives_its_deletion(training, tmp_path):

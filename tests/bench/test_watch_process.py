@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Evaluated, Ledger, read_ledger
-from bench.monitor.scanner import Lookout
+from bench.monitor.scanner import CheckpointScanner
 from bench.monitor.watcher import Watcher, Work
 from tests.bench.collections_for_tests import ROOT, Bench, finish
 from tests.bench.test_watch_command import SHORT, write_words
@@ -71,7 +71,7 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
     work = Work("run", (), "nDCG@10", None, tmp_path, tmp_path, False, held, interrupted)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
         watcher = Watcher(work, ledger)
-        follow(Lookout(tmp_path / "run"), watcher, Ending(0.01), list)
-    assert watcher.cut == "checkpoint-2"
+        follow(CheckpointScanner(tmp_path / "run"), watcher, Ending(0.01), list)
+    assert watcher.interrupted == "checkpoint-2"
     assert read_ledger(tmp_path / "ledger.jsonl") == ()
     assert not held.exists()

@@ -68,6 +68,21 @@ def test_bounds_of_published_scores_are_allowed(tmp_path: Path, value: str, tole
     assert (claim.value, claim.tolerance) == (float(value), float(tolerance))
 
 
+def test_a_published_score_has_the_source_that_the_card_states_once(tmp_path: Path) -> None:
+    scores = [
+        {"dataset": "beir/nq", "measure": "nDCG@10", "value": 0.5},
+        {"dataset": "beir/fiqa", "measure": "nDCG@10", "value": 0.4, "source": "an erratum"},
+    ]
+    stated = GOOD | {"expected": scores, "source": "the model's page"}
+    first = tiny.write_card(tmp_path / "mine.toml", **stated)
+    assert [score.source for score in load_card(first).expected] == [
+        "the model's page",
+        "an erratum",
+    ]
+    second = tiny.write_card(tmp_path / "mine.toml", **stated, expected_source="a paper")
+    assert [score.source for score in load_card(second).expected] == ["a paper", "an erratum"]
+
+
 def card_expecting(folder: Path, value: str = "0.5", tolerance: str = "0.01") -> Path:
     path = tiny.write_card(folder / "mine.toml", **GOOD)
     stated = f'dataset = "beir/nq"\nmeasure = "nDCG@10"\nsource = "a paper"\nvalue = {value}'

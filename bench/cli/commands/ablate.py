@@ -38,7 +38,7 @@ EQUAL = 1e-9  # weights
 
 
 def ablate(options: AblateOptions) -> int:
-    """Check the whole grid, do what is not done, write the report."""
+    """Check the whole grid, run unfinished tasks, write the report."""
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))

@@ -23,7 +23,7 @@ def score(options: ScoreOptions) -> int:
     depth = options.protocol.depth or dataset.facts.depth
     file = read_run_file(options.run_file)
     run = as_retrieved(file.run, dataset, depth)
-    scores, standing = score_run(dataset, run, names, depth)
+    scores, quality = score_run(dataset, run, names, depth)
     result = Result(
         model=options.name or "_".join(options.run_file.name.split(".trec")[0].split()),
         main_measure=names[0],
@@ -41,7 +41,7 @@ def score(options: ScoreOptions) -> int:
         preflight={},
         timings=Timings(),
         conditions=conditions_here("cpu"),
-        **msgspec.structs.asdict(standing),
+        **msgspec.structs.asdict(quality),
     )
     stored = save(result, scores, run, options.out)
     print(f"kept in {stored.folder}", file=sys.stderr)

@@ -17,7 +17,7 @@ from bench.exit_codes import ExitCode
 from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Ledger
 from bench.monitor.quality_curve import Aim, Curve, curve_of
-from bench.monitor.scanner import Lookout, training_of
+from bench.monitor.scanner import CheckpointScanner, training_of
 from bench.monitor.watcher import Watcher, Work
 from bench.results.find import results_of
 from bench.workspace import OpenDataset, Workspace
@@ -41,7 +41,7 @@ def watch(options: WatchOptions) -> int:
         end = options.end
         ending = Ending(end.every, end.once, end.until, end.stop_after)
         follow(
-            Lookout(options.folder),
+            CheckpointScanner(options.folder),
             watcher,
             ending,
             lambda: _write(curve_of(ledger.lines, aim), out),
@@ -49,13 +49,13 @@ def watch(options: WatchOptions) -> int:
         curve = curve_of(ledger.lines, aim)
         _write(curve, out)
     if curve is None and options.end.once:
-        raise _nothing(options.folder, watcher.said)
+        raise _nothing(options.folder, watcher.reported)
     if options.output.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
         print(markdown(curve), end="")
-    if watcher.cut:
-        print(f"{watcher.cut} was not evaluated to the end", file=sys.stderr)
+    if watcher.interrupted:
+        print(f"{watcher.interrupted} was not evaluated to the end", file=sys.stderr)
         return ExitCode.INTERRUPTED
     return ExitCode.OK
 

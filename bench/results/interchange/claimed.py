@@ -98,7 +98,12 @@ def cards_with(cards: Mapping[str, Card], claims: Sequence[Claimed]) -> dict[str
             name=claim.model, title="", missing="only its scores are known"
         )
         stated = tuple(
-            Expected(dataset=claim.collection, measure=name, value=value, source=claim.source)
+            Expected(
+                dataset=claim.collection,
+                measure=name,
+                value=value,
+                source=claim.source or "imported",
+            )
             for name, value in claim.measures.items()
         )
         found[claim.model] = msgspec.structs.replace(known, expected=(*stated, *known.expected))

@@ -16,7 +16,7 @@ from finetuning_for_tests import (
 )
 from two_processes import run_in_two
 
-from bench.monitor.scanner import Lookout, model_folder
+from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
 from retrievers.training.engine.curve import read_curve
@@ -118,8 +118,10 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     seen = {}
 
     def look(name, done, _):
-        for lookout in [Lookout(found.parent) for found in tmp_path.rglob("checkpoint-*")]:
-            for one in (lookout.look(), lookout.look())[1].finished:
+        for scanner in [
+            CheckpointScanner(found.parent) for found in tmp_path.rglob("checkpoint-*")
+        ]:
+            for one in (scanner.look(), scanner.look())[1].finished:
                 encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
                 seen[one.step] = encoder.encode_queries(TEXTS[:3])
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from two_processes import run_in_two
 
-from bench.monitor.scanner import Lookout, model_folder
+from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
 from retrievers.training.engine.curve import read_curve
@@ -74,10 +74,10 @@ pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=4
 
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
     out, seen = tmp_path / "out", {}
-    lookout = Lookout(out)
+    scanner = CheckpointScanner(out)
 
     def look(progress: Progress) -> None:
-        for one in (lookout.look(), lookout.look())[1].finished:
+        for one in (scanner.look(), scanner.look())[1].finished:
             model = resolve_model(str(model_folder(one.folder)))
             seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 
