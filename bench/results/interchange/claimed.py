@@ -102,7 +102,7 @@ def cards_with(cards: Mapping[str, Card], claims: Sequence[Claimed]) -> dict[str
                 dataset=claim.collection,
                 measure=name,
                 value=value,
-                source=claim.source or "imported",
+                source=claim.source or "imported",  # never the card's own
             )
             for name, value in claim.measures.items()
         )
