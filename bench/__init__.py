@@ -10,12 +10,35 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.api import EvaluationResult as EvaluationResult
-    from bench.api import load_result as load_result
-    from bench.api import results as results
+    from bench.api.decisions import ComparisonResult as ComparisonResult
+    from bench.api.decisions import check as check
+    from bench.api.decisions import compare as compare
+    from bench.api.evaluation import evaluate as evaluate
+    from bench.api.evaluation import score as score
+    from bench.api.overview import leaderboard as leaderboard
+    from bench.api.overview import plot as plot
+    from bench.api.result import EvaluationResult as EvaluationResult
+    from bench.api.stored import load_result as load_result
+    from bench.api.stored import results as results
+    from datasets_cfg.dataset import Dataset as Dataset
+    from foundation.errors import BenchError as BenchError
 
 __version__ = "0.1.0"
-__all__ = ["EvaluationResult", "load_result", "results"]
+_HOME = {
+    "BenchError": "foundation.errors",
+    "ComparisonResult": "bench.api.decisions",
+    "Dataset": "datasets_cfg.dataset",
+    "EvaluationResult": "bench.api.result",
+    "check": "bench.api.decisions",
+    "compare": "bench.api.decisions",
+    "evaluate": "bench.api.evaluation",
+    "leaderboard": "bench.api.overview",
+    "load_result": "bench.api.stored",
+    "plot": "bench.api.overview",
+    "results": "bench.api.stored",
+    "score": "bench.api.evaluation",
+}
+__all__ = list(_HOME)
 
 
 class _Package(ModuleType):
@@ -32,7 +55,7 @@ class _Package(ModuleType):
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("bench.api"), name)
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

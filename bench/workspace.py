@@ -84,7 +84,7 @@ class Workspace:
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        vectors: folder of the vectors below ``cache_dir``.
+        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
         remark: told what is peculiar in a collection that is opened for evaluation.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from tqdm import tqdm
@@ -46,6 +46,36 @@ class Dataset:
     answers: Mapping[str, tuple[str, ...]] | None
     reader: Reader
     cache_dir: Path
+
+    @classmethod
+    def from_dicts(
+        cls,
+        corpus: Mapping[str, Mapping[str, str]],
+        queries: Mapping[str, str],
+        qrels: Mapping[str, Mapping[str, int]],
+        *,
+        name: str = "from-dicts",
+        cache_dir: Path | None = None,
+        **facts: Any,
+    ) -> "Dataset":
+        """A collection of what beir's ``GenericDataLoader`` returns.
+
+        Args:
+            corpus: ``title`` (may be absent) and ``text`` by document id.
+            queries: text by query id.
+            qrels: grade by document id by query id.
+            name: of the collection in results.
+            cache_dir: where it is written in BEIR's layout, by its content, and its corpus is
+                built; None for the user's cache.
+            facts: other `Facts` than the defaults, such as ``main_measure="RR@10"``.
+
+        Raises:
+            BenchError: an unknown fact, an empty id, or a text that is no string.
+        """
+        from datasets_cfg.from_dicts import write_dicts
+
+        folder, cache = write_dicts(corpus, queries, qrels, name, cache_dir, facts)
+        return open_dataset(str(folder), cache_dir=cache)
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ EncodeQueries = Callable[[list[str]], Any]
 EncodeDocuments = Callable[[list[str], list[str]], Any]
 
 
-@dataclass(frozen=True)
+@dataclass
 class PythonEncoder:
     """An encoder made of two functions.
 
@@ -176,14 +176,16 @@ def _functions(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
 
 
 def _functions_of_mteb(encoder: Any) -> tuple[EncodeQueries, EncodeDocuments]:
-    """Batches as mteb 2 hands them to its encoders, as one batch each."""
+    """A data loader over a data set, as mteb 2 hands texts to its encoders."""
+    from datasets import Dataset
     from mteb.types import PromptType
+    from torch.utils.data import DataLoader
 
     task = _task_of_mteb()
 
-    def encode(batch: dict[str, list[str]], prompt_type: Any) -> Any:
+    def encode(columns: dict[str, list[str]], prompt_type: Any) -> Any:
         return encoder.encode(
-            [batch],
+            DataLoader(Dataset.from_dict(columns), batch_size=BATCH),
             task_metadata=task,
             hf_split="test",
             hf_subset="default",

@@ -1,63 +1,14 @@
-"""The public Python API: stored results as pandas data frames."""
+"""Stored results as pandas data frames."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from bench.evaluate.runs import Run
+from bench.api.result import EvaluationResult
 from bench.results.find import find_results
 from bench.results.load import load
 from bench.results.location import Place, place_of
-from bench.results.record import QUERY_ID, Stored
 from foundation.errors import BenchError
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """One model on one collection, as it is stored.
-
-    Attributes:
-        stored: the record with its protocol, recipe, timings and conditions, and its folder.
-    """
-
-    stored: Stored
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return self.stored.result.model
-
-    @property
-    def dataset(self) -> str:
-        """Name of the collection."""
-        return self.stored.collection
-
-    @property
-    def measures(self) -> dict[str, float]:
-        """Mean of each measure over all queries of the qrels, unrounded; the main one first."""
-        main, means = self.stored.result.main_measure, self.stored.result.measures
-        return {main: means[main], **means}
-
-    @property
-    def per_query(self) -> pd.DataFrame:
-        """Value of each measure for each query: float64, a row for each id of a query.
-
-        Raises:
-            BenchError: a record of an older version came without them.
-        """
-        query_ids, values = self.stored.scores()
-        index = pd.Index(query_ids, name=QUERY_ID)
-        return pd.DataFrame({name: values[name] for name in self.measures}, index=index)
-
-    @property
-    def run(self) -> Run:
-        """The ranking of each query.
-
-        Raises:
-            BenchError: its file is missing or damaged.
-        """
-        return self.stored.run()
 
 
 def load_result(path: str | Path) -> EvaluationResult:
@@ -66,7 +17,7 @@ def load_result(path: str | Path) -> EvaluationResult:
     Raises:
         BenchError: there is none, or it is damaged or contradicts itself.
     """
-    return EvaluationResult(load(_place(path)))
+    return EvaluationResult.stored(load(_place(path)))
 
 
 def results(folder: str | Path = "results") -> pd.DataFrame:
@@ -86,15 +37,15 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     stored = find_results(_place(folder))
     if not stored:
         raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
-    frame = pd.DataFrame([row for one in stored for row in _rows(EvaluationResult(one))])
+    frame = pd.DataFrame([row for each in stored for row in _rows(EvaluationResult.stored(each))])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
     frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None where nothing is judged
     order = ["collection", "model", "time", "key"]
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
 
-def _rows(one: EvaluationResult) -> list[dict[str, object]]:
-    record = one.stored.result
+def _rows(result: EvaluationResult) -> list[dict[str, object]]:
+    record = result.record
     protocol = record.protocol
     return [
         {
@@ -113,9 +64,9 @@ def _rows(one: EvaluationResult) -> list[dict[str, object]]:
             "index": record.index,
             "time": record.conditions.time,
             "key": record.key,
-            "folder": str(one.stored.folder),
+            "folder": str(result.folder),
         }
-        for measure, value in one.measures.items()
+        for measure, value in result.measures.items()
     ]
 
 

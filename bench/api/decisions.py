@@ -1,0 +1,148 @@
+"""Compare results, and decide whether a candidate may ship, from Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.api.result import EvaluationResult
+from bench.compare.compare import Comparison
+from bench.compare.compare import compare as compare_entrants
+from bench.compare.panels import Choices, Entrant
+from bench.compare.statistics import Resampling
+from bench.gate.check import BASELINE, Check, Terms, conclude
+from bench.gate.evidence import check_against
+from bench.gate.verdicts import Rule
+from foundation.errors import BenchError
+
+Results = EvaluationResult | Sequence[EvaluationResult]
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """Two models on the collections that both have.
+
+    Attributes:
+        record: everything, as ``bench compare --json`` prints it.
+        resampling: how intervals and p-values were drawn.
+    """
+
+    record: Comparison
+    resampling: Resampling
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
+
+        ``better`` is the name of the better model by ``p_holm`` at 5 %, or "" where neither is.
+        """
+        names = {"a": self.record.a, "b": self.record.b, "neither": ""}
+        return pd.DataFrame(
+            [
+                {
+                    "collection": row.collection,
+                    "measure": row.measure,
+                    "queries": row.queries,
+                    self.record.a: row.mean_a,
+                    self.record.b: row.mean_b,
+                    "difference": row.paired.difference if row.paired else None,
+                    "low": row.paired.low if row.paired else None,
+                    "high": row.paired.high if row.paired else None,
+                    "p": row.paired.p if row.paired else None,
+                    "p_holm": row.p_holm,
+                    "better": names[row.verdict],
+                }
+                for row in self.record.collections
+            ]
+        )
+
+
+def compare(
+    a: Results,
+    b: Results,
+    *,
+    measure: str | None = None,
+    force: bool = False,
+    resamples: int = 9_999,
+    seed: int = 0,
+) -> ComparisonResult:
+    """Say which of two models is better, by how much, with intervals and p-values.
+
+    Args:
+        a, b: a result, or results of one model on several collections.
+        measure: instead of the main measure of each collection.
+        force: compare results of different protocols.
+        resamples, seed: of the bootstrap and the randomisation test.
+
+    Raises:
+        BenchError: different protocols, no collection that both have, or too few resamples.
+    """
+    entrants = [_entrant(results) for results in (a, b)]
+    if entrants[0].name == entrants[1].name:
+        first, second = entrants
+        entrants = [Entrant(f"{first.name} (a)", first.entries)]
+        entrants.append(Entrant(f"{second.name} (b)", second.entries))
+    choices = Choices(measure=measure, force=force, resampling=Resampling(resamples, seed))
+    (record,) = compare_entrants(entrants, choices)
+    return ComparisonResult(record, choices.resampling)
+
+
+def check(
+    candidate: Results,
+    baseline: Results,
+    *,
+    rule: Rule = "loss",
+    margin: float = 0.01,
+    floor: float = 0.1,
+    expect_same: bool = False,
+    tolerance: float = 0.0005,
+    measure: str | None = None,
+    resamples: int = 9_999,
+    seed: int = 0,
+) -> Check:
+    """Decide whether a candidate may ship, as ``bench check`` does.
+
+    Args:
+        candidate, baseline: a result, or results of one model on several collections. A collection
+            that one of them lacks is MISSING.
+        rule, margin, floor, expect_same, tolerance: as of ``bench check``.
+
+    Returns:
+        The verdict: ``outcome`` (OK, REGRESSION, INCONCLUSIVE, MISSING or DRIFT), ``exit_code``,
+        ``reasons``, and the evidence below ``against``.
+
+    Raises:
+        BenchError: different protocols, or too few resamples.
+    """
+    new, old = _entrant(candidate), _entrant(baseline)
+    collections = dict.fromkeys([*old.entries, *new.entries])
+    weights = dict.fromkeys(collections, 1 / len(collections))
+    terms = Terms(
+        rule=rule,
+        margin=margin,
+        floor=floor,
+        expect_same=expect_same,
+        tolerance=tolerance,
+        measure=measure,
+        resampling=Resampling(resamples, seed),
+    )
+    if not expect_same:
+        terms.resampling.check_enough(len(weights), sides=2)
+    verdict = check_against(BASELINE, old.name, new.entries, old.entries, {}, weights, terms)
+    return conclude(new.name, [verdict], (), terms)
+
+
+def _entrant(results: Results) -> Entrant:
+    """The one model of some results, by collection."""
+    several = [results] if isinstance(results, EvaluationResult) else list(results)
+    names = sorted({result.model for result in several})
+    if len(names) != 1:
+        found = ", ".join(names) or "none"
+        raise BenchError(
+            f"results of one model are needed, and these are of {found}",
+            "pass a result, or a list of results of one model",
+        )
+    entries: Mapping[str, EvaluationResult] = {result.dataset: result for result in several}
+    if len(entries) < len(several):
+        raise BenchError(f"two of the results of {names[0]} are on one collection", "pass one")
+    return Entrant(names[0], {name: result.entry for name, result in entries.items()})

@@ -1,0 +1,216 @@
+"""Evaluate a model, or score a run, from Python."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from bench.api.result import EvaluationResult
+from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.evaluate.pipeline import Evaluation, Options, conditions_here
+from bench.evaluate.runs import Run, read_run_file
+from bench.results.location import Place, place_of
+from bench.results.record import Result, Timings, save
+from bench.workspace import LoadedModel, OpenDataset, Workspace
+from datasets_cfg.dataset import Dataset
+from foundation.errors import BenchError
+from retrievers.encoders.python_object import wrap
+from retrievers.index.faiss_index import IndexSpec
+from retrievers.models.recipe import Similarity
+
+
+def evaluate(
+    model: Any,
+    dataset: str | Path | Dataset,
+    *,
+    name: str = "",
+    fingerprint: str | None = None,
+    similarity: Similarity | None = None,
+    index: str = "flat",
+    measures: Sequence[str] | None = None,
+    depth: int | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    device: str = "auto",
+    allow_mismatch: bool = False,
+    **settings: Any,
+) -> EvaluationResult:
+    """Evaluate one model on one collection.
+
+    Args:
+        model: a name of ``bench list models``, a card file, a folder, a Hub id, or any object that
+            encodes: a `SentenceTransformer`, an object with beir's ``encode_queries`` and
+            ``encode_corpus``, an encoder of mteb 2, or a function from a list of texts to an array
+            ``(n, dim)``.
+        dataset: a name of ``bench list datasets``, a folder, or `Dataset.from_dicts`.
+        name: of the model in results; needed for an object.
+        fingerprint: of an object: changes whenever its vectors do. Vectors are kept by it; without
+            one they are encoded again each time.
+        similarity: of an object, ``dot`` or ``cos``; None for what a SentenceTransformer says,
+            else ``dot``.
+        index: ``flat`` is exact; or a FAISS factory string with search parameters.
+        measures: besides the collection's main one; None for the collection's.
+        depth: documents per query; None for the collection's.
+        split: which judgements; None for the collection's.
+        out: folder or URL where the result is kept; None keeps it in memory alone.
+        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's.
+        data_dir: where collections lie; None for BENCH_DATA, then a download.
+        offline: download nothing.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        allow_mismatch: evaluate a collection although it differs from the published one.
+        settings: instead of the card's, such as ``like="retromae"`` or ``dtype="bfloat16"``.
+
+    Raises:
+        BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
+    """
+    space = Workspace(
+        cache_dir=_cache_dir(cache_dir),
+        data_dir=Path(data_dir) if data_dir else None,
+        offline=offline,
+        device=device,
+        allow_mismatch=allow_mismatch,
+    )
+    loaded = _loaded(space, model, name, fingerprint, similarity, settings)
+    opened = _opened(space, dataset, split)
+    options = Options(
+        index=IndexSpec.parse(index),
+        depth=depth,
+        measures=None if measures is None else tuple(measures),
+    )
+    if isinstance(model, str | Path) or fingerprint:
+        return _kept(space.evaluate(opened, loaded, options), out)
+    with tempfile.TemporaryDirectory() as vectors:  # of an object that nothing names
+        apart = replace(space, vectors=vectors)
+        return _kept(apart.evaluate(opened, loaded, options), out)
+
+
+def score(
+    run: str | Path | Run | Mapping[str, Mapping[str, float]],
+    dataset: str | Path | Dataset,
+    *,
+    name: str = "run",
+    measures: Sequence[str] | None = None,
+    depth: int | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    allow_mismatch: bool = False,
+) -> EvaluationResult:
+    """Score a ranking by the collection's own protocol, as ``bench score`` does.
+
+    Args:
+        run: a TREC run file, a `Run`, or scores by document id by query id, as beir and
+            pytrec_eval have them.
+        name: of the run in results.
+
+    Other arguments as of `evaluate`.
+
+    Raises:
+        BenchError: bad input.
+    """
+    space = Workspace(
+        cache_dir=_cache_dir(cache_dir),
+        data_dir=Path(data_dir) if data_dir else None,
+        offline=offline,
+        allow_mismatch=allow_mismatch,
+    )
+    opened = (
+        OpenDataset(dataset, space.official(dataset))
+        if isinstance(dataset, Dataset)
+        else space.open_judgements(str(dataset), split)
+    )
+    judged, ranking, sha256 = opened.dataset, *_run(run)
+    names = measure_names(judged, measures, depth)
+    depth = depth or judged.facts.depth
+    retrieved = as_retrieved(ranking, judged, depth)
+    scores, quality = score_run(judged, retrieved, names, depth)
+    result = Result(
+        model=name,
+        main_measure=names[0],
+        measures={measure: scores.mean(measure) for measure in names},
+        queries=len(scores.query_ids),
+        documents=None,
+        unanswered=scores.unanswered,
+        ignored=scores.ignored,
+        index="",
+        index_recall={},
+        in_domain=False,
+        protocol=protocol_of(judged, depth, corpus_sha256="", official=opened.official),
+        recipe=None,
+        fingerprint=sha256,
+        preflight={},
+        timings=Timings(),
+        conditions=conditions_here("cpu"),
+        **msgspec.structs.asdict(quality),
+    )
+    return _kept(Evaluation(result, scores, retrieved), out)
+
+
+def _loaded(
+    space: Workspace,
+    model: Any,
+    name: str,
+    fingerprint: str | None,
+    similarity: Similarity | None,
+    settings: Mapping[str, Any],
+) -> LoadedModel:
+    if isinstance(model, str | Path):
+        loaded = space.load(str(model), **settings)
+        return loaded.renamed(name) if name else loaded
+    if not name:
+        raise BenchError(
+            f"a {type(model).__name__} has no name that its results could have",
+            'bench.evaluate(model, dataset, name="my-model")',
+        )
+    if settings:
+        raise BenchError(
+            f"{', '.join(settings)}: settings of a card, and {name} is a Python object",
+            "change the object itself",
+        )
+    wrapped, encoder = wrap(model, name, fingerprint, similarity)
+    return LoadedModel(wrapped, encoder)
+
+
+def _opened(space: Workspace, dataset: str | Path | Dataset, split: str | None) -> OpenDataset:
+    if isinstance(dataset, Dataset):
+        return OpenDataset(dataset, space.official(dataset))
+    return space.open(str(dataset), split)
+
+
+def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run, str]:
+    """The ranking, and a hash of it."""
+    if isinstance(run, str | Path):
+        file = read_run_file(Path(run))
+        return file.run, file.sha256
+    if not isinstance(run, Run):
+        rows = [(q, d, float(s)) for q, documents in run.items() for d, s in documents.items()]
+        queries, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
+        run = Run.from_rows(queries, documents, scores)
+    content = hashlib.sha256()
+    for column in (run.query_ids, run.offsets.tolist(), run.doc_ids.to_pylist()):
+        content.update(msgspec.json.encode(column))
+    content.update(run.scores.tobytes())
+    return run, content.hexdigest()
+
+
+def _kept(done: Evaluation, out: str | Path | None) -> EvaluationResult:
+    if out is None:
+        return EvaluationResult.of(done)
+    place: Place = place_of(str(out))
+    return EvaluationResult.stored(save(done.result, done.scores, done.run, place))
+
+
+def _cache_dir(given: str | Path | None) -> Path:
+    named = given or os.environ.get("BENCH_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")

@@ -1,0 +1,94 @@
+"""All stored results side by side as a data frame, and a comparison as a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from bench.api.decisions import ComparisonResult
+from bench.compare.statistics import Resampling
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.records import Column, SuiteColumn, Versus
+from bench.leaderboard.rows import results_in
+from bench.results.interchange.claimed import cards_with, find_claims
+from bench.results.location import place_of
+from retrievers.models.card import all_cards
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def leaderboard(
+    folder: str | Path = "results",
+    *,
+    suite: str = "",
+    measure: str = "",
+    resamples: int = 9_999,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Stored results side by side, the best model first.
+
+    Args:
+        folder: results, or a URL of a store.
+        suite: only its collections and its mean.
+        measure: instead of the main measure of each collection.
+        resamples, seed: behind the groups.
+
+    Returns:
+        A row for each model and recipe, by name; a column for each collection and suite, with the
+        mean of its measure, NaN for a gap; and ``group``: 1 for the best where models are ranked
+        and all that cannot be told apart from it at 5 %.
+
+    Raises:
+        BenchError: there is no result, or one is damaged.
+    """
+    place = place_of(str(folder))
+    cards = cards_with(all_cards(), find_claims(place))
+    choice = Choice(suite=suite, measure=measure)
+    board = assemble(results_in(place), cards, choice, Resampling(resamples, seed))
+    headline = board.headline(measure)
+    places: tuple[Column | SuiteColumn, ...] = (*board.suites, *board.columns)
+    rows = []
+    for row in board.ranked(headline, measure):
+        first = row.score(headline.name, board.measure_of(headline, measure))
+        cells = {
+            f"{column.name} {board.measure_of(column, measure)}": score.value if score else None
+            for column in places
+            for score in [row.score(column.name, board.measure_of(column, measure))]
+        }
+        rows.append({"model": row.name, "group": first.group if first else None, **cells})
+    return pd.DataFrame(rows).set_index("model")
+
+
+def plot(comparison: ComparisonResult) -> "Figure":
+    """A forest plot of a comparison, for a paper: each difference on its 95 % interval.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig("comparison.pdf")`` writes it.
+
+    Raises:
+        ImportError: matplotlib is not installed: ``pip install 'retrieval-bench[plots]'``.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from reports.leaderboard_plots import differences
+
+    record = comparison.record
+    lines = [
+        (f"{suite.suite}, {suite.measure}", Versus(suite.suite, suite.measure, suite.paired))
+        for suite in record.suites
+        if suite.paired
+    ]
+    lines += [
+        (
+            f"{row.collection}, {row.measure}",
+            Versus(row.collection, row.measure, row.paired, row.p_holm),
+        )
+        for row in record.collections
+        if row.paired
+    ]
+    figure = Figure(figsize=(7, 1.3 + 0.3 * len(lines)), layout="constrained")
+    FigureCanvasAgg(figure)
+    differences(figure, lines, f"{record.a} − {record.b}", "difference with 95 % interval")
+    return figure
