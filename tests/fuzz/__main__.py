@@ -23,9 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     subjects = options.only or list(SUBJECTS)
     if options.number is not None:
         worker = Worker()
-        outcomes = [
-            worker.attempt(Trial(options.seed, name, options.number)) for name in subjects
-        ]
+        outcomes = [worker.attempt(Trial(options.seed, name, options.number)) for name in subjects]
         worker.stop()
     else:
         outcomes = []

@@ -31,6 +31,11 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [None], [[]], {"": None}, ["x"], {"x": 1}, [1, 2, 3]),
 )
 
+TOML_VALUES = (
+    *("nan", "inf", "-1", "0", "1", "2", "1e400", "true", '""', '" "', '"x"', "[]", "{}", "x"),
+    *('"a\\u0000b"', '"../x"', '"\\u001b[31m"', "1979-05-27", "0x10", DIGITS, f'"{"x" * 300}"'),
+)
+
 
 def mutate_file(rng: Random, path: Path) -> str:
     """Change one file in place; says what was done."""
@@ -115,12 +120,12 @@ def _over(rng: Random, content: bytes) -> tuple[bytes, str]:
 
 def _field(rng: Random, content: bytes) -> tuple[bytes, str]:
     """A word between white space, quotes or commas becomes another."""
-    starts = [i for i in range(len(content)) if content[i : i + 1] in b" \t\n\",:="]
+    starts = [i for i in range(len(content)) if content[i : i + 1] in b' \t\n",:=']
     if not starts:
         return _insert(rng, content)
     start = rng.choice(starts) + 1
     end = start
-    while end < len(content) and content[end : end + 1] not in b" \t\n\",:=":
+    while end < len(content) and content[end : end + 1] not in b' \t\n",:=':
         end += 1
     word = rng.choice(WORDS)
     return content[:start] + word + content[end:], f"{word[:20]!r} for bytes {start} to {end}"
@@ -221,10 +226,7 @@ def _toml_line(rng: Random, path: Path) -> str:
         return _bytes(rng, path)
     row = rng.choice(keyed)
     key = lines[row].partition("=")[0]
-    value = rng.choice(
-        ("nan", "inf", "-1", "0", "1", "2", "1e400", "true", '""', '" "', '"x"', "[]", "{}", "x")
-        + ('"a\\u0000b"', '"../x"', '"\\u001b[31m"', "1979-05-27", "0x10", DIGITS, f'"{"x" * 300}"')
-    )
+    value = rng.choice(TOML_VALUES)
     what = rng.choice(("value", "value", "gone", "twice", "renamed"))
     if what == "value":
         lines[row] = f"{key}= {value}"

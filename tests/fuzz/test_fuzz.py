@@ -9,7 +9,11 @@ import pytest
 
 from tests.fuzz.campaign import GOOD, campaign, trials
 from tests.fuzz.oracle import mean, ranked
-from tests.fuzz.subjects import SUBJECTS, Beir, CommandLine, Finished, write_beir
+from tests.fuzz.subjects import SUBJECTS
+from tests.fuzz.subjects.base import Finished
+from tests.fuzz.subjects.layouts import Beir
+from tests.fuzz.subjects.command_line import CommandLine
+from tests.fuzz.subjects.sample import write_beir
 from tests.fuzz.worker import Outcome, Trial, _verdict, attempt, run, sound
 
 SHORT_S = 20.0
@@ -30,7 +34,11 @@ def test_a_mutation_is_the_same_whenever_it_is_made(tmp_path: Path) -> None:
     )
     assert first.mutation == second.mutation
     files = [
-        {path.name: path.read_bytes() for path in (tmp_path / place / "input").iterdir()}
+        {
+            path.name: path.read_bytes()
+            for path in (tmp_path / place / "input").rglob("*")
+            if path.is_file()
+        }
         for place in ("one", "two")
     ]
     assert files[0] == files[1]

@@ -6,16 +6,16 @@ import os
 import random
 import resource
 import shutil
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.subjects import SUBJECTS, Finished, Subject
+from tests.fuzz.subjects import SUBJECTS
+from tests.fuzz.subjects.base import Finished, Subject
 
 MOST_MEMORY = 12 << 30  # of addresses: what asks for more gets a MemoryError, not the machine
 UNWANTED = ("BENCH_DATA", "BENCH_CACHE")
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def work(connection: Connection, place: Path, stop_at_import: bool = False) -> None:
+def work(connection: Connection, place: Path) -> None:
     """Answer trials with outcomes until None comes."""
     _settle(place)
     bases: dict[str, Path] = {}
@@ -153,8 +153,7 @@ def _words(command: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _silent():  # type: ignore[no-untyped-def]
+def _silent() -> Iterator[tuple[io.StringIO, io.StringIO]]:
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         yield stdout, stderr
-    sys.stdout.flush()

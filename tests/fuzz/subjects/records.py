@@ -1,0 +1,230 @@
+"""What is kept and handed on: results, claims, presets, grids, ledgers."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.mutations import mutate_tree
+from tests.fuzz.subjects.base import CLOSE, Finished, Subject
+from tests.fuzz.subjects.sample import FACTS, write_beir, write_lines
+
+
+class Results(Subject):
+    """Stored results of two models, compared, ranked, checked, merged and exported."""
+
+    name = "results"
+    codes = (0, 1, 2, 3, 4, 5)
+
+    def make(self, folder: Path) -> None:
+        from bench.__main__ import main
+
+        write_beir(folder / "collection", FACTS.replace("true", "false"))
+        words = ["run", str(folder / "collection"), "--model", "hashing", "bm25", "--quiet"]
+        main([*words, "--out", str(folder / "input"), "--cache-dir", str(folder / "cache")])
+
+    def command(self, rng: Random, folder: Path) -> list[str]:
+        place, common = str(folder / "input"), ["--json", "--quiet"]
+        drawn = ["--resamples", "199"]
+        commands = (
+            ["compare", "hashing", "bm25", "--results", place, *drawn],
+            ["compare", "hashing", "bm25", "--results", place, "--changed", "2", *drawn],
+            ["leaderboard", "--results", place, *drawn],
+            ["leaderboard", "--results", place, "--pair", "hashing", "bm25", *drawn],
+            ["merge", place, "--out", str(folder / "merged")],
+            ["export", "trec", "hashing", "--results", place, "--out", str(folder / "exported")],
+            ["export", "model-index", "bm25", "--results", place, "--out", str(folder / "card")],
+            [
+                *("check", "hashing", "--baseline", "bm25", "--results", place, *drawn),
+                *("--on", str(folder / "collection"), "--cache-dir", str(folder / "cache")),
+            ],
+        )
+        return [*rng.choice(commands), *common]
+
+    def judge(self, folder: Path, before: Path, finished: Finished) -> str:
+        known = list(consistent_means(folder / "input"))
+        for measure, value in stated_means(finished.document()):
+            if not any(name == measure and abs(mean - value) < CLOSE for name, mean in known):
+                return f"{measure} of {value}, and consistent results have {known}"
+        return ""
+
+
+def consistent_means(folder: Path) -> Iterator[tuple[str, float]]:
+    """Measures and means that a record states and its values of queries have."""
+    import pyarrow.parquet as pq
+
+    for path in folder.rglob("per_query.parquet"):
+        try:
+            record = json.loads(path.with_name("result.json").read_bytes())
+            table = pq.read_table(path)
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                mean = float(np.mean(column.to_pylist())) if name in record["measures"] else None
+                if mean is not None and abs(record["measures"][name] - mean) < CLOSE:
+                    yield name, mean
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # nothing of a damaged result may be shown
+
+
+def stated_means(document: Any) -> Iterator[tuple[str, float]]:
+    """Measures and means in the JSON of ``compare``, ``leaderboard`` and ``check``."""
+    if not isinstance(document, dict):
+        return
+    for row in (row for one in document.get("comparisons", ()) for row in one["collections"]):
+        if not row["left_out"]:
+            yield from ((row["measure"], row[key]) for key in ("mean_a", "mean_b") if row[key])
+    for row in (row for one in document.get("against", ()) for row in one["rows"]):
+        yield from ((row["measure"], row[key]) for key in ("candidate", "baseline") if row[key])
+    for cell in (cell for row in document.get("rows", ()) for cell in row["cells"].values()):
+        yield from ((name, score["value"]) for name, score in cell["scores"].items())
+
+
+class Claims(Subject):
+    """Files of mteb and model cards, imported as claims."""
+
+    name = "claims"
+
+    def make(self, folder: Path) -> None:
+        task = {
+            "task_name": "SciFact",
+            "mteb_version": "2.1.0",
+            "dataset_revision": "x",
+            "scores": {"test": [{"ndcg_at_10": 0.6451, "mrr_at_10": 0.61, "hf_subset": "default"}]},
+        }
+        place = folder / "input" / "someone__words" / "abc"
+        write_lines(place / "SciFact.json", [json.dumps(task, indent=1)])
+        meta = {"name": "someone/words", "revision": "abc"}
+        write_lines(place / "model_meta.json", [json.dumps(meta)])
+        write_lines(
+            folder / "input" / "README.md",
+            [
+                *("---", "model-index:", "- name: words", "  results:", "  - task:"),
+                *("      type: Retrieval", "    dataset:", "      type: mteb/scifact"),
+                *("      name: MTEB SciFact", "      config: default", "      split: test"),
+                *("    metrics:", "    - type: ndcg_at_10", "      value: 64.51", "---", "# Words"),
+            ],
+        )
+
+    def command(self, rng: Random, folder: Path) -> list[str]:
+        files = (folder / "input" / "README.md", folder / "input" / "someone__words")
+        words = ["import", str(rng.choice(files)), "--out", str(folder / "out"), "--json"]
+        return [*words, "--quiet"]
+
+    def judge(self, folder: Path, before: Path, finished: Finished) -> str:
+        stated = [
+            value for claim in finished.document()["claims"] for value in claim["measures"].values()
+        ]
+        text = "".join(
+            path.read_text(encoding="utf-8", errors="replace")
+            for path in (folder / "input").rglob("*")
+            if path.is_file()
+        )
+        for value in stated:
+            if not 0 <= value <= 1 or not any(near(number, value) for number in numbers_in(text)):
+                return f"a claim of {value}, which no file states"
+        return ""
+
+
+def numbers_in(text: str) -> list[float]:
+    """Everything in a text that reads as a number."""
+    found = re.findall(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", text)
+    return [float(one.replace("_", "")) for one in found if len(one) < 300]
+
+
+def near(number: float, value: float) -> bool:
+    """Equal as a share or as percent."""
+    return abs(number - value) < CLOSE or abs(number / 100 - value) < CLOSE
+
+
+class TomlFile(Subject):
+    """Presets, grids, sequences and published scores: read, and not less than what they say."""
+
+    name = "toml"
+
+    def make(self, folder: Path) -> None:
+        root = Path(__file__).resolve().parents[2]
+        for kind, source in {
+            "pretrain": "retrievers/training/presets/pretrain",
+            "finetune": "retrievers/training/presets/finetune",
+            "ablate": "bench/experiments/plans",
+            "continual": "bench/experiments/sequence_plans",
+            "published": "bench/leaderboard/published",
+        }.items():
+            files = sorted((root / source).glob("*.toml"), key=lambda path: path.stat().st_size)
+            for path in files[:6]:
+                (folder / "input" / kind).mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, folder / "input" / kind)
+
+    def mutate(self, rng: Random, folder: Path) -> str:
+        kind = rng.choice(sorted(path.name for path in (folder / "input").iterdir()))
+        name = rng.choice(sorted(path.name for path in (folder / "input" / kind).iterdir()))
+        chosen = folder / "chosen" / kind
+        chosen.mkdir(parents=True)
+        shutil.copy(folder / "input" / kind / name, chosen)
+        return f"{kind}/{mutate_tree(rng, chosen)}"
+
+    def command(self, rng: Random, folder: Path) -> Callable[[], Any]:
+        (kind,) = ((folder / "chosen").iterdir()) if (folder / "chosen").exists() else [None]
+        if kind is None:
+            return lambda: 0
+        return lambda: self._read(kind)
+
+    def _read(self, kind: Path) -> int:
+        from bench.experiments.grid import load_ablation
+        from bench.experiments.sequence.settings import load_comparison
+        from bench.leaderboard.published_scores import publications
+        from retrievers.training.finetune import finetune_preset
+        from retrievers.training.pretrain import preset
+
+        readers: dict[str, Callable[[str], Any]] = {
+            "pretrain": preset.FILES.load,
+            "finetune": finetune_preset.FILES.load,
+            "ablate": load_ablation,
+            "continual": load_comparison,
+        }
+        if kind.name == "published":
+            publications(kind)
+        else:
+            for path in kind.glob("*.toml"):
+                readers[kind.name](str(path))
+        return 0
+
+
+class Ledgers(Subject):
+    """What ``watch``, ``check --quick`` and ``speed`` wrote down earlier."""
+
+    name = "ledgers"
+
+    def make(self, folder: Path) -> None:
+        import msgspec
+
+        sys.path.append(str(Path(__file__).parents[1] / "bench"))
+        from tests.bench.test_quick import LOOK
+        from tests.bench.test_watch_ledger import broken, line
+        from tests.reports.speed_report_for_tests import REPORT
+
+        place = folder / "input"
+        (place / "first-looks" / "x").mkdir(parents=True)
+        lines = msgspec.json.Encoder().encode_lines([line(), broken("checkpoint-6")])
+        (place / "ledger.jsonl").write_bytes(lines)
+        (place / "first-looks" / "x" / "look.json").write_bytes(msgspec.json.encode(LOOK))
+        (place / "speed.json").write_bytes(msgspec.json.encode(REPORT))
+
+    def command(self, rng: Random, folder: Path) -> Callable[[], Any]:
+        def read() -> int:
+            from bench.cli.commands.speed import read_report
+            from bench.gate.quick import complete, relation
+            from bench.monitor.ledger import read_ledger
+            from reports.speed_tables import speed_tables
+
+            read_ledger(folder / "input" / "ledger.jsonl")
+            relation(complete(folder / "input", list))
+            speed_tables(read_report(folder / "input" / "speed.json"))
+            return 0
+
+        return read
