@@ -11,8 +11,8 @@ from tests.fuzz.campaign import GOOD, campaign, trials
 from tests.fuzz.oracle import mean, ranked
 from tests.fuzz.subjects import SUBJECTS
 from tests.fuzz.subjects.base import Finished
-from tests.fuzz.subjects.layouts import Beir
 from tests.fuzz.subjects.command_line import CommandLine
+from tests.fuzz.subjects.layouts import Beir
 from tests.fuzz.subjects.sample import write_beir
 from tests.fuzz.worker import Outcome, Trial, _verdict, attempt, run, sound
 

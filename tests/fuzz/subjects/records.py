@@ -147,7 +147,7 @@ class TomlFile(Subject):
     name = "toml"
 
     def make(self, folder: Path) -> None:
-        root = Path(__file__).resolve().parents[2]
+        root = Path(__file__).resolve().parents[3]
         for kind, source in {
             "pretrain": "retrievers/training/presets/pretrain",
             "finetune": "retrievers/training/presets/finetune",
@@ -203,7 +203,7 @@ class Ledgers(Subject):
     def make(self, folder: Path) -> None:
         import msgspec
 
-        sys.path.append(str(Path(__file__).parents[1] / "bench"))
+        sys.path.append(str(Path(__file__).parents[2] / "bench"))
         from tests.bench.test_quick import LOOK
         from tests.bench.test_watch_ledger import broken, line
         from tests.reports.speed_report_for_tests import REPORT
