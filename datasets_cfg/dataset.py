@@ -1,6 +1,7 @@
 """A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -189,7 +190,7 @@ class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
 
 def _facts_of_folder(folder: Path) -> Facts:
     path = folder / FACTS_FILE
-    content = path.read_bytes() if path.is_file() else b""
+    content = path.read_bytes() if os.path.lexists(path) else b""
     declared = parse(content, _FolderFacts, str(path))
     name = declared.name or folder.resolve().name
     if name in dataset_names():

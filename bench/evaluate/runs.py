@@ -280,7 +280,8 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 def _tidied(lines: bytes) -> Iterator[bytes]:
     """The block without tabs, carriage returns and spare spaces; nothing if it is blank."""
     lines = lines.translate(_SPACES)
-    if b"  " in lines or b" \n" in lines or b"\n " in lines or lines[:1] == b" ":
+    at_ends = lines.startswith(b" ") or lines.endswith(b" ")
+    if at_ends or b"  " in lines or b" \n" in lines or b"\n " in lines:
         lines = _SPARE_SPACES.sub(b"", lines)
     if lines.strip():
         yield lines

@@ -131,6 +131,13 @@ def test_a_compressed_file_that_was_cut_is_named(bench: Bench, tiny: Path) -> No
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, "corpus.jsonl.gz")
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a link to nothing"])
+def test_facts_that_cannot_be_read_are_not_passed_over(bench: Bench, tiny: Path, kind: str) -> None:
+    facts = tiny / "dataset.toml"
+    facts.mkdir() if kind == "a folder" else facts.symlink_to(tiny / "gone")
+    assert_refused(bench("run", tiny, "--model", "hashing"), bench, str(facts))
+
+
 def test_a_missing_file_of_a_collection_is_named(bench: Bench, tiny: Path) -> None:
     (tiny / "queries.jsonl").unlink()
     assert_refused(bench("run", tiny, "--model", "hashing"), bench, "queries.jsonl")
@@ -525,6 +532,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_what_to_do(
 
 BAD_RUNS = {
     "five columns": ("q1 Q0 d1 1 0.5\n", ("line 1", "5 columns instead of 6")),
+    "a cut last line": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 0.4 ", ("line 2", "5 columns instead of 6")),
     "seven columns": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 0.4 t x\n", ("line 2", "7 columns")),
     "a score that is text": ("q1 Q0 d1 1 high t\n", ("line 1", "'high' is not a number")),
     "NaN": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 nan t\n", ("line 2", "'nan'", "finite")),
