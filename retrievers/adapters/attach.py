@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from safetensors import SafetensorError
+
 from foundation.errors import BenchError, first_line
 from foundation.records import read_object
 from retrievers.adapters.composition import SETUP, Setup, check_runs, read_setup
@@ -41,13 +43,17 @@ PEFT_TYPES = (
     *PROMPT_TYPES,
 )
 NAME = "bench"
+# What PEFT, AdapterHub, torch and safetensors raise for a configuration or a file that is damaged.
 ATTACH_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
     OSError,
     RuntimeError,
-    ValueError,
-    KeyError,
     TypeError,
-    AssertionError,
+    ValueError,
+    SafetensorError,
     pickle.UnpicklingError,
 )
 

@@ -1,5 +1,6 @@
 """Adapters made and saved by their own libraries, attached to the real all-MiniLM-L6-v2."""
 
+import json
 import os
 import pickle
 import sys
@@ -206,6 +207,21 @@ def test_a_peft_adapter_of_another_base_is_refused(base: Model, tmp_path: Path) 
 
     with pytest.raises(BenchError, match="does not fit this base model"):
         open_encoder(model, "cpu").encode_queries(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"target_modules": [1]}, {"alpha_pattern": "x"}, {"trainable_token_indices": 0.5}],
+    ids=str,
+)
+def test_a_peft_configuration_of_other_types_is_refused(
+    base: Model, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    peft_adapter(base, tmp_path / "lora", "LORA")
+    path = tmp_path / "lora" / "adapter_config.json"
+    tiny.write_json(path, json.loads(path.read_bytes()) | damage)
+    with pytest.raises(BenchError, match="lora cannot be attached"):
+        open_encoder(resolve_model("minilm", adapter=str(tmp_path / "lora")), "cpu")
 
 
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
