@@ -61,7 +61,9 @@ def as_bad_input(error: Exception) -> BenchError | None:
     if isinstance(error, BenchError):
         return error
     if isinstance(error, OSError):
-        return _of_file(error)
+        without_name = (*FULL, errno.EMFILE, errno.ENFILE)  # these are never the program's fault
+        is_of_file = error.filename is not None or error.errno in without_name
+        return file_error(error) if is_of_file else None
     if any(words in str(error).lower() for words in _NO_ROOM):
         return BenchError(first_line(error), _ROOM)
     if lacks_memory(error):
@@ -80,10 +82,8 @@ def as_bad_input(error: Exception) -> BenchError | None:
     return None
 
 
-def _of_file(error: OSError) -> BenchError | None:
-    """A full disk and a limit of open files count without a file's name, too."""
-    if error.filename is None and error.errno not in (*FULL, errno.EMFILE, errno.ENFILE):
-        return None
+def file_error(error: OSError) -> BenchError:
+    """What failed on which file, and what to do."""
     place = "a file" if error.filename is None else _shown(error.filename)
     return BenchError(
         f"{place}: {error.strerror or type(error).__name__}", _HINTS.get(error.errno or 0, "")

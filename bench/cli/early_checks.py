@@ -1,6 +1,7 @@
 """What would fail after hours of work fails first: places that are written, the device."""
 
 import dataclasses
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,10 +24,11 @@ def check_typed(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            raise BenchError(
-                f"{word!r} of the command line is not UTF-8",
-                "rename the file or folder: results state names and paths as text",
-            ) from error
+            encoding = sys.getfilesystemencoding().upper()
+            hint = "rename the file or folder: results state names and paths as text"
+            if encoding != "UTF-8":
+                hint = "set PYTHONUTF8=1, where names are in UTF-8 and the locale is not"
+            raise BenchError(f"{word!r} of the command line is not {encoding}", hint) from error
 
 
 def check_before_work(options: Any) -> None:

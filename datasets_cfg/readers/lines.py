@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from foundation.errors import BenchError, MissingFileError
+from foundation.failures import file_error
 
 _BLOCK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 28  # a packed file of zeros is one line, a thousand times as long as the file
@@ -47,6 +48,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 start = 3 if number == 1 and line.startswith(_BYTE_ORDER_MARK) else 0
                 yield number, line[start:].rstrip(b"\r\n")
     except (EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise file_error(error) from error
         raise bad_line(path, number + 1, str(error), "copy or download the file again") from error
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
@@ -109,8 +110,10 @@ def read_run(path: Path) -> tuple[Scored, list[str]]:
     found: Scored = {}
     for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if line.strip():  # the columns Q0, rank and tag may hold anything
-            query, _, document, _, score, _ = line.split()
-            found[query.decode(), document.decode()] = float(np.float32(float(score)))
+            query, second, document, _, score, _ = line.split()
+            decode = unquote_to_bytes if second == b"percent-encoded" else bytes
+            names = (decode(query).decode(), decode(document).decode())
+            found[names] = float(np.float32(float(score)))
     return found, list(dict.fromkeys(query for query, _ in found))
 
 

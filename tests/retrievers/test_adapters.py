@@ -220,8 +220,9 @@ def test_a_peft_configuration_of_other_types_is_refused(
     peft_adapter(base, tmp_path / "lora", "LORA")
     path = tmp_path / "lora" / "adapter_config.json"
     tiny.write_json(path, json.loads(path.read_bytes()) | damage)
+    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
     with pytest.raises(BenchError, match="lora cannot be attached"):
-        open_encoder(resolve_model("minilm", adapter=str(tmp_path / "lora")), "cpu")
+        open_encoder(model, "cpu").encode_queries(["x"])
 
 
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
