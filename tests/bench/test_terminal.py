@@ -168,12 +168,13 @@ def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
     assert "\x1b[2J" not in written
 
 
-HOSTILE = "=1+[click](evil)\x1b[31m\x9b2J"
+HOSTILE = "=1+[click](evil)"
+ESCAPES = "\x1b[31m\x9b2J"
 
 
 def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    queries = {f"{HOSTILE}{name}": text for name, text in QUERIES.items()}
+    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in QUERIES.items()}
     qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
     facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
     collection = write_collection(tmp_path / "tiny", DOCUMENTS, queries, qrels, facts)
@@ -181,8 +182,8 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
     cards = [tmp_path / f"{name}.toml" for name in models]
     for path, dim in zip(cards, (8, 64), strict=True):
         path.write_text(
-            f'name = {json.dumps(path.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
-            f"options = {{ dim = {dim} }}\n"
+            f'name = {json.dumps(path.stem)}\ntitle = "\\u001b[31m"\nkind = "hashing"\n'
+            f"normalize = true\noptions = {{ dim = {dim} }}\n"
         )
     where = ("--results", bench.out, "--resamples", 199)
     outputs = {
@@ -211,3 +212,18 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
     assert {name for name, text in tables.items() if re.search(r"[^\\]\]\(evil", text)} == set()
     cells = [cell for row in csv.reader(outputs["csv"].stdout.splitlines()) for cell in row]
     assert [cell for cell in cells if cell.startswith("=")] == []
+
+
+@pytest.mark.parametrize("of", ["model", "collection"])
+def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path, of: str) -> None:
+    bench = Bench(tmp_path)
+    facts = f"name = {json.dumps(ESCAPES)}\n" if of == "collection" else ""
+    collection = write_collection(tmp_path / "tiny", facts=facts)
+    card = tmp_path / (f"{ESCAPES}.toml" if of == "model" else "own.toml")
+    card.write_text(
+        f'name = {json.dumps(card.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
+    )
+    finished = bench("run", collection, "--model", card)
+    assert finished.code == 2
+    assert "\x1b" not in finished.stderr + finished.stdout
+    assert "error: " in finished.stderr
