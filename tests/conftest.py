@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.collections import Bench  # noqa: E402
+
 # A crowded machine is no failure of what is tested.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -18,3 +22,9 @@ def bench_data() -> Path:
     if not name:
         pytest.skip("needs real collections: set BENCH_DATA to a folder that holds them")
     return Path(name)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """The command line, with a cache and a results folder of its own."""
+    return Bench(tmp_path)

@@ -12,8 +12,8 @@ import bench
 from bench.results.find import find_results
 from bench.results.record import SCORES_FILE
 from foundation.errors import BenchError
-from tests.bench.collections_for_tests import Bench, write_collection
-from tests.bench.leaderboard_for_tests import make_older, store
+from tests.support.collections import Bench, write_collection
+from tests.support.leaderboards import make_older, store
 
 ROOT = Path(__file__).parents[2]
 VALUES = {"nDCG@10": [0.5, 0.25], "R@100": [1.0, 0.0]}

@@ -30,7 +30,7 @@ from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from reports.leaderboard_site import write_data, write_site
 from reports.plots import draw
 from retrievers.models.card import all_cards, card_names
-from tests.bench.leaderboard_for_tests import recipe_of, store
+from tests.support.leaderboards import recipe_of, store
 
 MEASURES = ("nDCG@10", "R@100", "R@1000")
 

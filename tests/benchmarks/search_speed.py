@@ -7,7 +7,7 @@ with NumPy, the way that searches without FAISS do it. Peers take turns, and the
 ratio of each pair is reported; the best of the rounds counts, since other work on the machine
 can only add time.
 
-``python tests/benchmarks/search_speed.py --rows 300000 --dim 384 --queries 1000 --depth 1000``
+``python -m tests.benchmarks.search_speed --rows 300000 --dim 384 --queries 1000 --depth 1000``
 The last line of stdout is one JSON document.
 """
 
@@ -17,12 +17,9 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import faiss
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search, tile_search
 

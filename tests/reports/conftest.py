@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.reports.browser_for_tests import can_browse, chromium
+from tests.support.browser import can_browse, chromium
 
 
 @pytest.fixture(scope="session")

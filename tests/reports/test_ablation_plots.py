@@ -1,7 +1,8 @@
 """Pictures of ablations: read back from the SVG and from the axes."""
 
 import pytest
-from ablation_report_for_tests import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
+
+from tests.support.ablation_report import BETTER, FULL, GAP, OPEN, REFERENCE, report, row
 
 pytest.importorskip("matplotlib")
 

@@ -6,11 +6,11 @@ import re
 
 import msgspec
 import pytest
-from ablation_report_for_tests import BETTER, FULL, OPEN, REFERENCE, report, row
 
 from bench.experiments.records import Report, read_report
 from foundation.errors import BenchError
 from reports.ablation_tables import comma_separated, cost_table, markdown, plan_table, score_table
+from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
 
 
 def cells(table, name):

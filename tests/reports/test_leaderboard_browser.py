@@ -15,8 +15,7 @@ from bench.results.record import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import write_site
 from retrievers.models.card import Card, Expected
-from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
-from tests.reports.browser_for_tests import (
+from tests.support.browser import (
     HOSTILE,
     PHONE,
     asked_for,
@@ -26,6 +25,7 @@ from tests.reports.browser_for_tests import (
     press,
     texts,
 )
+from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
 
 FORUMS = expand(["beir/cqadupstack"])
 SORT_BY = "thead th[data-column='{}'] button"

@@ -13,8 +13,7 @@ from bench.results.record import RUN_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.leaderboard_site import write_site
 from retrievers.models.parameters import Parameters
-from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, store
-from tests.reports.browser_for_tests import (
+from tests.support.browser import (
     HOSTILE,
     PHONE,
     asked_for,
@@ -24,6 +23,7 @@ from tests.reports.browser_for_tests import (
     press,
     texts,
 )
+from tests.support.leaderboards import MEASURE, protocol_of, store
 
 DOCUMENTS = ("<svg/onload=window.hacked=1>", "</script>", "plain")
 NOTE = ".note.shown"

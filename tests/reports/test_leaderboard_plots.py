@@ -20,7 +20,7 @@ from reports.leaderboard_plots import (
     trainings,
 )
 from reports.plots import draw, heat_map, pareto, quality_and_speed, speed_points
-from tests.bench.leaderboard_for_tests import store
+from tests.support.leaderboards import store
 
 figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
 FIRST_BYTES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml "}

@@ -13,7 +13,7 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from datasets_cfg.catalogue import expand
 from reports.leaderboard_site import SITE, is_free, script_json, slugs, write_site
-from tests.bench.leaderboard_for_tests import MEASURE, script_data, store
+from tests.support.leaderboards import MEASURE, script_data, store
 
 FORUMS = expand(["beir/cqadupstack"])
 CONTENT = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]+)"')

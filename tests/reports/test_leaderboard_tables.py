@@ -17,7 +17,7 @@ from reports.leaderboard_exports import CSV_FIELDS, _tex, comma_separated, latex
 from reports.leaderboard_tables import markdown
 from retrievers.models.card import Card, Expected
 from retrievers.models.parameters import Parameters
-from tests.bench.leaderboard_for_tests import MEASURE, protocol_of, recipe_of, store
+from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store
 
 FORUMS = expand(["beir/cqadupstack"])
 CLAIM = Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper")

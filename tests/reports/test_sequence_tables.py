@@ -12,7 +12,7 @@ from bench.compare.transfer import Row as Checkpoint
 from bench.experiments.sequence.comparing import Compared, Row
 from bench.monitor.quality_curve import Level
 from reports.sequence_tables import comma_separated, markdown, plan
-from tests.bench.leaderboard_for_tests import result_of
+from tests.support.leaderboards import result_of
 
 
 def paired(difference: float, p: float = 0.5) -> Paired:

@@ -4,10 +4,10 @@ import importlib.util
 
 import msgspec
 import pytest
-from speed_report_for_tests import REPORT
 
 from reports.figures import COLOURS
 from reports.speed_plots import draw
+from tests.support.speed_report import REPORT
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra plots"

@@ -4,7 +4,6 @@ import re
 
 import msgspec
 import pytest
-from speed_report_for_tests import REPORT, racer
 
 from bench.speed.records import Spread
 from reports.speed_tables import (
@@ -16,6 +15,7 @@ from reports.speed_tables import (
     speed_tables,
     throughput_table,
 )
+from tests.support.speed_report import REPORT, racer
 
 RACE = REPORT.races[0]
 

@@ -22,7 +22,7 @@ from reports.tables import (
     size,
     time_line,
 )
-from tests.bench import records_for_tests as records
+from tests.support import results as records
 
 PROTOCOL = msgspec.structs.replace(
     records.PROTOCOL, version="beir-1.0.0", exclude_self=False, depth=1000

@@ -203,10 +203,11 @@ class Ledgers(Subject):
     def make(self, folder: Path) -> None:
         import msgspec
 
-        sys.path.append(str(Path(__file__).parents[2] / "bench"))
+        sys.path.append(str(Path(__file__).parents[3] / "bench"))
         from tests.bench.test_quick import LOOK
         from tests.bench.test_watch_ledger import broken, line
-        from tests.reports.speed_report_for_tests import REPORT
+
+        from tests.support.speed_report import REPORT
 
         place = folder / "input"
         (place / "first-looks" / "x").mkdir(parents=True)

@@ -1,0 +1,1 @@
+"""Tests of the rooms, each in the folder of its room."""

@@ -1,0 +1,699 @@
+"""Bad input at the command line: one message, exit code 2, nothing half-written."""
+
+import errno
+import gzip
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from bench.results.load import load
+from datasets_cfg import dataset as dataset_module
+from datasets_cfg.catalogue import facts_for
+from datasets_cfg.facts import Archive, Counts
+from tests.support.collections import Bench, Finished, files_below, write_collection
+
+Spoil = Callable[[Path], object]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return write_collection(tmp_path / "tiny")
+
+
+def assert_refused(finished: Finished, bench: Bench, *named: str) -> None:
+    """Exit code 2, one error that names what it is about and what to do, no results."""
+    assert finished.code == 2, finished.stderr
+    assert finished.stderr.count("error: ") == 1, finished.stderr
+    assert "internal error" not in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stdout == ""
+    for text in named:
+        assert text in finished.stderr
+    assert not files_below(bench.out)
+
+
+def assert_refused_with_advice(finished: Finished, bench: Bench, *named: str) -> None:
+    assert_refused(finished, bench, "\n  try: ", *named)
+
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+BAD_FILES = {
+    "a truncated line": (
+        "corpus.jsonl",
+        '{"_id": "a", "text": "x"}\n{"_id": "b", "te',
+        ("corpus.jsonl:2", "one JSON object a line"),
+    ),
+    "a line that is not JSON": ("queries.jsonl", "what is a wing\n", ("queries.jsonl:1",)),
+    "JSON that is no object": ("corpus.jsonl", '["a", "x"]\n', ("corpus.jsonl:1",)),
+    "an id that is a number": ("corpus.jsonl", '{"_id": 7, "text": "x"}\n', ("corpus.jsonl:1",)),
+    "a missing text": ("corpus.jsonl", '{"_id": "a", "title": "x"}\n', ("corpus.jsonl:1", "text")),
+    "a lone surrogate": ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', ("corpus.jsonl:1",)),
+    "a document id twice": (
+        "corpus.jsonl",
+        '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n{"_id": "a", "text": "y"}\n',
+        ("'a'", "documents 1 and 3", "unique"),
+    ),
+    "a query id twice": (
+        "queries.jsonl",
+        '{"_id": "q1", "text": "x"}\n{"_id": "q1", "text": "y"}\n',
+        ("queries.jsonl:2", "'q1'"),
+    ),
+    "no document": ("corpus.jsonl", "", ("no documents", "cut short")),
+    "no header": ("qrels/test.tsv", "q1\td1\t1\n", ("test.tsv:1", "query-id")),
+    "another header": ("qrels/test.tsv", "qid\tdid\tscore\nq1\td1\t1\n", ("test.tsv:1", "qid")),
+    "two columns": ("qrels/test.tsv", HEADER + "q1\td1\n", ("test.tsv:2",)),
+    "a grade that is no number": (
+        "qrels/test.tsv",
+        HEADER + "q1\td1\tyes\n",
+        ("test.tsv:2", "yes"),
+    ),
+    "no relevant document": ("qrels/test.tsv", HEADER + "q1\td1\t0\n", ("test.tsv", "above 0")),
+    "no judgement": ("qrels/test.tsv", HEADER, ("test.tsv", "above 0")),
+    "judgements of no query": ("qrels/test.tsv", HEADER + "q99\td1\t1\n", ("test.tsv", "q99")),
+    "two grades for one document": (
+        "qrels/test.tsv",
+        HEADER + "q1\td1\t1\nq1\td1\t2\n",
+        ("d1", "q1"),
+    ),
+    "a misspelt fact": ("dataset.toml", "exclude_slef = true\n", ("dataset.toml", "exclude_self")),
+    "an unknown layout": ("dataset.toml", 'layout = "bier"\n', ("dataset.toml", "beir")),
+    "a depth that is text": ("dataset.toml", 'depth = "10"\n', ("dataset.toml", "depth")),
+    "facts that are not TOML": ("dataset.toml", "depth: 10\n", ("dataset.toml",)),
+    "a measure that does not exist": ("dataset.toml", 'main_measure = "nDGC@10"\n', ("nDCG@10",)),
+    "a query id with a NUL": ("queries.jsonl", '{"_id": "q\\u00001", "text": "x"}\n', ("NUL",)),
+    "a document id with a NUL": (
+        "corpus.jsonl",
+        '{"_id": "d1", "text": "x"}\n{"_id": "d\\u0000", "text": "x"}\n',
+        ("corpus.jsonl:2", "NUL"),
+    ),
+    "a judgement of an id with a NUL": (
+        "qrels/test.tsv",
+        HEADER + "q1\td1\0\t1\n",
+        ("test.tsv:2", "NUL"),
+    ),
+    "a judgement of no id": ("qrels/test.tsv", HEADER + "q1\t\t1\n", ("test.tsv:2", "empty")),
+    "a document without an id": ("corpus.jsonl", '{"_id": "", "text": "x"}\n', ("corpus.jsonl:1",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_of_a_collection_is_named(bench: Bench, tiny: Path, case: str) -> None:
+    name, content, named = BAD_FILES[case]
+    (tiny / name).write_text(content)
+    assert_refused(bench("run", tiny, "--model", "hashing"), bench, *named)
+    assert not list(bench.cache.rglob(".*")), "half a corpus was left"
+    assert not list(bench.cache.glob("vectors/*")), "vectors were made of data that is refused"
+
+
+def test_a_compressed_file_that_was_cut_is_named(bench: Bench, tiny: Path) -> None:
+    whole = gzip.compress((tiny / "corpus.jsonl").read_bytes() * 50)
+    (tiny / "corpus.jsonl").unlink()
+    (tiny / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    assert_refused(bench("run", tiny, "--model", "hashing"), bench, "corpus.jsonl.gz")
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a link to nothing"])
+def test_facts_that_cannot_be_read_are_not_passed_over(bench: Bench, tiny: Path, kind: str) -> None:
+    facts = tiny / "dataset.toml"
+    facts.mkdir() if kind == "a folder" else facts.symlink_to(tiny / "gone")
+    assert_refused(bench("run", tiny, "--model", "hashing"), bench, str(facts))
+
+
+def test_a_missing_file_of_a_collection_is_named(bench: Bench, tiny: Path) -> None:
+    (tiny / "queries.jsonl").unlink()
+    assert_refused(bench("run", tiny, "--model", "hashing"), bench, "queries.jsonl")
+
+
+BAD_WORDS = {
+    "a collection": (["run", "beir/scifct", "--model", "hashing"], ("beir/scifct", "beir/scifact")),
+    "a bare collection": (["run", "scifact", "--model", "hashing"], ("mean beir/scifact?",)),
+    "a suite": (["run", "bier-18", "--model", "hashing"], ("bier-18", "beir-18")),
+    "a folder": (["run", "./no-such-folder", "--model", "hashing"], ("./no-such-folder",)),
+    "a suite to score": (["score", "{run}", "--dataset", "beir"], ("beir is a suite", "show beir")),
+    "a collection to score": (["score", "{run}", "--dataset", "nfcorpu"], ("beir/nfcorpus",)),
+    "a collection to verify": (["verify", "beir/scifct"], ("beir/scifact",)),
+    "a collection to fetch": (["fetch", "beir/scifct"], ("beir/scifact",)),
+    "anything to show": (["show", "retroma"], ("retroma", "retromae")),
+    "a model": (["run", "{tiny}", "--model", "hashng"], ("hashng", "mean hashing")),
+    "a model after a good one": (["run", "{tiny}", "--model", "hashing", "minlm"], ("minilm",)),
+    "a card to be like": (
+        ["run", "{tiny}", "--model", "{tiny}", "--like", "retromea"],
+        ("retromea", "mean retromae"),
+    ),
+    "a card without a checkpoint to be like": (
+        ["run", "{tiny}", "--model", "{tiny}", "--like", "bm25"],
+        ("--like bm25", "transformer"),
+    ),
+    "a measure": (["--measure", "nDGC@10"], ("nDGC@10", "mean nDCG@10")),
+    "nonsense as a measure": (["--measure", "nonsense"], ("nonsense", "list measures")),
+    "a cutoff of 0": (["--measure", "nDCG@0"], ("nDCG@0", "below 1")),
+    "an index": (["--index", "IVF9x"], ("IVF9x", "IVF4096,Flat")),
+    "a parameter of an index": (["--index", "IVF2,Flat?nprob=2"], ("nprob", "mean nprobe")),
+    "a parameter that is text": (["--index", "IVF2,Flat?nprobe=x"], ("nprobe=x", "factory string")),
+    "an index that divides wrongly": (["--index", "PQ7"], ("PQ7", "256 dimensions")),
+    "an index for distances": (["--index", "LSH"], ("LSH", "known to work")),
+    "a split": (["--split", "dev"], ("dev.tsv", "splits found: test")),
+    "a data folder": (["--data-dir", "{tmp}/no", "beir/scifact"], ("--data-dir", "{tmp}/no")),
+    "a model that nobody published": (
+        ["run", "{tiny}", "--model", "seed"],
+        ("seed", "SEED-Encoder"),
+    ),
+    "an adapter for a model without weights": (["--adapter", "{tiny}"], ("hashing", "--adapter")),
+    "a licensed collection": (
+        ["run", "beir/robust04", "--model", "hashing"],
+        ("licence", "--data-dir", "corpus.jsonl"),
+    ),
+    "a collection that is not here": (
+        ["run", "beir/fiqa", "--model", "hashing", "--offline"],
+        ("beir/fiqa", "--data-dir DIR", "fetch beir/fiqa"),
+    ),
+    "no checkpoint in the Hub's cache": (
+        ["run", "{tiny}", "--model", "nobody/such-a-model", "--offline"],
+        ("nobody/such-a-model", "fetch --model"),
+    ),
+    "nothing to fetch": (["fetch"], ("fetch beir",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WORDS)
+def test_a_wrong_word_is_answered_with_what_to_type(
+    bench: Bench, tiny: Path, tmp_path: Path, case: str
+) -> None:
+    words, named = BAD_WORDS[case]
+    (tmp_path / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
+    places = {"{tiny}": tiny, "{tmp}": tmp_path, "{run}": tmp_path / "some.trec"}
+    if words[0].startswith("--"):
+        words = [
+            "run",
+            *words[2:],
+            *([] if words[2:] else ["{tiny}"]),
+            "--model",
+            "hashing",
+            *words[:2],
+        ]
+    filled = [filled_in(word, places) for word in words]
+    expected = [filled_in(text, places) for text in named]
+    assert_refused_with_advice(bench(*filled), bench, *expected)
+
+
+def filled_in(text: str, places: dict[str, Path]) -> str:
+    for name, path in places.items():
+        text = text.replace(name, str(path))
+    return text
+
+
+OUT_OF_RANGE = [
+    ("--depth", "-3", "-3 is not 1 or more"),
+    ("--depth", "0", "0 is not 1 or more"),
+    ("--depth", "ten", "ten is not"),
+    ("--max-query-tokens", "0", "0 is not 1 or more"),
+    ("--dtype", "float8", "float32"),
+    ("--device", "cdua", "cuda:N"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "named"), OUT_OF_RANGE)
+def test_a_value_out_of_range_is_refused(
+    bench: Bench, tiny: Path, option: str, value: str, named: str
+) -> None:
+    finished = bench("run", tiny, "--model", "hashing", option, value)
+    assert_refused(finished, bench, option, named)
+    assert not bench.cache.exists()
+
+
+def test_an_index_larger_than_the_corpus_says_how_many_vectors_it_needs(
+    bench: Bench, tiny: Path
+) -> None:
+    finished = bench("run", tiny, "--model", "hashing", "--index", "IVF4096,Flat")
+    assert_refused_with_advice(finished, bench, "IVF4096,Flat", "4096 vectors", "there are 6")
+
+
+def test_a_parameter_that_faiss_refuses_is_no_internal_error(bench: Bench, tiny: Path) -> None:
+    finished = bench("run", tiny, "--model", "hashing", "--index", "IVF2,Flat?nprobe=-1")
+    assert_refused(finished, bench, "IVF2,Flat?nprobe=-1")
+
+
+def test_two_models_of_one_name_are_refused_for_their_rows_could_not_be_told_apart(
+    bench: Bench, tiny: Path, tmp_path: Path
+) -> None:
+    for dim in (8, 16):
+        card = tmp_path / str(dim) / "own.toml"
+        card.parent.mkdir()
+        card.write_text(
+            'name = "own"\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
+            f"options = {{ dim = {dim} }}\n"
+        )
+    cards = (tmp_path / "8" / "own.toml", tmp_path / "16" / "own.toml")
+    assert bench("run", tiny, "--model", cards[0]).code == 0
+    shutil.rmtree(bench.out)
+    assert_refused_with_advice(bench("run", tiny, "--model", *cards), bench, "own")
+
+
+@pytest.mark.parametrize(
+    ("toml", "named"),
+    [
+        ('titel = "x"\nkind = "hashing"', ("titel", "mean title?")),
+        ('title = "x"\nkind = "hash"', ("hash",)),
+        ('title = "x"\nkind = "hashing"\noptions = { dim = 0 }', ("options.dim",)),
+        ('title = "x"\ncheckpoint = "a/b"', ("pooling",)),
+        ('title = "x"\ncheckpoint = "a/b"\npooling = "max"', ("pooling",)),
+        ('title = "x', ("not TOML",)),
+    ],
+)
+def test_a_typo_in_a_card_is_named(
+    bench: Bench, tiny: Path, tmp_path: Path, toml: str, named: tuple[str, ...]
+) -> None:
+    (tmp_path / "own.toml").write_text(f'name = "own"\n{toml}\n')
+    finished = bench("run", tiny, "--model", tmp_path / "own.toml")
+    assert_refused(finished, bench, "own.toml" if "dim" not in toml else "own", *named)
+
+
+# Checkpoints
+
+
+@pytest.fixture(scope="session")
+def sound_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two thin layers as a sentence-transformers folder."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("checkpoints") / "sound"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    words += [f"##{letter}" for letter in words[5:]]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(
+        vocab_size=len(words), intermediate_size=32, max_position_embeddings=64, **sizes
+    )
+    transformers.set_seed(0)
+    transformers.BertModel(config).save_pretrained(str(folder))
+    (folder / "vocab.txt").write_text("\n".join(words))
+    tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64)
+    tokenizer.save_pretrained(str(folder))
+    parts = (("", "Transformer"), ("1_Pooling", "Pooling"))
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(parts)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+@pytest.fixture
+def checkpoint(sound_checkpoint: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sound_checkpoint, tmp_path / "checkpoint")
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def without_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def garbled_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def weights_of_another_size(folder: Path) -> None:
+    edit_json(folder / "config.json", num_hidden_layers=3)
+
+
+def nan_weights(folder: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings.LayerNorm.bias"] = np.full(16, np.nan, np.float32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def code_in_modules(folder: Path) -> None:
+    (folder / "own.py").write_text("raise SystemExit('executed')\n")
+    modules = json.loads((folder / "modules.json").read_bytes())
+    modules[1]["type"] = "own.Module"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
+    "no tokenizer": (without_tokenizer, ("no tokenizer", "save_pretrained")),
+    "damaged tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), ("tokenizer in",)),
+    "cut weights": (cut_weights, ("model.safetensors", "not a complete safetensors")),
+    "garbled weights": (garbled_weights, ("model.safetensors", "copy or download")),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), ("no weights", "safetensors")),
+    "weights of another size": (weights_of_another_size, ("lacks", "config.json")),
+    "NaN in weights": (nan_weights, ("NaN", "damaged")),
+    "no configuration": (lambda f: (f / "config.json").unlink(), ("config.json is missing",)),
+    "cut configuration": (lambda f: os.truncate(f / "config.json", 20), ("config.json", "JSON")),
+    "code in modules.json": (code_in_modules, ("modules.json", "own.Module")),
+    "code of the model": (
+        lambda f: edit_json(f / "config.json", auto_map={"AutoModel": "own.Model"}),
+        ("config.json", "auto_map", "encoder ="),
+    ),
+    "code of the tokenizer": (
+        lambda f: edit_json(f / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.T"]}),
+        ("tokenizer_config.json", "auto_map"),
+    ),
+    "a plain checkpoint": (
+        lambda f: (f / "modules.json").unlink(),
+        ("plain checkpoint", "--like retromae", "list models"),
+    ),
+    "a stage outside the folder": (
+        lambda f: (f / "modules.json").write_text(
+            (f / "modules.json").read_text().replace("1_Pooling", "../1_Pooling")
+        ),
+        ("../1_Pooling", "leads out of"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CHECKPOINTS)
+def test_a_bad_checkpoint_is_one_clear_error(
+    bench: Bench, tiny: Path, checkpoint: Path, case: str
+) -> None:
+    spoil, named = BAD_CHECKPOINTS[case]
+    spoil(checkpoint)
+    assert_refused(bench("run", tiny, "--model", checkpoint), bench, *named)
+    assert not list(bench.cache.rglob("*.f32"))
+
+
+def test_the_checkpoint_that_the_bad_ones_are_made_of_is_sound(
+    bench: Bench, tiny: Path, checkpoint: Path
+) -> None:
+    assert bench("run", tiny, "--model", checkpoint).code == 0
+
+
+def test_a_plain_checkpoint_runs_like_a_card_as_the_error_says(
+    bench: Bench, tiny: Path, checkpoint: Path
+) -> None:
+    (checkpoint / "modules.json").unlink()
+    like = ("--model", checkpoint, "--like", "retromae")
+    finished = bench("run", tiny, *like)
+    assert_refused_with_advice(finished, bench, "positions for 64", "at most 64")
+    lengths = ("--max-query-tokens", 64, "--max-document-tokens", 64)
+    assert bench("run", tiny, *like, *lengths).code == 0
+    recipe = load(bench.results("tiny", "checkpoint")).result.recipe
+    assert recipe is not None
+    assert recipe.pooling == "cls"
+
+
+class Executed:
+    """Unpickles to the creation of a folder."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("form", ["torch.save", "plain pickle"])
+def test_nothing_in_a_malicious_pickle_is_executed(
+    bench: Bench, tiny: Path, checkpoint: Path, tmp_path: Path, form: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    marker, weights = tmp_path / "executed", checkpoint / "pytorch_model.bin"
+    (checkpoint / "model.safetensors").unlink()
+    if form == "torch.save":
+        torch.save({"embeddings.word_embeddings.weight": Executed(marker)}, weights)
+    else:
+        weights.write_bytes(pickle.dumps(Executed(marker)))
+    finished = bench("run", tiny, "--model", checkpoint)
+    assert_refused(finished, bench, str(checkpoint), "nothing of it was executed")
+    assert not marker.exists()
+    with weights.open("rb") as file:
+        torch.load(file, weights_only=False) if form == "torch.save" else pickle.load(file)
+    assert marker.exists(), "the pickle was harmless: this test shows nothing"
+
+
+def test_a_gpu_that_is_not_there_is_refused(bench: Bench, tiny: Path, checkpoint: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    finished = bench("run", tiny, "--model", checkpoint, "--device", "cuda")
+    assert_refused_with_advice(finished, bench, "cuda", "--device cpu")
+
+
+# Downloads
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the address that serves it on the loopback interface."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = partial(QuietHandler, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Keep the test output clean."""
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Say that SciFact lies at an address."""
+    facts = msgspec.structs.replace(
+        facts_for("beir/scifact"), archives=(Archive(url, folder="scifact"),), counts=Counts()
+    )
+    monkeypatch.setattr(dataset_module, "facts_for", lambda name: facts)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_an_archive_is_downloaded_and_one_that_climbs_out_is_refused(
+    bench: Bench,
+    tiny: Path,
+    tmp_path: Path,
+    served: tuple[Path, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, address = served
+    members = {f"scifact/{path.relative_to(tiny)}": path for path in files_below(tiny)}
+    for name, extra in (("good.zip", {}), ("bad.zip", {"scifact/../../../out-of-it": "x"})):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            for member, path in members.items():
+                archive.write(path, member)
+            for member, content in extra.items():
+                archive.writestr(member, content)
+    declare(monkeypatch, f"{address}/bad.zip")
+    finished = bench("run", "beir/scifact", "--model", "hashing")
+    assert_refused(finished, bench, "bad.zip", "out-of-it")
+    assert not list(tmp_path.rglob("out-of-it"))
+    assert not (bench.cache / "data" / "beir" / "scifact").exists()
+    declare(monkeypatch, f"{address}/good.zip")
+    assert bench("run", "beir/scifact", "--model", "hashing").code == 0
+
+
+def test_a_host_that_cannot_be_reached_is_named_with_what_to_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    declare(monkeypatch, f"http://127.0.0.1:{port}/scifact.zip")
+    finished = bench("fetch", "beir/scifact")
+    assert_refused_with_advice(finished, bench, f"127.0.0.1:{port}", "--data-dir DIR")
+
+
+# Runs of others
+
+BAD_RUNS = {
+    "five columns": ("q1 Q0 d1 1 0.5\n", ("line 1", "5 columns instead of 6")),
+    "a cut last line": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 0.4 ", ("line 2", "5 columns instead of 6")),
+    "seven columns": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 0.4 t x\n", ("line 2", "7 columns")),
+    "a score that is text": ("q1 Q0 d1 1 high t\n", ("line 1", "'high' is not a number")),
+    "NaN": ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 nan t\n", ("line 2", "'nan'", "finite")),
+    "infinity": ("q1 Q0 d1 1 inf t\n", ("line 1", "finite")),
+    "more than float32 holds": ("q1 Q0 d1 1 1e39 t\n", ("line 1", "finite")),
+    "a document twice": ("q1 Q0 d1 1 2 t\nq2 Q0 d1 1 2 t\nq1 Q0 d1 2 1 t\n", ("line 3", "twice")),
+    "nothing": ("", ("bad.trec",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RUNS)
+def test_a_malformed_run_file_is_named_with_the_line(bench: Bench, tiny: Path, case: str) -> None:
+    content, named = BAD_RUNS[case]
+    path = bench.place / "bad.trec"
+    path.write_text(content)
+    assert_refused(bench("score", path, "--dataset", tiny), bench, "bad.trec", *named)
+
+
+def test_a_run_file_that_is_not_text_or_not_whole_is_named(bench: Bench, tiny: Path) -> None:
+    good = b"q1 Q0 d1 1 0.5 t\n"
+    contents = {
+        "latin.trec": "q1 Q0 \xe9 1 0.5 t\n".encode("latin-1"),
+        "cut.trec.gz": gzip.compress(good * 1)[:-6],
+        "plain.trec.gz": good,
+    }
+    for name, content in contents.items():
+        (bench.place / name).write_bytes(content)
+        assert_refused(bench("score", bench.place / name, "--dataset", tiny), bench, name)
+    for path in (bench.place / "absent.trec", tiny):
+        assert_refused(bench("score", path, "--dataset", tiny), bench, path.name)
+
+
+# Other data than was published
+
+
+def test_a_copy_of_scifact_that_lacks_documents_is_refused_or_marked(
+    bench: Bench, tmp_path: Path, bench_data: Path
+) -> None:
+    source, copy = bench_data / "beir" / "scifact", tmp_path / "data" / "beir" / "scifact"
+    shutil.copytree(source, copy)
+    lines = (source / "corpus.jsonl").read_bytes().splitlines(keepends=True)
+    (copy / "corpus.jsonl").write_bytes(b"".join(lines[:600]))
+    command = ("run", "beir/scifact", "--model", "hashing", "--data-dir", tmp_path / "data")
+    finished = bench(*command)
+    assert_refused_with_advice(
+        finished, bench, "5,183 published, 600 found", "verify", "--allow-mismatch"
+    )
+    finished = bench(*command, "--allow-mismatch")
+    assert finished.code == 0
+    assert "NOT the published collection" in finished.stdout
+    assert not load(bench.results("beir/scifact", "hashing")).result.protocol.official
+
+
+# Extremes that are no mistakes
+
+
+def test_one_query_and_one_document_are_enough(bench: Bench) -> None:
+    folder = write_collection(
+        bench.place / "one", {"d": ("", "wing")}, {"q": "wing"}, {("q", "d"): 1}
+    )
+    assert bench("run", folder, "--model", "hashing", "bm25").code == 0
+    for model in ("hashing", "bm25"):
+        result = load(bench.results("one", model)).result
+        assert (result.queries, result.documents) == (1, 1)
+        assert result.measures["nDCG@10"] == 1.0
+
+
+@pytest.mark.parametrize("depth", [107, 10**12])
+def test_a_depth_beyond_the_corpus_gives_the_whole_corpus(
+    bench: Bench, tiny: Path, depth: int
+) -> None:
+    for index in ("flat", "HNSW8"):
+        finished = bench(
+            "run", tiny, "--model", "hashing", "bm25", "--depth", depth, "--index", index
+        )
+        assert finished.code == 0, finished.stderr
+        shutil.rmtree(bench.out / "tiny" / "bm25")
+    for folder in (bench.out / "tiny" / "hashing").iterdir():
+        assert load(folder).result.protocol.depth == depth
+        with gzip.open(folder / "run.trec.gz", "rt", encoding="utf-8") as file:
+            found = [line.split()[2] for line in file if line.startswith("q1 ")]
+        assert len(found) == 6
+
+
+# Places that cannot be written
+
+
+@pytest.mark.parametrize("option", ["--out", "--cache-dir"])
+def test_a_file_where_a_folder_belongs_is_refused(bench: Bench, tiny: Path, option: str) -> None:
+    (bench.place / "file").write_text("")
+    finished = bench("run", tiny, "--model", "hashing", option, bench.place / "file")
+    assert_refused(finished, bench, str(bench.place / "file"))
+
+
+class FullDisk:
+    """Lets a number of files be written, then has no space for any."""
+
+    def __init__(self, files: int) -> None:
+        self.files = files
+
+    def fsync(self, handle: int) -> None:
+        if self.files == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.files -= 1
+
+
+def test_a_disk_that_fills_at_any_file_is_said_and_the_same_command_goes_on(
+    bench: Bench, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Bench(tmp_path / "other")
+    assert other("run", tiny, "--model", "hashing").code == 0
+    for files in range(30):
+        monkeypatch.setattr(os, "fsync", FullDisk(files).fsync)
+        finished = bench("run", tiny, "--model", "hashing")
+        if finished.code == 0:
+            break
+        assert finished.code == 2, finished.stderr
+        assert "space" in finished.stderr or "full" in finished.stderr
+        assert "Traceback" not in finished.stderr
+        assert not list(bench.out.rglob("result.json"))
+        assert not list(bench.place.rglob(".*")), "a temporary file was left"
+    monkeypatch.undo()
+    assert finished.code == 0
+    assert files >= 3, "the three files of a result come last"
+    first, second = (one.results("tiny", "hashing") for one in (other, bench))
+    for name in ("run.trec.gz", "per_query.parquet"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
+    bench: Bench, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    texts = {
+        f"x{i}": ("", " ".join(f"w{n}" for n in row))
+        for i, row in enumerate(rng.integers(0, 999, (9000, 40)))
+    }
+    folder = write_collection(tmp_path / "tiny", {"d1": ("", "lift of a wing"), **texts})
+    command = ("run", folder, "--model", "hashing", "--depth", 100)
+    process = bench.start(*command)
+    vectors = bench.cache / "vectors"
+    wait_until(lambda: len(list(vectors.glob("*/*.f32"))) >= 3)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "the same command" in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert not bench.out.exists()
+    assert not list(bench.cache.rglob(".*"))
+    finished = bench.process(*command)
+    assert finished.code == 0, finished.stderr
+    encoded = load(bench.results("tiny", "hashing")).result.timings.encoded_documents
+    assert 0 < encoded < 9001
+    fresh = Bench(tmp_path / "fresh")
+    assert fresh(*command).code == 0
+    first, second = (one.results("tiny", "hashing") for one in (bench, fresh))
+    for name in ("run.trec.gz", "per_query.parquet"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,217 @@
+"""``cache``: what is stored by model, whether it is whole, and its removal."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.cli.commands.cache import cache
+from bench.store import VectorStore
+from foundation.errors import BenchError
+from tests.support.commands import options
+from tests.support.stores import DIM, RECIPE, CountingEncoder, corpus_of, encode, numbered
+
+DAY_S = 86_400
+ROOT = Path(__file__).resolve().parents[3]
+OTHER = msgspec.structs.replace(RECIPE, model="halves", store_dtype="float16")
+FINGERPRINT = RECIPE.fingerprint[:32]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Vectors of two models, and a folder of an older layout."""
+    vectors = tmp_path / "cache" / "vectors"
+    corpus = corpus_of(numbered(10), tmp_path / "corpus")
+    for recipe in (RECIPE, OTHER):
+        encode(VectorStore(vectors), corpus, CountingEncoder(recipe))
+    (vectors / "0123456789abcdef").mkdir()
+    (vectors / "0123456789abcdef" / "old.f32").write_bytes(b"x" * 100)
+    return vectors
+
+
+def run(folder: Path, **changes) -> int:
+    return cache(options("cache", **{"json": True, "cache_dir": folder.parent, **changes}))
+
+
+def folders(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_each_model_is_a_row_with_its_texts_and_bytes(folder, capsys):
+    assert run(folder) == 0
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)["stored"]}
+    assert {name: row["texts"] for name, row in rows.items()} == {
+        "words": 10,
+        "halves": 10,
+        "(keys of corpora)": 10,
+        "unknown": None,
+    }
+    assert rows["words"]["fingerprint"] == FINGERPRINT
+    assert rows["words"]["bytes"] == size_of(folder / FINGERPRINT)
+    assert rows["words"]["bytes"] - rows["halves"]["bytes"] > 10 * DIM
+    assert rows["halves"]["dtype"] == "float16"
+    assert rows["unknown"]["bytes"] == 100
+
+
+def test_the_table_names_all_and_sums_up(folder, capsys):
+    assert run(folder, json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("|")[1].strip() == "model"
+    row = next(line for line in lines if "words" in line)
+    assert FINGERPRINT[:8] in row
+    assert "today" in row
+    assert lines[-1].split("|")[1].strip() == "together"
+
+
+def test_a_cache_without_vectors_is_no_error(tmp_path, capsys):
+    assert run(tmp_path / "vectors", json=False, verify=True) == 0
+    assert "no vectors in" in capsys.readouterr().out
+
+
+def test_verify_finds_everything_whole(folder, capsys):
+    assert run(folder, verify=True) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["damaged"] == []
+    assert "all whole" in output.err
+
+
+@pytest.mark.parametrize("pattern", ["*/*.f32", "*/*.keys", "*/*.corpus", "*/????????*.json"])
+def test_verify_names_what_is_damaged(pattern, folder, capsys):
+    path = next(path for path in folder.glob(pattern) if path.name != "recipe.json")
+    if path.parent.name == "0123456789abcdef":
+        path = next(folder.glob(f"{FINGERPRINT}/*.f32"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert run(folder, verify=True) == 2
+    output = capsys.readouterr()
+    (damage,) = json.loads(output.out)["damaged"]
+    assert Path(damage["path"]).stem == path.stem
+    assert path.name in damage["reason"]
+    assert path.stem in output.err
+
+
+@pytest.mark.parametrize("name", ["documents.arrow", "tie_rank.npy", "manifest.json"])
+def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp_path, capsys):
+    corpora = folder.parent / "corpora"
+    corpus_of(numbered(3), corpora / "whole")
+    corpus_of(numbered(3), corpora / "broken")
+    assert run(folder, verify=True) == 0
+    assert "all whole (vectors, and 2 corpora)" in capsys.readouterr().err
+    content = bytearray((corpora / "broken" / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (corpora / "broken" / name).write_bytes(content)
+    for _ in range(2):
+        assert run(folder, verify=True) == 2
+        output = capsys.readouterr()
+        (damage,) = json.loads(output.out)["damaged"]
+        assert damage["path"] == str(corpora / "broken")
+        assert name in damage["reason"]
+        assert f"damaged: {corpora / 'broken'}: {name}" in output.err
+
+
+def test_verify_counts_corpora_of_an_older_version_which_are_not_damaged(folder, capsys):
+    corpora = folder.parent / "corpora"
+    corpus_of(numbered(3), corpora / "old")
+    (corpora / "old" / "checksums.json").unlink()
+    (corpora / ".being-built").mkdir()
+    assert run(folder, verify=True) == 0
+    output = capsys.readouterr().err
+    assert "all whole (vectors, and 0 corpora)" in output
+    assert "1 corpora have no checksums" in output
+
+
+def test_verify_names_a_damaged_fact(folder, capsys):
+    store = VectorStore(folder)
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = folder.rglob("*.fact.json")
+    assert run(folder, verify=True) == 0
+    path.write_bytes(path.read_bytes().replace(b'"value":1', b'"value":3'))
+    capsys.readouterr()
+    assert run(folder, verify=True) == 2
+    (damage,) = json.loads(capsys.readouterr().out)["damaged"]
+    assert damage["path"] == str(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "gone"),
+    [
+        (["words"], {FINGERPRINT}),
+        ([FINGERPRINT[:6], "halves"], {FINGERPRINT, OTHER.fingerprint[:32]}),
+        (["unknown"], {"0123456789abcdef"}),
+        (["keys"], {"keys"}),
+    ],
+)
+def test_prune_removes_what_is_named_and_nothing_else(names, gone, folder, capsys):
+    before = folders(folder)
+    assert run(folder, prune=names, dry_run=True) == 0
+    assert "would remove" in capsys.readouterr().err
+    assert folders(folder) == before
+    assert run(folder, prune=names) == 0
+    assert before - folders(folder) == gone
+    pruned = json.loads(capsys.readouterr().out)["pruned"]
+    assert {row["fingerprint"] for row in pruned} == gone
+
+
+def test_a_name_that_is_not_stored_is_an_error_that_says_what_is(folder):
+    before = folders(folder)
+    with pytest.raises(BenchError, match="'minilm'") as error:
+        run(folder, prune=["minilm", "words"])
+    assert "words" in error.value.hint
+    assert folders(folder) == before
+
+
+def test_only_what_was_not_used_for_so_long_is_removed(folder):
+    ago = time.time() - 40 * DAY_S
+    os.utime(folder / FINGERPRINT / "recipe.json", (ago, ago))
+    before = folders(folder)
+    run(folder, older_than=41)
+    assert folders(folder) == before
+    run(folder, older_than=39, prune=["halves"])
+    assert folders(folder) == before
+    run(folder, older_than=39)
+    assert before - folders(folder) == {FINGERPRINT}
+
+
+def test_a_run_makes_vectors_used_today(folder, tmp_path):
+    ago = time.time() - 40 * DAY_S
+    os.utime(folder / FINGERPRINT / "recipe.json", (ago, ago))
+    encode(VectorStore(folder), corpus_of(numbered(10), tmp_path / "again"))
+    before = folders(folder)
+    run(folder, older_than=39)
+    assert folders(folder) == before
+
+
+def test_vectors_in_use_by_another_process_stay(folder, capsys):
+    program = (
+        "import sys; from pathlib import Path; from foundation.locks import FolderInUse\n"
+        "used = FolderInUse.reading(Path(sys.argv[1])); print('reading', flush=True); input()"
+    )
+    command = [sys.executable, "-c", program, folder / FINGERPRINT]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        other.stdout.readline()
+        assert run(folder, prune=["words"]) == 0
+        assert (folder / FINGERPRINT).exists()
+        assert "in use" in capsys.readouterr().err
+        other.communicate("\n")
+    run(folder, prune=["words"])
+    assert not (folder / FINGERPRINT).exists()
+
+
+def test_a_plan_keeps_its_vectors_from_being_removed(folder, tmp_path):
+    store, corpus = VectorStore(folder), corpus_of(numbered(10), tmp_path / "again")
+    plan = store.plan(CountingEncoder(), corpus)
+    run(folder, prune=["words", "keys"])
+    assert (folder / FINGERPRINT).exists()
+    assert plan.vectors.rows(plan.vectors.places).shape == (10, DIM)

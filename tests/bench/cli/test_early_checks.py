@@ -1,0 +1,153 @@
+"""What would fail after hours of work fails before any: places, devices, words."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from bench.cli.early_checks import _marks
+from bench.cli.main import COMMANDS
+from tests.support.collections import Bench, write_collection
+
+NOWHERE = "/proc/nowhere"  # root may write anywhere else
+OUTPUTS = {
+    "run": ["run", "{data}", "--model", "hashing", "--out"],
+    "score": ["score", "{run}", "--dataset", "{data}", "--out"],
+    "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}", "--results"],
+    "check --markdown": ["check", "hashing", "--baseline", "bm25", "--markdown"],
+    "check --junit": ["check", "hashing", "--baseline", "bm25", "--junit"],
+    "watch": ["watch", "{data}", "--on", "{data}", "--once", "--out"],
+    "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
+    "forgetting --plot": ["forgetting", "hashing", "bm25", "--on", "{data}", "{data}", "--plot"],
+    "ablate": ["ablate", "inference", "--out"],
+    "continual": ["continual", "three-domains-small", "--out"],
+    "adapt": ["adapt", "tsdae", "--on", "{data}", "--out"],
+    "pretrain": ["pretrain", "retromae", "--on", "{data}", "--out"],
+    "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
+    "compose": ["compose", "average", "{data}", "{data}", "--out"],
+    "export": ["export", "trec", "hashing", "--out"],
+    "import": ["import", "{run}", "--out"],
+    "merge": ["merge", "{data}", "--out"],
+    "leaderboard": ["leaderboard", "--format", "html", "--out"],
+    "speed": ["speed", "--model", "hashing", "--plots"],
+}
+DEVICES = {
+    "run": ["run", "{data}", "--model", "hashing"],
+    "run bm25": ["run", "{data}", "--model", "bm25"],
+    "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}"],
+    "watch": ["watch", "{data}", "--on", "{data}", "--once"],
+    "forgetting": ["forgetting", "hashing", "bm25", "--on", "{data}", "{data}"],
+    "estimate": ["estimate", "{data}", "--model", "hashing"],
+    "speed": ["speed", "--model", "hashing"],
+}
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> dict[str, str]:
+    data = write_collection(tmp_path / "tiny")
+    run = tmp_path / "some.trec"
+    run.write_text("q1 Q0 d1 1 1.5 tag\n")
+    return {"data": str(data), "run": str(run)}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, words: dict[str, str], case: str
+) -> None:
+    bench = Bench(tmp_path)
+    file = case.split()[-1] in ("--markdown", "--junit", "--plot")
+    place = f"{NOWHERE}/x.svg" if file else NOWHERE
+    finished = bench(*(word.format(**words) for word in OUTPUTS[case]), place)
+    assert finished.code == 2, finished.stderr
+    assert f"error: {place} cannot be written" in finished.stderr
+    assert "try: name another place" in finished.stderr
+    assert not bench.cache.exists()
+
+
+def test_every_option_that_is_written_is_checked() -> None:
+    """Their names are those of today: a new one must be marked, too."""
+    written = {"out", "markdown", "junit", "plot", "plots"}
+    for name, (record, _) in COMMANDS.items():
+        kinds = get_type_hints(record, include_extras=True)
+        marked = {option for option, kind in kinds.items() if list(_marks(kind))}
+        if name != "leaderboard":  # it writes only pages, and checks that itself
+            assert kinds.keys() & written == marked, name
+
+
+@pytest.mark.parametrize("case", DEVICES)
+def test_a_gpu_that_is_not_there_is_refused_before_a_corpus_is_built(
+    tmp_path: Path, words: dict[str, str], case: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    device = f"cuda:{torch.cuda.device_count()}"
+    bench = Bench(tmp_path)
+    finished = bench(*(word.format(**words) for word in DEVICES[case]), "--device", device)
+    assert finished.code == 2, finished.stderr
+    assert f"error: {device} was asked for" in finished.stderr
+    assert "--device cpu" in finished.stderr
+    assert not bench.cache.exists()
+
+
+def test_a_link_to_nothing_is_no_place_for_results(tmp_path: Path, words: dict[str, str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "loop"):
+        finished = Bench(tmp_path)(
+            "run", words["data"], "--model", "hashing", "--out", tmp_path / name / "deeper"
+        )
+        assert finished.code == 2
+        assert f"{tmp_path / name} is a link to what is not there" in finished.stderr
+
+
+def test_a_trial_of_a_place_leaves_nothing_there(tmp_path: Path, words: dict[str, str]) -> None:
+    bench = Bench(tmp_path)
+    bench("run", words["data"], "--model", "no-such-model", "--out", tmp_path / "new" / "deep")
+    assert not (tmp_path / "new").exists()
+
+
+EMPTY = {
+    "--cache-dir": ["run", "{data}", "--model", "hashing", "--cache-dir", ""],
+    "--out": ["run", "{data}", "--model", "hashing", "--out", ""],
+    "--data-dir": ["run", "{data}", "--model", "hashing", "--data-dir", ""],
+    "--results": ["compare", "hashing", "bm25", "--results", ""],
+    "run_file": ["score", "", "--dataset", "{data}"],
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_path_is_not_the_working_folder(
+    tmp_path: Path, words: dict[str, str], case: str
+) -> None:
+    finished = Bench(tmp_path)(*(word.format(**words) for word in EMPTY[case]))
+    assert finished.code == 2
+    assert "an empty path: name a folder or file" in finished.stderr
+
+
+def test_a_word_that_is_not_utf_8_is_refused(tmp_path: Path, words: dict[str, str]) -> None:
+    raw = tmp_path / "caf\udce9"
+    shutil.copytree(words["data"], raw)
+    finished = Bench(tmp_path)("run", raw, "--model", "hashing")
+    assert finished.code == 2
+    assert r"caf\udce9' of the command line is not UTF-8" in finished.stderr
+
+
+LONG = {
+    "--budget": ["check", "hashing", "--baseline", "bm25", "--budget"],
+    "--slower": ["check", "hashing", "--baseline", "bm25", "--slower"],
+    "--max-memory": ["run", "{data}", "--model", "hashing", "--max-memory"],
+    "--depth": ["run", "{data}", "--model", "hashing", "--depth"],
+    "--every": ["watch", "{data}", "--on", "{data}", "--every"],
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_number_of_50_000_digits_is_refused_at_once(
+    tmp_path: Path, words: dict[str, str], case: str
+) -> None:
+    began = time.monotonic()
+    finished = Bench(tmp_path)(*(word.format(**words) for word in LONG[case]), "9" * 50_000 + "x")
+    assert finished.code == 2
+    assert time.monotonic() - began < 5
+    assert len(finished.stderr) < 10_000

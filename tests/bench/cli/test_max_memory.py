@@ -1,0 +1,56 @@
+"""``--max-memory`` from the command line: refused before the work, or kept to."""
+
+import gzip
+
+import pytest
+
+from bench.evaluate.memory import resident_bytes, show_size
+from tests.support.collections import Bench, write_collection
+
+MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_collection(tmp_path / "many", documents=MANY)
+
+
+def ranking(bench: Bench, *arguments: object) -> bytes:
+    done = bench("run", *arguments, "--model", "hashing", "--depth", 100)
+    assert done.code == 0, done.stderr
+    (path,) = bench.out.rglob("run.trec.gz")
+    content = gzip.decompress(path.read_bytes())
+    path.unlink()
+    return content
+
+
+def test_a_small_budget_gives_the_same_ranking(bench, folder):
+    free = ranking(bench, folder)
+    budget = show_size(resident_bytes() + (150 << 20))
+    assert ranking(bench, folder, "--max-memory", budget) == free
+
+
+def test_a_budget_that_is_too_small_is_refused_before_anything_is_encoded(bench, folder):
+    done = bench("run", folder, "--model", "hashing", "--max-memory", "20MB")
+    assert done.code == 2
+    assert "search needs at least" in done.stderr
+    assert "try: --max-memory" in done.stderr
+    assert not list((bench.cache / "vectors").rglob("*.f32"))
+    assert not bench.out.exists()
+
+
+def test_an_index_that_does_not_fit_is_refused_with_the_estimate(bench, folder):
+    budget = show_size(resident_bytes() + (150 << 20))
+    index = "HNSW40000"  # 320 kB of links a document
+    done = bench("run", folder, "--model", "hashing", "--index", index, "--max-memory", budget)
+    assert done.code == 2
+    assert "the index HNSW40000" in done.stderr
+    assert "needs about" in done.stderr
+
+
+@pytest.mark.parametrize("size", ["banana", "0", "-1GB", "1.5XB", ""])
+@pytest.mark.parametrize("command", ["run", "estimate"])
+def test_what_is_no_size_is_refused(bench, folder, command, size):
+    done = bench(command, folder, "--model", "hashing", f"--max-memory={size}")
+    assert done.code == 2
+    assert "1.5GiB" in done.stderr

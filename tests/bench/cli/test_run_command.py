@@ -1,0 +1,222 @@
+"""``run`` over several collections: what is official, what is said, what is missing."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.cli.commands.gaps import Gaps
+from bench.results.load import load
+from datasets_cfg.catalogue import facts_for
+from foundation.errors import BenchError
+from tests.support.collections import Bench, write_collection, write_qrels
+
+DANGLING = 5
+
+
+@pytest.fixture(scope="module")
+def arguana(tmp_path_factory) -> Path:
+    """Data folder with synthetic texts in the shape of the genuine ArguAna.
+
+    Queries are documents, 108 texts of queries repeat an earlier one, and the counterargument of
+    five queries is not in the corpus.
+    """
+    counts = facts_for("beir/arguana").counts
+    folder = tmp_path_factory.mktemp("arguana") / "beir" / "arguana"
+    repeated = counts.queries - counts.distinct_queries
+    claims = [min(number // 2, repeated) + max(number - 2 * repeated, 0) for number in range(1_406)]
+    queries = {
+        f"test-{number:04d}-pro01a": f"claim {claim} on topic{claim % 97}"
+        for number, claim in enumerate(claims)
+    }
+    names = list(queries)
+    counter = {name: name.replace("pro01a", "pro01b") for name in names}
+    documents = {name: ("", text) for name, text in queries.items()}
+    documents |= {
+        counter[name]: ("", f"against {queries[name]}") for name in names[: len(names) - DANGLING]
+    }
+    others = counts.documents - len(documents)
+    documents |= {f"other-{number}": ("", f"aside {number}") for number in range(others)}
+    write_collection(folder, documents, queries, {(name, counter[name]): 1 for name in names})
+    return folder.parents[1]
+
+
+def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_are_told(
+    bench: Bench, arguana: Path
+) -> None:
+    done = bench("run", "beir/arguana", "--model", "bm25", "--data-dir", arguana)
+    assert done.code == 0, done.stderr
+    result = load(bench.results("beir/arguana", "bm25")).result
+    assert result.protocol.official
+    assert result.protocol.exclude_self
+    assert (result.documents, result.queries) == (8_674, 1_406)
+    assert "NOT the published" not in done.stdout
+    assert "note: beir/arguana: judgements point at documents that the corpus does not have" in (
+        done.stderr
+    )
+    assert "5 of them relevant: official, and kept): 5" in done.stderr
+    assert "published" not in done.stderr  # no count differs from the published one
+    # the query's own document is out, and the queries without a counterargument score 0
+    assert 0.9 < result.measures["R@100"] <= (1_406 - DANGLING) / 1_406
+    done = bench("verify", "beir/arguana", "--data-dir", arguana, "--offline")
+    assert done.code == 0, done.stdout
+
+
+def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
+    bench: Bench, bench_data: Path
+) -> None:
+    data = bench.place / "data"
+    (data / "beir").mkdir(parents=True)
+    (data / "beir" / "nfcorpus").symlink_to(bench_data / "beir" / "nfcorpus")
+    cut = shutil.copytree(bench_data / "beir" / "scifact", data / "beir" / "scifact")
+    whole = (cut / "corpus.jsonl").read_bytes()
+    (cut / "corpus.jsonl").write_bytes(whole[: len(whole) // 2])
+    names = ("beir/scifact", "beir/arguana", "beir/nfcorpus")
+    command = ("run", *names, "--model", "hashing", "--data-dir", data, "--offline")
+    done = bench(*command)
+    assert done.code == 4, done.stderr
+    assert load(bench.results("beir/nfcorpus", "hashing")).result.protocol.official
+    assert "| beir/nfcorpus" not in done.stdout.partition("not evaluated")[2]
+    assert "corpus.jsonl:" in done.stdout.partition("not evaluated")[2]
+    assert "downloads are off" in done.stdout.partition("not evaluated")[2]
+    assert "warning: beir/arguana is not evaluated: " in done.stderr
+    assert "--data-dir DIR" in done.stderr
+
+    document = json.loads(bench(*command, "--json").stdout)
+    assert [result["protocol"]["collection"] for result in document["results"]] == [names[2]]
+    assert [(gap["collection"], gap["model"]) for gap in document["gaps"]] == [
+        (names[0], ""),
+        (names[1], ""),
+    ]
+
+    done = bench(*command, "--fail-fast", "--out", bench.place / "stopped")
+    assert done.code == 2
+    assert done.stdout == ""
+    assert "error: " in done.stderr
+    assert not (bench.place / "stopped").exists()
+
+
+def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path) -> None:
+    done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data, "--offline")
+    assert done.code == 4, done.stderr
+    assert "11 of 13: beir/trec-covid, beir/nq, beir/hotpotqa, …" in done.stdout
+    assert done.stdout.count("downloads are off") == 11
+
+
+def test_another_collection_than_the_published_one_is_a_gap_beside_others(
+    bench: Bench, bench_data: Path
+) -> None:
+    claimed = write_collection(bench.place / "mine", facts='name = "beir/scifact"\n')
+    nfcorpus = ("beir/nfcorpus", "--data-dir", bench_data)
+    done = bench("run", claimed, *nfcorpus, "--model", "hashing")
+    assert done.code == 4
+    assert "this is not the published beir/scifact: documents: 5,183 published, 6" in done.stdout
+    done = bench("run", claimed, *nfcorpus, "--model", "hashing", "--allow-mismatch")
+    assert done.code == 0
+    assert not load(bench.results("beir/scifact", "hashing")).result.protocol.official
+    assert "identifies no collection" not in done.stderr
+
+
+def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_evaluated(
+    bench: Bench,
+) -> None:
+    documents = {f"d{number}": ("", f"word{number}") for number in range(3_000)}
+    folder = write_collection(bench.place / "large", documents, {"q": "word7"}, {("q", "d7"): 1})
+    done = bench("run", folder, "--model", "hashing", "bm25", "--max-memory", "1MB")
+    assert done.code == 4, done.stderr
+    gap = json.loads(
+        bench("run", folder, "--model", "hashing", "bm25", "--max-memory", "1MB", "--json").stdout
+    )["gaps"]
+    assert [(one["collection"], one["model"]) for one in gap] == [("large", "hashing")]
+    assert load(bench.results("large", "bm25")).result.measures["nDCG@10"] == 1.0
+
+
+def test_where_nothing_can_be_evaluated_it_is_bad_input(bench: Bench) -> None:
+    done = bench("run", "beir/scifact", "beir/arguana", "--model", "bm25", "--offline")
+    assert done.code == 2
+    assert done.stdout == ""
+    assert done.stderr.count("warning: ") == 2
+    assert "error: nothing was evaluated; beir/scifact: " in done.stderr
+
+
+def test_a_measure_that_does_not_exist_is_bad_input_and_no_gap(bench: Bench) -> None:
+    places = [write_collection(bench.place / name) for name in ("one", "other")]
+    done = bench("run", *places, "--model", "hashing", "--measure", "nDGC@10")
+    assert done.code == 2
+    assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BenchError("cut short", "copy it again"), "cut short"),
+        (OSError(errno.ENOSPC, "No space left on device"), "a file: No space left on device"),
+        (MemoryError(), "not enough memory: MemoryError"),
+        (RuntimeError("CUDA out of memory.\nTried"), "not enough memory: CUDA out of memory."),
+    ],
+)
+def test_a_gap_says_why(error: Exception, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    gaps = Gaps(stop=False)
+    with gaps.kept("beir/nq", "minilm"):
+        raise error
+    (gap,) = gaps.missing
+    assert (gap.collection, gap.model, gap.reason) == ("beir/nq", "minilm", reason)
+    assert f"warning: minilm on beir/nq is not evaluated: {reason}" in capsys.readouterr().err
+    with pytest.raises(type(error)), Gaps(stop=True).kept("beir/nq"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("defect"), KeyboardInterrupt(), BrokenPipeError()])
+def test_a_defect_and_an_interruption_are_no_gap(error: BaseException) -> None:
+    gaps = Gaps(stop=False)
+    with pytest.raises(type(error)), gaps.kept("beir/nq"):
+        raise error
+    assert gaps.missing == []
+
+
+# What scores depend on
+
+
+def test_self_matches_of_undeclared_meaning_are_told_with_the_fact_to_set(
+    bench: Bench, arguana: Path
+) -> None:
+    own = arguana / "beir" / "arguana"
+    done = bench("run", own, "--model", "bm25")
+    assert done.code == 0, done.stderr
+    assert "warning: arguana: query ids are also ids of documents" in done.stderr
+    assert "1,406 of these documents have the text of their query): 1,406" in done.stderr
+    assert f"write into {own / 'dataset.toml'}: exclude_self = true" in done.stderr
+
+
+@pytest.mark.parametrize("declared", ["true", "false"])
+def test_self_matches_of_declared_meaning_need_no_word(bench: Bench, declared: str) -> None:
+    facts = f"exclude_self = {declared}\n"
+    qrels = {("q1", "d1"): 1, ("q3", "d10"): 1}
+    folder = write_collection(bench.place / "tiny", qrels=qrels, facts=facts)
+    done = bench("run", folder, "--model", "bm25")
+    assert done.code == 0, done.stderr
+    assert "query ids" not in done.stderr
+
+
+def test_judged_documents_that_the_corpus_lacks_are_counted(bench: Bench) -> None:
+    done = bench("run", write_collection(bench.place / "tiny"), "--model", "bm25")
+    assert done.code == 0
+    assert "tiny: judgements point at documents that the corpus does not have (1 of" in done.stderr
+    assert "not in the corpus" in done.stderr
+
+
+def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Bench) -> None:
+    folder = write_collection(bench.place / "tiny")
+    write_qrels(folder, {("q1", "d1 "): 1, ("q2", "d9 "): 1, ("q3", "d10"): 0})
+    done = bench("run", folder, "--model", "bm25")
+    assert done.code == 2
+    assert "none of the 2 relevant documents, such as 'd1 '; its first" in done.stderr
+    assert "test.tsv: 2 of them are in the corpus without it" in done.stderr
+    assert not bench.out.exists()
+
+    write_qrels(folder, {("q1", "x1"): 1, ("q2", "x2"): 1})
+    done = bench("run", folder, "--model", "bm25")
+    assert done.code == 2
+    assert "are corpus and qrels of the same release?" in done.stderr

@@ -1,0 +1,229 @@
+"""stdout and stderr never decide how a command ends, and never obey what comes from a file."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tqdm import tqdm
+
+from bench.cli.terminal import Output
+from bench.results.record import RESULT_FILE
+from foundation.printable import one_line, printable
+from tests.support.collections import ROOT, Bench, files_below, write_collection
+from tests.support.leaderboards import store
+
+WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
+DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}
+QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(WORDS)}
+QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(WORDS))}
+OUTPUTS = ("| true", "> /dev/full", ">&-", "2>&-", ">&- 2>&-", "2>&1 | true")
+UNBUFFERED = {"buffered": "", "unbuffered": "1"}
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a good model and of one that cannot tell texts apart; two others conflict."""
+    place = tmp_path_factory.mktemp("decided")
+    bench = Bench(place)
+    collection = write_collection(place / "tiny", DOCUMENTS, QUERIES, QRELS)
+    (place / "blind.toml").write_text(
+        'name = "blind"\ntitle = "x"\nkind = "hashing"\nnormalize = true\noptions = { dim = 1 }\n'
+    )
+    done = bench("run", collection, "--model", "hashing", place / "blind.toml")
+    assert done.code == 0, done.stderr
+    for name, scores in (("here", [0.5, 0.25]), ("there", [0.5, 0.0])):
+        store(place / name, "words", "mine", scores)
+    return place
+
+
+def shell(command: str, place: Path, unbuffered: str = "") -> int:
+    """Exit code of the first command of a pipe line."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m bench {command}; exit ${{PIPESTATUS[0]}}"],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("buffering", UNBUFFERED)
+def test_a_regression_exits_1_whatever_happens_to_its_output(
+    decided: Path, output: str, buffering: str
+) -> None:
+    check = (
+        "check blind.toml --baseline hashing --on ./tiny --results out --cache-dir cache "
+        f"--resamples 999 --quiet {output}"
+    )
+    assert shell(check, decided, UNBUFFERED[buffering]) == 1
+
+
+@pytest.mark.parametrize("buffering", UNBUFFERED)
+@pytest.mark.parametrize("output", ["| true", "2>&1 | true", ">&- 2>&-"])
+def test_a_conflict_exits_5_though_nobody_reads(
+    decided: Path, output: str, buffering: str, tmp_path: Path
+) -> None:
+    merge = f"merge here there --out {tmp_path / 'merged'} --json {output}"
+    assert shell(merge, decided, UNBUFFERED[buffering]) == 5
+
+
+@pytest.mark.parametrize("buffering", UNBUFFERED)
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, buffering: str) -> None:
+    assert shell("list models | head -1", tmp_path, UNBUFFERED[buffering]) == 0
+    assert shell("run --help | true", tmp_path, UNBUFFERED[buffering]) == 0
+
+
+def test_every_collection_is_evaluated_though_nobody_reads_the_first_table(
+    tmp_path: Path,
+) -> None:
+    for name in ("one", "two"):
+        write_collection(tmp_path / name)
+    run = "run ./one ./two --model hashing --out out --cache-dir cache | true"
+    assert shell(run, tmp_path, "1") == 0
+    assert len(list((tmp_path / "out").rglob(RESULT_FILE))) == 2
+
+
+@pytest.mark.parametrize("buffering", UNBUFFERED)
+def test_an_output_that_was_lost_on_a_full_disk_is_no_success(
+    tmp_path: Path, buffering: str
+) -> None:
+    assert shell("list models > /dev/full", tmp_path, UNBUFFERED[buffering]) == 2
+
+
+def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
+    write_collection(tmp_path / "one")
+    run = "run ./one --model hashing --out out --cache-dir cache >&- 2>&-"
+    assert shell(run, tmp_path) == 0
+    assert shell("compare hashing hashing@depth=1 --results out >&-", tmp_path) == 2
+    (record,) = (tmp_path / "out").rglob(RESULT_FILE)
+    json.loads(record.read_bytes())
+
+
+def test_an_ascii_terminal_is_told_what_it_cannot_show(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "list", "models"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    plain = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert rb"ANCE FirstP, MS MARCO \u2014 unverified" in plain.stdout
+    as_json = subprocess.run(
+        [*command, "--json"], cwd=ROOT, env=environment, capture_output=True, check=True
+    )
+    about = {row["name"]: row["about"] for row in json.loads(as_json.stdout)}
+    assert "ANCE FirstP, MS MARCO — unverified" in about["ance"]
+
+
+OBEYED = {
+    "red\x1b[31m": r"red\u001b[31m",
+    "title\x1b]0;x\x07": r"title\u001b]0;x\u0007",
+    "one\x9b2J": r"one\u009b2J",
+    "back\x08\r": r"back\u0008\u000d",
+    "txt\u202egpj": r"txt\u202egpj",
+    "raw\udcff": r"raw\udcff",
+    "hidden\U000e0041": r"hidden\udb40\udc41",
+}
+
+
+@pytest.mark.parametrize("text", OBEYED)
+def test_what_a_terminal_would_obey_is_shown(text: str) -> None:
+    stream = io.StringIO()
+    print(text, file=Output(stream, bars=False))
+    assert stream.getvalue() == OBEYED[text] + "\n"
+    assert one_line(f"a\n\t{text} ").isprintable()
+
+
+def test_what_people_write_is_printed_as_it_is() -> None:
+    text = "Flügel\t東京 – «ª» 👩‍🔬\n"
+    assert printable(text) == text
+    assert printable("é 👩", "ascii") == r"\u00e9 \ud83d\udc69"
+
+
+def test_json_stays_json_of_the_same_content() -> None:
+    document = {"name": 'a"\\\x1b\x9b\u202eé👩'}
+    text = json.dumps(document, ensure_ascii=False)
+    assert json.loads(printable(text)) == document
+    assert json.loads(printable(text, "ascii")) == document
+
+
+def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
+    stream = io.StringIO()
+    output = Output(stream, bars=True)
+    with (
+        tqdm(total=2, desc="outer", file=output, mininterval=0) as outer,
+        tqdm(total=2, desc="evil\x1b[2J\rgone", file=output, leave=False, mininterval=0) as inner,
+    ):
+        for bar in (outer, inner):
+            bar.update()
+            bar.refresh()
+    written = stream.getvalue()
+    assert "\x1b[A" in written
+    assert r"evil\u001b[2J\u000dgone" in written
+    assert "\x1b[2J" not in written
+
+
+HOSTILE = "=1+[click](evil)"
+ESCAPES = "\x1b[31m\x9b2J"
+
+
+def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in QUERIES.items()}
+    qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
+    facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
+    collection = write_collection(tmp_path / "tiny", DOCUMENTS, queries, qrels, facts)
+    models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
+    cards = [tmp_path / f"{name}.toml" for name in models]
+    for path, dim in zip(cards, (8, 64), strict=True):
+        path.write_text(
+            f'name = {json.dumps(path.stem)}\ntitle = "\\u001b[31m"\nkind = "hashing"\n'
+            f"normalize = true\noptions = {{ dim = {dim} }}\n"
+        )
+    where = ("--results", bench.out, "--resamples", 199)
+    outputs = {
+        "run": bench("run", collection, "--model", *cards),
+        "compare": bench("compare", *models, *where, "--changed", 3),
+        "check": bench(
+            *("check", cards[0], "--baseline", models[1], "--on", collection, *where),
+            *("--cache-dir", bench.cache),
+            *("--markdown", tmp_path / "check.md", "--junit", tmp_path / "check.xml"),
+        ),
+        "html": bench("leaderboard", *where, "--format", "html", "--out", tmp_path / "pages"),
+        "csv": bench("leaderboard", *where, "--format", "csv"),
+        "latex": bench("leaderboard", *where, "--format", "latex"),
+        "markdown": bench("leaderboard", *where),
+        "verify": bench("verify", collection),
+    }
+    assert {name: done.stderr for name, done in outputs.items() if done.code > 1} == {}
+    texts = {name: done.stdout + done.stderr for name, done in outputs.items()}
+    for path in [*files_below(tmp_path / "pages"), tmp_path / "check.md", tmp_path / "check.xml"]:
+        if path.suffix != ".png":
+            texts[path.name] = path.read_text(encoding="utf-8")
+    obeyed = {name for name, text in texts.items() if "\x1b" in text or "\x9b" in text}
+    assert obeyed == set()
+    tables = {name: outputs[name].stdout for name in ("run", "compare", "check", "markdown")}
+    tables["file"] = texts["check.md"]
+    assert {name for name, text in tables.items() if re.search(r"[^\\]\]\(evil", text)} == set()
+    cells = [cell for row in csv.reader(outputs["csv"].stdout.splitlines()) for cell in row]
+    assert [cell for cell in cells if cell.startswith("=")] == []
+
+
+@pytest.mark.parametrize("of", ["model", "collection"])
+def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path, of: str) -> None:
+    bench = Bench(tmp_path)
+    facts = f"name = {json.dumps(ESCAPES)}\n" if of == "collection" else ""
+    collection = write_collection(tmp_path / "tiny", facts=facts)
+    card = tmp_path / (f"{ESCAPES}.toml" if of == "model" else "own.toml")
+    card.write_text(
+        f'name = {json.dumps(card.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
+    )
+    finished = bench("run", collection, "--model", card)
+    assert finished.code == 2
+    assert "\x1b" not in finished.stderr + finished.stdout
+    assert "error: " in finished.stderr

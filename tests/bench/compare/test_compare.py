@@ -1,0 +1,621 @@
+"""Stored results beside each other: found, chosen, put on the same queries, compared."""
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.multitest import multipletests
+
+from bench.compare.compare import Comparison, OnCollection, compare
+from bench.compare.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores
+from bench.evaluate.suites import suite_mean, suite_weights
+from bench.results import choose, find
+from bench.results.facts import recipe_key
+from bench.results.find import find_results, results_of
+from bench.results.record import RESULT_FILE, Result, Stored, save
+from datasets_cfg.catalogue import expand, suite_names
+from foundation.errors import BenchError
+from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
+from tests.support import results as records
+
+PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
+RECIPE = Recipe(model="words", kind="hashing", dim=8)
+FAST = Choices(resampling=Resampling(resamples=999))
+
+
+def result(model="words", collection="beir/scifact", recipe=RECIPE, index="flat", **protocol):
+    about = msgspec.structs.replace(PROTOCOL, collection=collection, **protocol)
+    return msgspec.structs.replace(
+        records.RESULT,
+        model=model,
+        index=index,
+        protocol=about,
+        recipe=recipe,
+        fingerprint=recipe.fingerprint if recipe else "a" * 64,
+    )
+
+
+def stored(root: Path, one: Result, values=(0.0, 0.5, 1.0), names=None, measure="nDCG@10") -> Path:
+    names = names or [f"q{number}" for number in range(len(values))]
+    run = Run.from_rows(names, ["d1"] * len(names), np.ones(len(names)))
+    scores = Scores(tuple(names), {measure: np.array(values)}, 0, 0)
+    one = msgspec.structs.replace(
+        one, measures={measure: scores.mean(measure)}, main_measure=measure, queries=len(names)
+    )
+    return save(one, scores, run, root).folder
+
+
+def entry(values, names=None, main="nDCG@10", measures=("nDCG@10",), recipe=None, **protocol):
+    """An entry that was not stored, as a run file is."""
+    about = msgspec.structs.replace(PROTOCOL, **protocol)
+    names = tuple(names or (f"q{number}" for number in range(len(values))))
+    scores = {measure: np.array(values, dtype=float) for measure in measures}
+    nowhere = Run.from_rows(names, ["d"] * len(names), np.ones(len(names)))
+    return Entry(about, main, False, recipe or {}, lambda: (names, scores), lambda: nowhere)
+
+
+def entrant(name, seed=0, collections=("beir/scifact",), queries=30, shift=0.0, **fields):
+    rng = np.random.default_rng(seed)
+    made = {
+        collection: entry(rng.random(queries).round(1) + shift, collection=collection, **fields)
+        for collection in collections
+    }
+    return Entrant(name, made)
+
+
+def only(comparisons: list[Comparison]) -> OnCollection:
+    ((row,),) = [comparison.collections for comparison in comparisons]
+    return row
+
+
+# Finding and choosing
+
+
+def test_results_are_found_below_a_folder_and_told_apart_by_model(tmp_path):
+    for model in ("words", "more-words", "a/words", "a"):
+        stored(tmp_path, result(model, collection="beir/scifact"))
+    assert len(find_results(tmp_path)) == 4
+    for model in ("words", "more-words", "a/words", "a"):
+        (found,) = find_results(tmp_path, model)
+        assert found.result.model == model
+    assert find_results(tmp_path / "absent") == []
+
+
+def test_each_collection_has_its_own_result(tmp_path):
+    for name in ("beir/nfcorpus", "beir/scifact"):
+        stored(tmp_path, result(collection=name))
+    found = results_of("words", tmp_path)
+    assert list(found) == ["beir/nfcorpus", "beir/scifact"]
+    assert [one.collection for one in found.values()] == list(found)
+    assert found["beir/scifact"].scores()[1]["nDCG@10"].tolist() == [0.0, 0.5, 1.0]
+    assert found["beir/scifact"].run().query_ids == ("q0", "q1", "q2")
+
+
+def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
+    later = msgspec.structs.replace(records.CONDITIONS, time="2026-02-01T00:00:00+00:00")
+    stored(tmp_path / "b", result())
+    stored(tmp_path / "a", msgspec.structs.replace(result(), conditions=later), values=[1.0])
+    stored(tmp_path / "c", result())
+    (found,) = results_of("words", tmp_path).values()
+    assert found.folder.is_relative_to(tmp_path / "a")
+
+
+HALF = msgspec.structs.replace(RECIPE, dtype="float16")
+
+
+def test_different_evaluations_of_a_collection_are_listed_with_what_differs(tmp_path):
+    folders = [stored(tmp_path, result(recipe=recipe)) for recipe in (RECIPE, HALF)]
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    message = str(error.value)
+    assert "words has 2 results on beir/scifact, which differ in dtype" in message
+    for folder, dtype in zip(folders, ("float32", "float16"), strict=True):
+        assert f"{folder}: dtype {dtype}" in message
+        assert f"words@dtype={dtype}" in error.value.hint
+
+
+def test_the_names_that_an_error_suggests_each_choose_one_result(tmp_path):
+    for recipe, depth in ((RECIPE, 10), (HALF, 10), (RECIPE, 100)):
+        stored(tmp_path, result(recipe=recipe, depth=depth))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    suggested = re.findall(r"'(.*?)'", error.value.hint)
+    chosen = [results_of(name, tmp_path)["beir/scifact"].folder for name in suggested]
+    assert sorted(chosen) == sorted(one.folder for one in find_results(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("other", "condition"),
+    [
+        ({"recipe": HALF}, "dtype=float16"),
+        ({"recipe": HALF}, "DTYPE=x"),
+        ({"index": "IVF64,Flat?nprobe=8"}, "index=IVF64,Flat?nprobe=8"),
+        ({"depth": 100}, "depth=100"),
+        ({"split": "dev"}, "split=dev"),
+        (
+            {"recipe": msgspec.structs.replace(RECIPE, prompts=Prompts(query="query: "))},
+            "prompts.query=query: ",
+        ),
+    ],
+)
+def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
+    other, condition, tmp_path
+):
+    stored(tmp_path, result())
+    wanted = result(**other)
+    folder = stored(tmp_path, wanted)
+    names = [f"words@{wanted.key}", f"words@{wanted.key[:7]}", str(folder)]
+    names.append(str(folder / RESULT_FILE))
+    if condition != "DTYPE=x":
+        names += [f"words@{condition}", f"words@{condition}@{wanted.key}"]
+    for name in names:
+        (found,) = results_of(name, tmp_path).values()
+        assert found.result.key == wanted.key
+    with pytest.raises(BenchError, match="no result of words has nothing=at all"):
+        results_of("words@nothing=at all", tmp_path)
+    with pytest.raises(BenchError, match="no result of words has typo="):
+        results_of("words@typo=", tmp_path)
+
+
+SHORT = msgspec.structs.replace(RECIPE, max_document_tokens=48)
+LORA = AdapterIdentity("peft", {"adapter_model.safetensors": "c" * 64})
+ADAPTED = msgspec.structs.replace(RECIPE, adapter=LORA)
+
+
+def suggested(error: BenchError) -> list[str]:
+    return re.findall(r"'(.*?)'", error.hint)
+
+
+def test_recipes_of_one_name_are_never_mixed_over_collections(tmp_path):
+    stored(tmp_path, result(collection="beir/nfcorpus"))
+    stored(tmp_path, result(collection="beir/scifact", recipe=SHORT))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    assert "2 results of 2 kinds on 2 collections, which differ in max_document_tokens" in str(
+        error.value
+    )
+    assert suggested(error.value) == [
+        "words@max_document_tokens=512",
+        "words@max_document_tokens=48",
+    ]
+    assert "--on" in error.value.hint
+    chosen = [list(results_of(name, tmp_path)) for name in suggested(error.value)]
+    assert chosen == [["beir/nfcorpus"], ["beir/scifact"]]
+
+
+def test_collections_that_are_not_asked_for_make_no_name_ambiguous(tmp_path):
+    stored(tmp_path, result(collection="beir/nfcorpus"))
+    for recipe in (RECIPE, ADAPTED):
+        stored(tmp_path, result(collection="beir/scifact", recipe=recipe))
+    (found,) = results_of("words", tmp_path, ["beir/nfcorpus", "beir/quora"]).values()
+    assert found.collection == "beir/nfcorpus"
+    assert results_of("words", tmp_path, ["beir/quora"]) == {}
+    with pytest.raises(BenchError, match=r"adapter\.kind"):
+        results_of("words", tmp_path, ["beir/scifact"])
+
+
+def test_a_base_is_told_from_its_adapters_by_an_empty_field(tmp_path):
+    for recipe in (RECIPE, ADAPTED):
+        stored(tmp_path, result(recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    assert suggested(error.value) == ["words@adapter.kind=", "words@adapter.kind=peft"]
+    chosen = [results_of(name, tmp_path)["beir/scifact"] for name in suggested(error.value)]
+    assert [one.result.recipe.adapter for one in chosen] == [None, LORA]
+
+
+def test_two_trainings_of_one_name_are_chosen_by_the_hash_of_their_files(tmp_path):
+    trained = [
+        msgspec.structs.replace(RECIPE, files={"model.safetensors": digit * 64}) for digit in "12"
+    ]
+    for recipe, name in zip(trained, ("beir/nfcorpus", "beir/scifact"), strict=True):
+        stored(tmp_path, result(collection=name, recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of("words", tmp_path)
+    chosen = [results_of(name, tmp_path) for name in suggested(error.value)]
+    assert [[one.result.recipe for one in found.values()] for found in chosen] == [
+        [recipe] for recipe in trained
+    ]
+
+
+def test_prompts_of_each_collection_are_one_recipe(tmp_path):
+    for name, query in (("beir/nfcorpus", "find: "), ("beir/scifact", "check: ")):
+        recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query=query))
+        stored(tmp_path, result(collection=name, recipe=recipe))
+    assert list(results_of("words", tmp_path)) == ["beir/nfcorpus", "beir/scifact"]
+
+
+def test_a_folder_of_several_recipes_is_chosen_from_like_a_model(tmp_path):
+    for recipe in (RECIPE, SHORT):
+        stored(tmp_path, result(recipe=recipe))
+    with pytest.raises(BenchError) as error:
+        results_of(str(tmp_path), tmp_path / "elsewhere")
+    for name in suggested(error.value):
+        assert len(results_of(name, tmp_path / "elsewhere")) == 1
+
+
+def test_a_misspelt_field_is_an_error_that_names_the_one_that_was_meant(tmp_path):
+    stored(tmp_path, result())
+    with pytest.raises(BenchError, match="no result of words has max_document_token=48") as error:
+        results_of("words@max_document_token=48", tmp_path)
+    assert "max_document_tokens" in error.value.hint
+
+
+RESULTS = st.lists(
+    st.builds(
+        result,
+        collection=st.sampled_from(["beir/nfcorpus", "beir/scifact", "mine"]),
+        recipe=st.none()
+        | st.builds(
+            msgspec.structs.replace,
+            st.just(RECIPE),
+            max_document_tokens=st.sampled_from([48, 512]),
+            dtype=st.sampled_from(["float32", "float16"]),
+            adapter=st.sampled_from([None, LORA]),
+            files=st.sampled_from([{}, {"a": "1"}, {"a": "2"}]),
+            prompts=st.sampled_from([Prompts(), Prompts(query="Q@: "), Prompts(query="q@: ")]),
+        ),
+        index=st.sampled_from(["flat", "IVF64,Flat"]),
+        depth=st.sampled_from([10, 100]),
+        qrels_sha256=st.sampled_from(["d" * 64, "e" * 64]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(results=RESULTS)
+def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
+    root = Path("nowhere")
+    found = [Stored(root / str(number), one) for number, one in enumerate(results)]
+    chosen: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
+        patch.setattr(choose, "SHOWN", 100)
+        try:
+            results_of("words", root)
+            names = ["words"]
+        except BenchError as error:
+            names = suggested(error)
+            assert len(names) > 1
+        for name in names:
+            picked = [one.result for one in results_of(name, root).values()]
+            assert len({recipe_key(one) for one in picked}) == 1
+            assert chosen.isdisjoint(one.key for one in picked)
+            chosen |= {one.key for one in picked}
+    assert chosen == {one.key for one in results}
+
+
+def test_run_files_of_one_name_are_told_apart_by_their_content(tmp_path):
+    scored = result(recipe=None)
+    stored(tmp_path, scored)
+    stored(tmp_path, msgspec.structs.replace(scored, fingerprint="b" * 64))
+    with pytest.raises(BenchError, match="differ in run file") as error:
+        results_of("words", tmp_path)
+    assert "words@" in error.value.hint
+
+
+def test_a_folder_of_results_stands_for_its_model_and_only_for_one(tmp_path):
+    stored(tmp_path, result())
+    found = results_of(str(tmp_path), tmp_path / "elsewhere")
+    assert list(found) == ["beir/scifact"]
+    stored(tmp_path, result("other"))
+    with pytest.raises(BenchError, match="results of 2 models: other, words"):
+        results_of(str(tmp_path), tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["wordz", "", "@", "words@", "beir", "nothing/like/it"])
+def test_a_model_without_results_is_refused(name, tmp_path):
+    stored(tmp_path, result())
+    with pytest.raises(BenchError) as error:
+        results_of(name, tmp_path)
+    assert "words" in error.value.hint
+
+
+def test_an_empty_folder_of_results_is_refused(tmp_path):
+    with pytest.raises(BenchError, match="holds no results"):
+        results_of("words", tmp_path / "absent")
+
+
+def test_a_file_that_is_no_result_is_refused_with_what_run_files_need(tmp_path):
+    (tmp_path / "x.trec").write_text("q Q0 d 1 1 t\n")
+    with pytest.raises(BenchError, match="is no result") as error:
+        results_of(str(tmp_path / "x.trec"), tmp_path)
+    assert "--dataset" in error.value.hint
+
+
+def test_a_damaged_record_is_refused_by_name(tmp_path):
+    folder = stored(tmp_path, result())
+    (folder / RESULT_FILE).write_text("{}")
+    with pytest.raises(BenchError, match=r"result\.json"):
+        results_of("words", tmp_path)
+
+
+# Comparing
+
+
+def test_exchanging_the_models_exchanges_everything():
+    models = [entrant("a", 1), entrant("b", 2)]
+    there, back = (only(compare(order, FAST)) for order in (models, models[::-1]))
+    assert (there.mean_a, there.mean_b) == (back.mean_b, back.mean_a)
+    assert (
+        there.paired.difference
+        == -back.paired.difference
+        == pytest.approx(there.mean_a - there.mean_b)
+    )
+    assert there.paired.p == back.paired.p
+    assert there.paired.low == pytest.approx(-back.paired.high)
+
+
+def test_every_pair_is_compared_in_the_order_given():
+    models = [entrant(name, seed) for seed, name in enumerate("cab")]
+    found = [(one.a, one.b) for one in compare(models, FAST)]
+    assert found == [("c", "a"), ("c", "b"), ("a", "b")]
+
+
+def test_figures_of_two_models_do_not_depend_on_what_else_is_compared():
+    alone = compare([entrant("a", 1), entrant("b", 2)], FAST)
+    more = ("beir/nfcorpus", "beir/scifact")
+    together = compare([entrant("c", 3, more), entrant("a", 1), entrant("b", 2)], FAST)
+    assert only(alone[:1]).paired == together[2].collections[0].paired
+
+
+def test_values_are_matched_by_query_and_not_by_place():
+    names = [f"q{number}" for number in range(30)]
+    values = np.random.default_rng(3).random(30)
+    order = np.random.default_rng(4).permutation(30)
+    first = Entrant("a", {"beir/scifact": entry(values, names)})
+    shuffled = entry(values[order], [names[place] for place in order])
+    row = only(compare([first, Entrant("b", {"beir/scifact": shuffled})], FAST))
+    assert (row.paired.changed, row.paired.p, row.verdict) == (0, 1.0, "neither")
+
+
+def test_queries_stand_in_the_order_of_their_ids_whatever_the_order_of_the_files():
+    first = Entrant("a", {"beir/scifact": entry([0.1, 0.2, 0.3], ["q10", "q2", "q1"])})
+    second = Entrant("b", {"beir/scifact": entry([0.5, 0.6, 0.4], ["q2", "q10", "q1"])})
+    panel = panel_of("beir/scifact", [first, second], FAST)
+    assert panel.scores.tolist() == [[0.3, 0.4], [0.1, 0.6], [0.2, 0.5]]
+
+
+def test_collections_are_resampled_independently():
+    names = ("beir/nfcorpus", "beir/scifact")
+    values = [np.random.default_rng(seed).random(40) for seed in (1, 2)]
+    models = [
+        Entrant(name, {key: entry(value, collection=key) for key in names})
+        for name, value in zip("ab", values, strict=True)
+    ]
+    (found,) = compare(models, FAST)
+    one, other_ = (row.paired for row in found.collections)
+    assert one.difference == other_.difference
+    assert one.low != other_.low
+
+
+def test_the_verdict_names_the_better_model_only_where_p_allows_it():
+    worse, better = entrant("a", 1), entrant("b", 1, shift=0.1)
+    assert only(compare([worse, better], FAST)).verdict == "b"
+    assert only(compare([better, worse], FAST)).verdict == "a"
+    assert only(compare([entrant("a", 1), entrant("b", 2)], FAST)).verdict == "neither"
+
+
+def test_p_is_corrected_over_the_collections_of_a_pair():
+    names = expand(["beir/cqadupstack"])[:5]
+    models = [entrant("a", 1, names), entrant("b", 2, names, shift=0.12)]
+    (found,) = compare(models, FAST)
+    plain = [row.paired.p for row in found.collections]
+    corrected = [row.p_holm for row in found.collections]
+    assert corrected == pytest.approx(list(multipletests(plain, method="holm")[1]))
+    assert corrected != plain
+
+
+def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction():
+    models = [entrant("a", 1, ("beir/nfcorpus", "beir/scifact")), entrant("b", 2)]
+    (found,) = compare(models, FAST)
+    gap, row = found.collections
+    assert (gap.collection, gap.missing) == ("beir/nfcorpus", ("b: no result",))
+    assert (gap.mean_b, gap.paired, gap.p_holm, gap.verdict) == (None, None, None, "neither")
+    assert gap.mean_a == pytest.approx(
+        models[0].entries["beir/nfcorpus"].scores()[1]["nDCG@10"].mean()
+    )
+    assert row.p_holm == row.paired.p
+
+
+def test_models_without_a_common_collection_are_refused():
+    models = [entrant("a", collections=["beir/nfcorpus"]), entrant("b")]
+    with pytest.raises(BenchError, match="a: beir/nfcorpus; b: beir/scifact"):
+        compare(models, FAST)
+
+
+def test_only_the_collections_that_were_named_are_compared():
+    names = ("beir/nfcorpus", "beir/scifact")
+    models = [entrant("a", 1, names), entrant("b", 2, names)]
+    choices = Choices(collections={"beir/scifact"}, resampling=FAST.resampling)
+    assert only(compare(models, choices)).collection == "beir/scifact"
+
+
+def other(value):
+    return {bool: lambda: not value, int: lambda: value + 1, str: lambda: f"x{value}"}[
+        type(value)
+    ]()
+
+
+FIELDS = [name for name in PROTOCOL.__struct_fields__ if name != "collection"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_part_of_the_protocol_forbids_to_compare_and_force_marks_it(field):
+    changed = {field: other(getattr(PROTOCOL, field))}
+    models = [entrant("a", 1), entrant("b", 2, **changed)]
+    with pytest.raises(BenchError, match=f"a and b on beir/scifact: {field} ") as error:
+        compare(models, FAST)
+    assert "--force" in error.value.hint
+    row = only(compare(models, Choices(force=True, resampling=FAST.resampling)))
+    assert [one.field for one in row.protocol] == [field]
+    assert row.paired is not None
+    assert only(compare([models[0], entrant("b", 2)], FAST)).protocol == ()
+
+
+def test_a_run_file_whose_corpus_is_not_known_may_be_compared():
+    unknown = msgspec.structs.replace(PROTOCOL, corpus_sha256="")
+    assert protocol_differences(PROTOCOL, unknown) == ()
+    assert only(compare([entrant("a", 1), entrant("b", 2, corpus_sha256="")], FAST)).protocol == ()
+
+
+def test_different_queries_are_damage_under_one_protocol_and_left_out_by_force():
+    first = Entrant("a", {"beir/scifact": entry([0.0, 0.5, 1.0], ["q1", "q2", "q3"])})
+    second = Entrant("b", {"beir/scifact": entry([0.5, 1.0, 0.0], ["q2", "q3", "q4"])})
+    with pytest.raises(BenchError, match="different queries"):
+        compare([first, second], FAST)
+    row = only(compare([first, second], Choices(force=True, resampling=FAST.resampling)))
+    assert (row.queries, row.left_out, row.paired.changed) == (2, 2, 0)
+    apart = Entrant("b", {"beir/scifact": entry([1.0], ["q9"])})
+    with pytest.raises(BenchError, match="no query in common"):
+        compare([first, apart], Choices(force=True, resampling=FAST.resampling))
+
+
+def test_a_measure_is_taken_from_the_stored_values_or_missing_by_name():
+    full = entrant("a", 1, measures=("nDCG@10", "RR@10"))
+    other_ = entrant("b", 2, measures=("nDCG@10", "RR@10"))
+    lacking = entrant("c", 3)
+    choices = Choices(measure="MRR@10", resampling=FAST.resampling)
+    found = compare([full, other_, lacking], choices)
+    assert found[0].collections[0].measure == "RR@10"
+    assert found[0].collections[0].paired is not None
+    assert found[1].collections[0].missing == ("c: no RR@10, but nDCG@10",)
+    with pytest.raises(BenchError, match="c on beir/scifact has no RR@10, but nDCG@10"):
+        compare([full, lacking], choices)
+    with pytest.raises(BenchError, match="no measure 'nonsense'"):
+        compare([full, lacking], Choices(measure="nonsense"))
+
+
+def test_main_measures_that_differ_need_a_choice():
+    models = [entrant("a"), entrant("b", main="RR@10")]
+    with pytest.raises(BenchError, match="RR@10, nDCG@10") as error:
+        compare(models, FAST)
+    assert "--measure" in error.value.hint
+
+
+def test_a_value_that_is_not_a_number_is_refused():
+    broken = Entrant("b", {"beir/scifact": entry([0.1, float("nan")])})
+    with pytest.raises(BenchError, match="not a number"):
+        compare([Entrant("a", {"beir/scifact": entry([0.1, 0.2])}), broken], FAST)
+
+
+def test_recipes_compare_freely_and_what_differs_is_listed():
+    models = [
+        entrant("a", 1, recipe={"dtype": "float32", "pooling": "cls"}),
+        entrant("b", 2, recipe={"dtype": "float16", "pooling": "cls", "index": "HNSW32"}),
+    ]
+    (found,) = compare(models, FAST)
+    assert [(one.field, one.a, one.b) for one in found.recipes] == [
+        ("dtype", "float32", "float16"),
+        ("index", "", "HNSW32"),
+    ]
+
+
+def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
+    models = [
+        entrant("a", 1, recipe={"dtype": "float32"}),
+        entrant("b", 2, recipe={"run file": "abc"}),
+    ]
+    (found,) = compare(models, FAST)
+    assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "abc")]
+
+
+# Suites
+
+BEIR = expand(["beir"])
+
+
+@pytest.mark.parametrize("suite", suite_names())
+def test_weights_of_a_suite_sum_to_one_over_all_its_collections(suite):
+    weights = suite_weights(suite)
+    assert set(weights) == set(expand([suite]))
+    assert sum(weights.values()) == pytest.approx(1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(0, 1), min_size=len(BEIR), max_size=len(BEIR)))
+def test_weights_give_the_mean_in_which_the_forums_count_once(values):
+    by_name = dict(zip(BEIR, values, strict=True))
+    weighted = sum(weight * by_name[name] for name, weight in suite_weights("beir").items())
+    assert weighted == pytest.approx(suite_mean("beir", "nDCG@10", by_name).value)
+
+
+def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
+    models = [entrant("a", 1, BEIR), entrant("b", 2, BEIR, shift=0.1)]
+    (found,) = compare(models, FAST)
+    by_suite = {row.suite: row for row in found.suites}
+    assert {"beir", "beir-13", "beir/cqadupstack"} == set(by_suite)
+    beir = by_suite["beir"]
+    for name, side in (("mean_a", models[0]), ("mean_b", models[1])):
+        means = {key: one.scores()[1]["nDCG@10"].mean() for key, one in side.entries.items()}
+        expected = suite_mean("beir", "nDCG@10", means).value
+        assert getattr(beir, name) == pytest.approx(expected)
+    assert beir.paired.difference == pytest.approx(beir.mean_a - beir.mean_b)
+    assert beir.verdict == "b"
+    alone = {row.collection: row.paired for row in found.collections}
+    assert (
+        beir.paired.high - beir.paired.low < alone["beir/scifact"].high - alone["beir/scifact"].low
+    )
+
+
+def test_a_suite_that_one_model_is_complete_on_is_a_gap_that_names_what_is_missing():
+    missing = "beir/cqadupstack/tex"
+    rest = [name for name in BEIR if name != missing]
+    (found,) = compare([entrant("a", 1, BEIR), entrant("b", 2, rest)], FAST)
+    rows = {row.suite: row for row in found.suites}
+    assert rows["beir"].missing == ("beir/cqadupstack",)
+    assert rows["beir/cqadupstack"].missing == (missing,)
+    assert (rows["beir"].paired, rows["beir"].mean_a, rows["beir"].mean_b) == (None,) * 3
+    assert rows["beir-13"].paired is not None
+
+
+def test_a_suite_that_was_asked_for_is_shown_even_where_nobody_is_complete():
+    choices = Choices(suites=["beir"], resampling=FAST.resampling)
+    (found,) = compare([entrant("a", 1), entrant("b", 2)], choices)
+    (row,) = found.suites
+    assert (row.suite, row.members, len(row.missing)) == ("beir", 14, 13)
+    (found,) = compare([entrant("a", 1), entrant("b", 2)], FAST)
+    assert found.suites == ()
+
+
+def test_collections_other_than_the_published_ones_are_in_no_mean():
+    names = expand(["beir/cqadupstack"])
+    models = [entrant("a", 1, names), entrant("b", 2, names)]
+    for one in models:
+        one.entries[names[0]] = entry(np.ones(3), collection=names[0], official=False)
+    (found,) = compare(models, FAST)
+    assert not found.collections[0].official
+    assert [row.missing for row in found.suites] == [(names[0],)]
+
+
+def test_suites_of_different_measures_have_no_mean():
+    names = expand(["msmarco"])
+    models = [entrant(name, seed, names) for seed, name in enumerate("ab")]
+    (found,) = compare(models, Choices(suites=["msmarco"], resampling=FAST.resampling))
+    assert found.suites == ()
+
+
+def test_copying_a_folder_of_results_changes_no_figure(tmp_path):
+    rng = np.random.default_rng(1)
+    for model in ("a", "b"):
+        stored(tmp_path / "here", result(model), rng.random(20))
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    found = []
+    for place in ("here", "there"):
+        sides = [results_of(name, tmp_path / place) for name in ("a", "b")]
+        models = [
+            Entrant(name, {key: Entry.of(one) for key, one in side.items()})
+            for name, side in zip("ab", sides, strict=True)
+        ]
+        found.append(compare(models, FAST))
+    assert found[0] == found[1]

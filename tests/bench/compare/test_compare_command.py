@@ -1,0 +1,320 @@
+"""``compare`` from results that ``run`` and ``score`` stored, as a user meets it."""
+
+import io
+import json
+import re
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cyclopts import CycloptsError
+
+from bench.cli.commands.compare import compare
+from bench.evaluate.measures import parse_measure
+from bench.evaluate.runs import Run, write_run
+from bench.results.load import load
+from foundation.errors import BenchError
+from tests.support.collections import QRELS, QUERIES, Bench, write_collection, write_qrels
+from tests.support.commands import options, typed
+
+DEFAULTS = {"resamples": 199, "offline": True}
+GOOD = {"q1": ["d1", "d2"], "q2": ["d9", "d10"], "q3": ["d10"]}
+BAD = {"q1": ["d2", "d10", "d1"], "q2": ["d10", "d1", "d9"], "q3": ["d1", "d10"]}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A collection, two run files, and the results of two models."""
+
+    bench: Bench
+    collection: Path
+    good: Path
+    bad: Path
+
+    def compare(self, *names: object, cache: Path | None = None, **changes: object) -> str:
+        """What the command prints."""
+        known = {
+            **DEFAULTS,
+            "results": self.bench.out,
+            "data_dir": self.collection.parent,
+            "cache_dir": cache or self.bench.cache,
+        }
+        out = io.StringIO()
+        with redirect_stdout(out):
+            assert compare(options("compare", *names, **{**known, **changes})) == 0
+        return out.getvalue()
+
+    def document(self, *names: object, **options: object) -> dict:
+        return json.loads(self.compare(*names, json=True, **options))
+
+
+def write_ranking(path: Path, ranking: dict[str, list[str]]) -> Path:
+    rows = [(query, doc, -rank) for query, docs in ranking.items() for rank, doc in enumerate(docs)]
+    queries, docs, scores = zip(*rows, strict=True)
+    write_run(Run.from_rows(queries, docs, scores), path, "test")
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    folder = tmp_path_factory.mktemp("compare")
+    found = Place(
+        Bench(folder),
+        write_collection(folder / "tiny"),
+        write_ranking(folder / "good.trec", GOOD),
+        write_ranking(folder / "bad.trec.gz", BAD),
+    )
+    done = found.bench("run", found.collection, "--model", "hashing", "bm25", "--quiet")
+    assert done.code == 0, done.stderr
+    return found
+
+
+def row(document: dict, pair: int = 0) -> dict:
+    (found,) = document["comparisons"][pair]["collections"]
+    return found
+
+
+def test_means_are_those_that_the_run_stored(place):
+    found = row(place.document("bm25", "hashing"))
+    for mean, model in (("mean_a", "bm25"), ("mean_b", "hashing")):
+        assert found[mean] == load(place.bench.results("tiny", model)).result.measures["nDCG@10"]
+    assert found["paired"]["difference"] == pytest.approx(found["mean_a"] - found["mean_b"])
+    assert (found["collection"], found["queries"], found["measure"]) == ("tiny", 3, "nDCG@10")
+
+
+def test_the_table_names_the_models_and_says_which_way_the_difference_goes(place):
+    text = place.compare("bm25", "hashing")
+    assert text.startswith("bm25 - hashing: above 0, bm25 is better\n")
+    assert "| tiny " in text
+    assert "199 resamples, seed 0" in text
+    assert "what differs in the recipes" in text
+
+
+def test_another_measure_is_compared_if_it_was_stored(place):
+    assert row(place.document("bm25", "hashing", measure="R@100"))["measure"] == "R@100"
+    with pytest.raises(BenchError, match=r"has no P@1, but nDCG@10, R@100"):
+        place.compare("bm25", "hashing", measure="P@1")
+
+
+def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results(place):
+    found = place.document(place.good, place.bad, "bm25", dataset=str(place.collection))
+    assert [(one["a"], one["b"]) for one in found["comparisons"]] == [
+        ("good", "bad"),
+        ("good", "bm25"),
+        ("bad", "bm25"),
+    ]
+    good_bad = row(found)
+    assert good_bad["paired"]["wins"] == 3
+    assert good_bad["protocol"] == []
+    assert good_bad["paired"]["exact"]
+    assert good_bad["paired"]["p"] == 2 / 2**3
+
+
+def test_run_files_of_one_name_keep_their_paths(place, tmp_path):
+    again = shutil.copy(place.good, tmp_path / "good.trec")
+    found = place.document(place.good, again, dataset=str(place.collection))
+    assert found["comparisons"][0]["a"] == str(place.good)
+    assert row(found)["paired"]["ties"] == 3
+
+
+def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path, capsys):
+    short = write_ranking(tmp_path / "short.trec", {"q1": ["d1"]})
+    place.compare(place.good, short, dataset=str(place.collection))
+    warning = capsys.readouterr().err
+    assert "2 of 3 queries of tiny have no document in" in warning
+    assert "short.trec" in warning
+    assert "good.trec" not in warning
+
+
+def test_a_run_file_without_a_collection_is_refused(place):
+    with pytest.raises(BenchError, match="is no result") as error:
+        place.compare(place.good, "bm25")
+    assert "--dataset" in error.value.hint
+
+
+def test_depths_that_differ_are_refused_and_forced_with_a_mark(place):
+    options = {"dataset": str(place.collection), "depth": 100}
+    with pytest.raises(BenchError, match="good and bm25 on tiny: depth 100 and 1000"):
+        place.compare(place.good, "bm25", **options)
+    text = place.compare(place.good, "bm25", force=True, **options)
+    assert "tiny (forced)" in text
+    assert "FORCED across protocols: depth 100 and 1000" in text
+
+
+def test_the_queries_that_changed_most_show_texts_relevant_documents_and_both_rankings(place):
+    found = place.document(place.bad, place.good, dataset=str(place.collection), changed=2)
+    (changes,) = found["changed"]
+    assert (changes["changed"], changes["without"], len(changes["queries"])) == (3, "", 2)
+    gains = [query["score_a"] - query["score_b"] for query in changes["queries"]]
+    assert gains == sorted(gains)
+    for query in changes["queries"]:
+        name = query["query_id"]
+        assert query["text"] == QUERIES[name]
+        grades = {doc: grade for (one, doc), grade in QRELS.items() if one == name}
+        relevant = {doc for doc, grade in grades.items() if grade > 0}
+        assert {one["doc_id"] for one in query["judged"]} == relevant
+        for document in query["judged"]:
+            assert document["grade"] == grades[document["doc_id"]]
+            for rank, ranking in (("rank_a", BAD), ("rank_b", GOOD)):
+                docs = ranking[name]
+                wanted = docs.index(document["doc_id"]) + 1 if document["doc_id"] in docs else None
+                assert document[rank] == wanted
+        top = [(one["doc_id"], one["grade"]) for one in query["top_a"]]
+        assert top == [(doc, grades.get(doc)) for doc in BAD[name]]
+
+
+def test_of_many_relevant_documents_the_highest_grades_and_best_ranks_are_shown(place, tmp_path):
+    documents = {f"d{number:02}": ("", f"text {number}") for number in range(14)}
+    grades = {("q1", doc): 2 if doc == "d13" else 1 for doc in documents if doc != "d00"}
+    collection = write_collection(tmp_path / "many", documents, {"q1": "a query"}, grades)
+    top = ["d00", "d12", "d05"]
+    files = [
+        write_ranking(tmp_path / "one.trec", {"q1": top}),
+        write_ranking(tmp_path / "two.trec", {"q1": ["d05", "d07"]}),
+    ]
+    found = place.document(*files, dataset=str(collection), changed=1)
+    (query,) = found["changed"][0]["queries"]
+    shown = [one["doc_id"] for one in query["judged"]]
+    assert shown == ["d13", "d05", "d07", "d12", "d01", "d02", "d03", "d04", "d06", "d08"]
+    assert query["more_judged"] == 3
+    assert query["judged"][1]["text"] == "text 5"
+
+
+def test_changed_queries_are_printed_with_a_text_for_each_document(place):
+    text = place.compare(place.good, place.bad, dataset=str(place.collection), changed=1)
+    assert "tiny, good and bad: 1 of 3 changed queries, by nDCG@10" in text
+    assert "slabs that conduct heat" in text
+    text = place.compare("bm25", place.bad, dataset=str(place.collection), changed=3)
+    assert "(not in this corpus)" in text
+
+
+def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path):
+    elsewhere = {"changed": 5, "data_dir": tmp_path, "cache": tmp_path / "another cache"}
+    found = place.document("bm25", "hashing", **elsewhere)
+    (changes,) = found["changed"]
+    assert "tiny is not on this machine" in changes["without"]
+    for query in changes["queries"]:
+        assert query["text"] is None
+        assert query["judged"] == []
+        assert {one["grade"] for one in query["top_a"] + query["top_b"]} == {None}
+    assert "ids only" in place.compare("bm25", "hashing", **elsewhere)
+
+
+def test_a_folder_of_the_users_own_is_found_again_where_it_was_evaluated(place, tmp_path):
+    (changes,) = place.document("bm25", "hashing", changed=5, data_dir=tmp_path)["changed"]
+    assert changes["without"] == ""
+    assert "lift of a wing" in {query["text"] for query in changes["queries"]}
+
+
+def test_texts_of_another_version_of_the_collection_are_not_shown(place, tmp_path, monkeypatch):
+    write_collection(tmp_path / "tiny")
+    write_qrels(tmp_path / "tiny", {**QRELS, ("q1", "d9"): 1})
+    monkeypatch.chdir(tmp_path)
+    (changes,) = place.document("bm25", "hashing", changed=1, cache=tmp_path)["changed"]
+    assert "is not the one that was evaluated" in changes["without"]
+    (changes,) = place.document("bm25", "hashing", changed=1)["changed"]
+    assert changes["without"] == ""
+
+
+def test_a_folder_names_the_collection_that_it_holds(place, tmp_path):
+    moved = shutil.copytree(place.collection, tmp_path / "under another name")
+    for folder in (place.collection, moved):
+        found = row(place.document("bm25", "hashing", on=[str(folder)]))
+        assert found["collection"] == "tiny"
+
+
+def test_a_folder_without_results_is_named(place, tmp_path):
+    other = write_collection(tmp_path / "tiny", queries={**QUERIES, "q1": "something else"})
+    with pytest.raises(BenchError, match=f"none of the results .* {other}") as error:
+        place.compare("bm25", "hashing", on=[str(other)])
+    assert error.value.hint == f"python -m bench run {other} --model MODEL"
+
+
+def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
+    shutil.copytree(place.bench.out, tmp_path / "results")
+    again = Bench(tmp_path)
+    words = ("run", place.collection, "--model", "hashing", "--quiet", "--store-dtype", "float16")
+    done = again(*words, "--out", tmp_path / "results")
+    assert done.code == 0, done.stderr
+    options = {"results": tmp_path / "results"}
+    with pytest.raises(BenchError, match="2 results on tiny, which differ in store_dtype") as error:
+        place.compare("hashing", "bm25", **options)
+    assert "'hashing@store_dtype=float16'" in error.value.hint
+    names = ("hashing@store_dtype=float32", "hashing@store_dtype=float16")
+    (found,) = place.document(*names, **options)["comparisons"]
+    assert (found["a"], found["b"]) == names
+    assert found["recipes"] == [{"field": "store_dtype", "a": "float32", "b": "float16"}]
+
+
+def test_results_of_two_recipes_on_two_collections_are_never_one_row(place, tmp_path):
+    shutil.copytree(place.bench.out, tmp_path / "results")
+    other = write_collection(tmp_path / "other")
+    again = Bench(tmp_path)
+    for words in (["bm25"], ["hashing", "--max-document-tokens", "3"]):
+        done = again("run", other, "--quiet", "--out", tmp_path / "results", "--model", *words)
+        assert done.code == 0, done.stderr
+    options = {"results": tmp_path / "results"}
+    with pytest.raises(BenchError, match="differ in max_document_tokens") as error:
+        place.compare("hashing", "bm25", **options)
+    paired = []
+    for name in re.findall(r"'(.*?)'", error.value.hint):
+        (found,) = place.document(name, "bm25", **options)["comparisons"]
+        paired += [one["collection"] for one in found["collections"] if one["paired"]]
+    assert paired == ["other", "tiny"]
+    found = row(place.document("hashing", "bm25", **options, on=["tiny"]))
+    assert found["collection"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["bm25"], {}, "one model cannot be compared"),
+        (["bm25", "bm25"], {}, "bm25 is named 2 times"),
+        (["bm25", "nobody"], {}, "holds no result of 'nobody'"),
+        (["bm25", "hashing"], {"results": Path("nowhere")}, "nowhere holds no results"),
+        (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
+        (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
+        (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
+        (["bm25", "hashing"], {"depth": 10}, "--depth says how run files are scored"),
+        (["bm25", "hashing"], {"split": "dev"}, "--split says how run files are scored"),
+    ],
+)
+def test_bad_input_is_one_error_that_names_it(names, options, message, place):
+    with pytest.raises(BenchError, match=message):
+        place.compare(*names, **options)
+
+
+def test_collections_and_suites_that_are_named_restrict_the_comparison(place):
+    assert row(place.document("bm25", "hashing", on=["tiny"]))["collection"] == "tiny"
+    (found,) = place.document("bm25", "hashing", on=["tiny", "beir"])["comparisons"]
+    assert [suite["suite"] for suite in found["suites"]] == ["beir/cqadupstack", "beir"]
+    assert [len(suite["missing"]) for suite in found["suites"]] == [12, 14]
+
+
+def test_seed_and_resamples_are_recorded_and_the_same_seed_gives_the_same_document(place):
+    first, second = (place.compare("bm25", "hashing", json=True, seed=3) for _ in range(2))
+    assert first == second
+    assert json.loads(first)["resampling"] == {"resamples": 199, "seed": 3}
+
+
+def test_real_runs_of_others_are_compared_with_the_scores_that_trec_eval_gives(
+    bench_data, tmp_path
+):
+    files = [bench_data / f"runs/dl19.{name}.trec" for name in ("tas-b", "bm25")]
+    found = Place(Bench(tmp_path), tmp_path / "none", *files).document(
+        *files, dataset="msmarco/dl19", data_dir=bench_data / "msmarco-sample", resamples=9_999
+    )
+    one = row(found)
+    assert (one["mean_a"], one["mean_b"]) == pytest.approx((0.721033, 0.505831), abs=5e-7)
+    assert one["verdict"] == "a"
+    assert one["paired"]["low"] > 0
+    assert parse_measure(one["measure"]).name == "nDCG@10"
+
+
+def test_more_resamples_than_memory_holds_are_refused():
+    words = ["compare", "a", "b", "--resamples"]
+    assert typed(*words, "1000000").resampling.resamples == 1_000_000
+    with pytest.raises(CycloptsError, match="1000001 is more than 1,000,000"):
+        typed(*words, "1000001")

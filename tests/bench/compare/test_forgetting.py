@@ -1,0 +1,244 @@
+"""Transfer between collections: NumPy as oracle, and the command from folders and from results."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench.cli.commands.forgetting import labels
+from bench.compare.panels import Entrant, Entry
+from bench.compare.statistics import Resampling
+from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.exit_codes import ExitCode
+from bench.results.find import find_results
+from foundation.errors import BenchError
+from tests.bench.monitor.test_watch_command import SHORT, write_words
+from tests.support.collections import Bench
+from tests.support.leaderboards import protocol_of, store
+from tests.support.tiny_checkpoints import write_bert
+
+FAST = Resampling(resamples=999)
+NAMES = ("base", "first", "second", "third")
+COLLECTIONS = ("bio", "law", "news", "wiki")
+
+
+@pytest.fixture
+def scores(tmp_path) -> dict[tuple[str, str], np.ndarray]:
+    """Stored results of a base and three checkpoints on four collections."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for place, collection in enumerate(COLLECTIONS):
+        start = rng.random(40 + 10 * place)
+        for name in NAMES:
+            found[name, collection] = np.clip(start + rng.normal(0, 0.1, len(start)), 0, 1)
+            store(tmp_path, name, collection, found[name, collection].tolist())
+    return found
+
+
+def entrant(root: Path, name: str) -> Entrant:
+    stored = find_results(root)
+    entries = {one.collection: Entry.of(one) for one in stored if one.result.model == name}
+    return Entrant(name, entries)
+
+
+def computed(root: Path, base: bool = True) -> Forgetting:
+    first, *others = (entrant(root, name) for name in NAMES)
+    sequence = Sequenced(others, COLLECTIONS[:3], COLLECTIONS[3:], first if base else None)
+    return forgetting_of(sequence, "nDCG@10", FAST)
+
+
+def mean(scores: dict[tuple[str, str], np.ndarray], name: str, collection: str) -> float:
+    return float(scores[name, collection].mean())
+
+
+def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores, tmp_path):
+    found = computed(tmp_path)
+    assert [row.checkpoint for row in found.rows] == list(NAMES)
+    for row in found.rows:
+        for collection, level in row.levels.items():
+            assert level.value == pytest.approx(mean(scores, row.checkpoint, collection))
+            assert level.low < level.value < level.high
+    assert found.queries == {name: 40 + 10 * n for n, name in enumerate(COLLECTIONS)}
+
+
+def test_backward_transfer_is_the_last_minus_the_diagonal_without_the_last(scores, tmp_path):
+    """BWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i < T of R[T, i] - R[i, i]."""
+    found = computed(tmp_path).backward
+    parts = [
+        mean(scores, "third", "bio") - mean(scores, "first", "bio"),
+        mean(scores, "third", "law") - mean(scores, "second", "law"),
+    ]
+    assert [(one.collection, one.after, one.before) for one in found.rows] == [
+        ("bio", "third", "first"),
+        ("law", "third", "second"),
+    ]
+    assert [one.paired.difference for one in found.rows] == pytest.approx(parts)
+    assert found.mean.difference == pytest.approx(np.mean(parts))
+
+
+def test_forward_transfer_is_before_its_training_minus_the_base_without_the_first(scores, tmp_path):
+    """FWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i > 1 of R[i-1, i] - b[i]."""
+    found = computed(tmp_path).forward
+    parts = [
+        mean(scores, "first", "law") - mean(scores, "base", "law"),
+        mean(scores, "second", "news") - mean(scores, "base", "news"),
+    ]
+    assert [(one.collection, one.after, one.before) for one in found.rows] == [
+        ("law", "first", "base"),
+        ("news", "second", "base"),
+    ]
+    assert found.mean.difference == pytest.approx(np.mean(parts))
+
+
+def test_the_average_is_the_last_over_what_was_trained_and_kept_is_on_the_rest(scores, tmp_path):
+    found = computed(tmp_path)
+    last = [mean(scores, "third", name) for name in COLLECTIONS[:3]]
+    assert found.average.value == pytest.approx(np.mean(last))
+    kept = mean(scores, "third", "wiki") - mean(scores, "base", "wiki")
+    assert [(one.collection, one.after, one.before) for one in found.kept.rows] == [
+        ("wiki", "third", "base")
+    ]
+    assert found.kept.mean.difference == pytest.approx(kept)
+
+
+def test_intervals_are_those_of_a_bootstrap_over_the_queries_of_each_collection(scores, tmp_path):
+    found = computed(tmp_path).backward.mean
+    parts = [
+        scores["third", "bio"] - scores["first", "bio"],
+        scores["third", "law"] - scores["second", "law"],
+    ]
+    rng = np.random.default_rng(1)
+    drawn = sum(rng.choice(one, (4_000, len(one))).mean(axis=1) for one in parts) / 2
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    width = high - low
+    assert found.low == pytest.approx(low, abs=0.15 * width)
+    assert found.high == pytest.approx(high, abs=0.15 * width)
+
+
+def test_p_is_that_of_a_paired_test_and_holm_is_over_the_collections(scores, tmp_path):
+    rows = computed(tmp_path).backward.rows
+    expected = [
+        stats.permutation_test(
+            (scores["third", name] - scores[own, name],),
+            np.mean,
+            permutation_type="samples",
+            n_resamples=2_000,
+            vectorized=True,
+            rng=np.random.default_rng(2),
+        ).pvalue
+        for name, own in (("bio", "first"), ("law", "second"))
+    ]
+    assert [one.paired.p for one in rows] == pytest.approx(expected, abs=0.06)
+    smaller = min(one.paired.p for one in rows)
+    assert min(one.p_holm for one in rows) == pytest.approx(min(1, 2 * smaller))
+
+
+def test_what_needs_a_base_or_a_second_training_is_a_gap(scores, tmp_path):
+    found = computed(tmp_path, base=False)
+    assert (found.forward, found.kept, found.base) == (None, None, "")
+    assert found.backward is not None
+    alone = Sequenced([entrant(tmp_path, "first")], ["bio"], base=entrant(tmp_path, "base"))
+    one = forgetting_of(alone, "nDCG@10", FAST)
+    assert (one.backward, one.forward, one.kept) == (None, None, None)
+
+
+def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
+    partial = Entrant("partial", {"bio": entrant(tmp_path, "first").entries["bio"]})
+    sequence = Sequenced([partial, entrant(tmp_path, "second")], ["bio", "law"])
+    with pytest.raises(BenchError, match="partial has no result on law"):
+        forgetting_of(sequence, "nDCG@10", FAST)
+    other = tmp_path / "other"
+    store(other, "deep", "bio", [0.5] * 40, protocol=protocol_of("bio", depth=5))
+    sequence = Sequenced([entrant(other, "deep"), entrant(tmp_path, "second")], ["bio", "law"])
+    with pytest.raises(BenchError, match="different protocols on bio: depth"):
+        forgetting_of(Sequenced(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (["run/a", "run/b"], ["a", "b"]),
+        (["one/last", "two/last"], ["one/last", "two/last"]),
+        (["one/the last", "other"], ["the_last", "other"]),
+        (["one/last", "two/last", "base"], ["one/last", "two/last", "base"]),
+    ],
+)
+def test_checkpoints_are_named_by_as_much_of_their_path_as_tells_them_apart(
+    tmp_path, folders, expected
+):
+    for name in folders:
+        (tmp_path / name).mkdir(parents=True)
+    typed = [str(tmp_path / name) for name in folders]
+    assert list(labels(typed).values()) == expected
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> tuple[Bench, Path]:
+    """A base, two checkpoints of one name, and three collections."""
+    folder = tmp_path_factory.mktemp("forgetting")
+    for seed, name in enumerate(("base", "one/last", "two/last")):
+        write_bert(folder / name, seed=seed)
+    for name in ("bio", "law", "wiki", "again/bio"):
+        write_words(folder / name, 20)
+    return Bench(folder), folder
+
+
+def run(place: tuple[Bench, Path], *options: object, on: tuple[str, ...] = ("bio", "law")):
+    bench, folder = place
+    places = ("--results", bench.out, "--cache-dir", bench.cache, "--offline", "--quiet")
+    checkpoints = (folder / "one" / "last", folder / "two" / "last")
+    words = ("--on", *(folder / name for name in on), "--resamples", 199)
+    return bench("forgetting", *checkpoints, *words, *places, "--like", "bert", *SHORT, *options)
+
+
+def test_folders_are_evaluated_once_and_give_table_document_and_heat_map(place, tmp_path):
+    _, folder = place
+    more = ("--base", folder / "base", "--also", folder / "wiki")
+    done = run(place, *more, "--json", "--plot", tmp_path / "heat.png")
+    assert done.code == ExitCode.OK, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["checkpoint"] for row in found["rows"]] == ["base", "one/last", "two/last"]
+    assert {path.name for path in tmp_path.iterdir()} == {"heat.png", "heat.svg"}
+    again = run(place, *more, "--format", "csv")
+    assert again.stderr.count("stored in") == 9
+    rows = list(csv.DictReader(io.StringIO(again.stdout)))
+    kinds = [row["kind"] for row in rows]
+    assert [kinds.count(one) for one in ("score", "backward", "forward", "kept")] == [9, 2, 2, 2]
+    first = found["rows"][0]["levels"]["bio"]["value"]
+    assert float(rows[0]["value"]) == first
+    assert "backward transfer" in run(place, *more).stdout
+
+
+def test_stored_results_are_used_without_the_checkpoints(place):
+    assert run(place, "--json").code == ExitCode.OK
+    bench, _ = place
+    words = ("--on", "bio", "law", "--stored", "--results", bench.out, "--resamples", 199)
+    done = bench("forgetting", "one/last", "two/last", *words, "--json")
+    assert done.code == ExitCode.OK, done.stderr
+    assert (
+        json.loads(done.stdout)["backward"] == json.loads(run(place, "--json").stdout)["backward"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "on", "message"),
+    [
+        ((), ("bio",), "2 checkpoints and 1 collections"),
+        (("--also", "bio"), ("bio", "law"), "the collection bio is named 2 times"),
+        (("--measure", "nonsense"), ("bio", "law"), "nonsense"),
+        (("--base", "nobody"), ("bio", "law"), "nobody"),
+        (("--base", "one/../two/last"), ("bio", "law"), "two/last is named 2 times"),
+        ((), ("bio", "again/bio"), "two of the collections are called bio"),
+    ],
+)
+def test_bad_input_is_one_error_that_names_it(place, monkeypatch, options, on, message):
+    monkeypatch.chdir(place[1])
+    bench, folder = place
+    words = ("--on", *on, "--results", bench.out, "--cache-dir", bench.cache, "--like", "bert")
+    done = bench("forgetting", folder / "one/last", folder / "two/last", *words, *SHORT, *options)
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr

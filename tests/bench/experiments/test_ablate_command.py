@@ -1,0 +1,382 @@
+"""``ablate`` as a user meets it: tiny models that are really trained, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.cli.commands.ablate import DECISIVE, _version
+from bench.exit_codes import ExitCode
+from bench.experiments.evaluation import Evaluate
+from bench.experiments.finetune_stage import Finetune
+from bench.experiments.grid import FILES, load_ablation
+from bench.experiments.pretrain_stage import Pretrain
+from bench.experiments.truncated import truncated
+from bench.workspace import Workspace, _opened_once
+from foundation.errors import BenchError
+from tests.support import tiny_checkpoints as tiny
+from tests.support.collections import Bench, write_collection, write_qrels
+
+WORDS = tiny.WORDS[:7]
+DOCUMENTS = {
+    f"d{n}": ("", f"{word} of the {word} and a {WORDS[n - 1]}") for n, word in enumerate(WORDS)
+}
+QUERIES = {f"q{n}": f"the {word}" for n, word in enumerate(WORDS)} | {
+    "t1": "a river",
+    "t2": "Alpha and beta",
+}
+TRAIN = {(f"q{n}", f"d{n}"): 1 for n in range(len(WORDS))}
+GRID = """
+name = "tiny"
+title = "Tiny"
+seeds = [0, 1]
+
+[pretrain]
+preset = "pre.toml"
+on = ["./mine"]
+
+[finetune]
+preset = "fine.toml"
+on = ["./mine"]
+
+[evaluate]
+on = ["./mine"]
+
+[[axes]]
+name = "objective"
+field = "pretrain.objective"
+values = [{ name = "mlm" }, { name = "retromae" }]
+published = { mlm = { "RR@10" = 0.25 } }
+
+[[axes]]
+field = "finetune.optimizer.lr"
+values = [0.01]
+
+[published]
+source = "Somebody, Table 1"
+collection = "msmarco/dev"
+"""
+PRETRAIN = """
+title = "tiny"
+batch_size = 2
+max_tokens = 12
+steps = 2
+start = { model = "./bert" }
+objective = { name = "mlm" }
+"""
+FINETUNE = """
+title = "tiny"
+steps = 2
+batch_size = 3
+hard_negatives = 1
+[[rounds]]
+sources = ["bm25"]
+depth = 5
+[optimizer]
+lr = 1e-3
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    folder = write_collection(
+        tmp_path / "mine", DOCUMENTS, QUERIES, {("t1", "d4"): 1, ("t2", "d0"): 1, ("t2", "d1"): 1}
+    )
+    write_qrels(folder, TRAIN, "train")
+    tiny.write_bert(tmp_path / "bert")
+    (tmp_path / "pre.toml").write_text(PRETRAIN)
+    (tmp_path / "fine.toml").write_text(FINETUNE)
+    (tmp_path / "grid.toml").write_text(GRID)
+    monkeypatch.chdir(tmp_path)
+    # Processes apart have a test of their own.
+    monkeypatch.setattr("bench.cli.commands.ablate.isolated", lambda work, *rest: work(*rest))
+    return Bench(tmp_path)
+
+
+def ablate(bench, *more):
+    typed = ("ablate", "grid.toml", "--device", "cpu", "--cache-dir", bench.cache, *more)
+    return bench(*typed)
+
+
+def done_files(tmp_path):
+    return {path: path.stat().st_mtime_ns for path in (tmp_path / "ablations").rglob("done.json")}
+
+
+def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    first = ablate(bench)  # the only one that trains more than one seed
+    assert first.code == ExitCode.OK, first.stderr
+    assert "rehearsal of reference: two steps of pretrain" in first.stderr
+    assert "6 cells: 3 rows, 2 seeds" in first.stderr
+    assert "cell 6 of 6: lr=0.01, seed 1: done" in first.stderr
+    folder = tmp_path / "ablations" / "tiny"
+    assert (folder / "report.md").read_text() == first.stdout
+    assert {"report.csv", "report.json"} <= {path.name for path in folder.iterdir()}
+    assert "pretrain.objective: mlm -> retromae" in first.stdout
+    before = done_files(tmp_path)
+
+    again = ablate(bench, "--json")
+    assert again.code == ExitCode.OK, again.stderr
+    assert done_files(tmp_path) == before
+    report = json.loads(again.stdout)
+    assert [row["name"] for row in report["rows"]] == ["reference", "objective=retromae", "lr=0.01"]
+    for row in report["rows"]:
+        assert [cell["seed"] for cell in row["cells"]] == [0, 1]
+        assert all(0 <= cell["scores"]["mine"] <= 1 for cell in row["cells"])
+        assert row["cells"][0]["tokens"]["pretrain"] > 0
+    # the row with another fine-tuning shares the pre-training of the reference
+    stages = [path.parent.parent.name for path in before if "rehearsals" not in path.parts]
+    assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
+
+
+def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    from retrievers.training.engine.stream import Stream
+
+    read = []
+    real = Stream.__getitem__
+    monkeypatch.setattr(
+        Stream,
+        "__getitem__",
+        lambda self, place: read.append((self.seed, place)) or real(self, place),
+    )
+    done = ablate(bench, "--no-rehearsal", "--seeds", "3")
+    assert done.code == ExitCode.OK, done.stderr
+    assert read == [(3, 0), (3, 1), (3, 2), (3, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "changed"),
+    [
+        ('main_measure = "RR@10"', {"evaluate"}),
+        ('measures = ["R@5"]', {"evaluate"}),
+        ("depth = 100", {"evaluate"}),
+        ("exclude_self = true", {"finetune", "evaluate"}),
+        ('title = "Mine"', set()),
+    ],
+)
+def test_other_rules_of_a_collection_are_other_cells(bench, tmp_path, facts, changed):
+    before = keys()
+    (tmp_path / "mine" / "dataset.toml").write_text(facts)
+    after = keys()
+    assert {stage for stage in before if before[stage] != after[stage]} == changed
+
+
+@pytest.mark.parametrize("role", ["generator", "teacher"])
+def test_another_generator_or_teacher_is_another_cell_and_a_typo_fails_at_once(
+    bench, tmp_path, role
+):
+    stage = {"generator": "pretrain", "teacher": "finetune"}[role]
+    (tmp_path / "pre.toml").write_text(
+        PRETRAIN.replace('"mlm"', '"diffcse", generator = "./other"')
+    )
+    (tmp_path / "fine.toml").write_text(FINETUNE + '[teacher]\nstart = "./other"\nmargin = 0.1\n')
+    tiny.write_bert(tmp_path / "other")
+    before = keys()[stage]
+    assert {name for name in before if name.startswith(f"{role} ")}
+    tiny.write_bert(tmp_path / "other", seed=1)
+    after = keys()[stage]
+    assert {name.partition(" ")[0] for name in before if before[name] != after[name]} == {role}
+    shutil.rmtree(tmp_path / "other")
+    done = ablate(bench, "--dry-run")
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert "no folder './other'" in done.stderr
+
+
+def test_libraries_that_search_are_part_of_a_key():
+    assert {"bm25s"} | {f"faiss-{one}" for one in ("cpu", "gpu")} <= {*DECISIVE}
+    assert any(_version(one) for one in ("faiss-cpu", "faiss-gpu"))
+
+
+def keys():
+    """Hashes of what the stages read, without the keys of the tasks before them."""
+    places = Workspace(Path("cache"), device="cpu")
+    _opened_once.cache_clear()
+    made = {"pretrain": Pretrain(places), "finetune": Finetune(places, ("./mine",))}
+    made |= {"evaluate": Evaluate(places)}
+    tables = load_ablation("grid.toml").stages()
+    return {name: made[name].reads(made[name].settle(table)) for name, table in tables.items()}
+
+
+def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
+    shown = ablate(bench, "--dry-run")
+    assert shown.code == ExitCode.OK, shown.stderr
+    assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
+    assert "0 queries of the split train of mine read like one of the 2 scored" in shown.stdout
+    assert not (tmp_path / "ablations").exists()
+    document = json.loads(ablate(bench, "--dry-run", "--json").stdout)
+    assert document["tasks"][0] == ["pretrain", 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ('preset = "pre.toml"', 'preset = "retromea"', "no preset for pre-training", "retromae"),
+        ('preset = "fine.toml"', 'preset = "drp"', "no preset for fine-tuning", "dpr"),
+        ('[finetune]\npreset = "fine.toml"\non', "[finetune]\non", "needs a preset", "preset ="),
+        ('[pretrain]\npreset = "pre.toml"\non', '[pretrain]\nin', "needs on, a list", "on ="),
+        ('name = "retromae" }', 'name = "retromea" }', "called 'retromea'", "retromae"),
+        ('"pretrain.objective"', '"pretrain.objectiv"', "has no field 'objectiv'", "objective"),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./yours"]', "no collection", ""),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = []', "needs on", ""),
+        ('[evaluate]\n', '[evaluate]\nmeasure = 1\n', "unknown field `measure`", "measures"),
+        ('[evaluate]\n', '[evaluate]\nmeasures = ["nDCG@x"]\n', "nDCG@x", ""),
+        ('[evaluate]\n', '[evaluate]\nindex = "IVF"\n', "IVF", ""),
+        ('[evaluate]\n', '[evaluate]\ndepth = -5\n', "`int` >= 1 - at `$.depth`", ""),
+        ('[evaluate]\n', '[evaluate]\nmax_query_tokens = 0\n', "`$.max_query_tokens`", ""),
+        ('"finetune.optimizer.lr"', '"evaluate.on"', "is the same for all rows", ""),
+        ('"finetune.optimizer.lr"', '"pretrain.seed"', "is the same for all rows", "seeds"),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nseed = 1', "seeds says", ""),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nfirst_layers = 0', "first_layers is 0", ""),
+        ('preset = "pre.toml"', 'preset = "pre.toml"\nsplit = "dev"', "has a split", "leave"),
+        ('preset = "pre.toml"', "preset = 3", "[pretrain] preset is 3", "in quotes"),
+        ('preset = "fine.toml"', 'preset = "fine.toml"\nsplit = 3', "split is 3", "in quotes"),
+        ('[finetune]\npreset = "fine.toml"\non = ["./mine"]',
+         '[finetune]\npreset = "fine.toml"\non = [3]', "needs on, a list", "on ="),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = 3', "Expected `array`, got `int`", ""),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = [3]', "Expected `str`, got `int`", ""),
+        ('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./mine", "./a/mine"]',
+         "two of the collections are called mine", "dataset.toml of one"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message_before_anything_starts(bench, tmp_path, old, new, message, hint):
+    assert old in GRID
+    (tmp_path / "grid.toml").write_text(GRID.replace(old, new))
+    write_collection(tmp_path / "a" / "mine")
+    done = ablate(bench)
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "internal error" not in done.stderr
+    assert not (tmp_path / "ablations").exists()
+
+
+def test_a_seed_named_twice_on_the_command_line_is_bad_input(bench):
+    done = ablate(bench, "--seeds", "0", "0")
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert "error: --seeds: a seed is named twice" in done.stderr
+
+
+def test_training_on_what_is_scored_is_refused_before_anything_starts(bench, tmp_path):
+    scored = GRID.replace("[finetune]\n", '[finetune]\nsplit = "test"\n')
+    (tmp_path / "grid.toml").write_text(scored)
+    done = ablate(bench)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "2 queries of the split test of mine are scored on mine" in done.stderr
+    assert not (tmp_path / "ablations").exists()
+
+
+def test_training_queries_that_read_like_a_scored_one_are_left_out_and_reported(bench, tmp_path):
+    write_collection(tmp_path / "other", DOCUMENTS, {"x": "The RIVER!"}, {("x", "d4"): 1})
+    text = GRID.replace('[evaluate]\non = ["./mine"]', '[evaluate]\non = ["./other"]')
+    (tmp_path / "grid.toml").write_text(text)
+    shown = ablate(bench, "--dry-run")
+    like = [f"the {word}" for word in WORDS].count("the river")
+    ending = ": they are left out." if like else "."
+    assert (
+        f"{like} queries of the split train of mine read like one of the 1 scored" in shown.stdout
+    )
+    assert f"other{ending}" in shown.stdout
+
+
+def test_what_fails_in_a_rehearsal_stops_before_the_first_cell(bench, tmp_path):
+    (tmp_path / "fine.toml").write_text(FINETUNE.replace("batch_size = 3", "batch_size = 3000"))
+    broken = PRETRAIN.replace("max_tokens = 12", "max_tokens = 5000")
+    (tmp_path / "pre.toml").write_text(broken)
+    done = ablate(bench)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "reference fails at pretrain, in a rehearsal: max_tokens is 5000" in done.stderr
+    assert not list((tmp_path / "ablations").glob("pretrain/*"))
+
+
+def test_a_preset_that_mines_with_a_model_is_rehearsed_with_bm25(bench, tmp_path):
+    own = 'sources = ["model", "bm25"]\nmargin = 0.1\nrefresh_steps = 50'
+    (tmp_path / "fine.toml").write_text(FINETUNE.replace('sources = ["bm25"]', own))
+    stage = Finetune(Workspace(Path("cache"), device="cpu"), ("./mine",))
+    settings = stage.settle(load_ablation("grid.toml").finetune)
+    short = stage.rehearsal(settings)
+    assert short["steps"] == 2
+    usual = {"margin": None, "refresh_steps": 0}
+    assert short["rounds"] == [{**settings["rounds"][0], "sources": ["bm25"], **usual}]
+    assert stage.settle(short)["rounds"][0]["sources"] == ("bm25",)
+    taught = {**settings, "teacher": {"model": "x"}}
+    assert stage.rehearsal(taught) is None
+    assert settings["rounds"][0]["refresh_steps"] == 50
+
+
+def test_a_cell_that_fails_is_a_gap_and_the_exit_code_says_so(bench, tmp_path):
+    (tmp_path / "pre.toml").write_text(PRETRAIN.replace("max_tokens = 12", "max_tokens = 5000"))
+    done = ablate(bench, "--no-rehearsal", "--seeds", "0")
+    assert done.code == ExitCode.MISSING
+    assert "cell 1 of 3: reference, seed 0: FAILED at pretrain: max_tokens is 5000" in done.stderr
+    assert "## Gaps" in done.stdout
+
+
+def test_a_model_without_pretraining_is_scored_as_it_is(bench, tmp_path):
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    (tmp_path / "grid.toml").write_text(
+        'name = "use"\nmodel = "start.toml"\nevaluate = { on = ["./mine"] }\n'
+        '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4, 5]\n'
+    )
+    done = ablate(bench)
+    assert done.code == ExitCode.OK, done.stderr
+    assert "max_document_tokens=4" in done.stdout
+    assert "Nothing is trained" in done.stdout
+
+
+def test_a_collection_that_is_not_the_published_one_is_refused_at_once_or_marked(bench, tmp_path):
+    tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
+    (tmp_path / "mine" / "dataset.toml").write_text("[counts]\nqueries = 3\n")
+    (tmp_path / "grid.toml").write_text(
+        'name = "use"\nmodel = "start.toml"\nevaluate = { on = ["./mine"] }\n'
+        '[[axes]]\nfield = "evaluate.max_document_tokens"\nvalues = [4]\n'
+    )
+    refused = ablate(bench, "--dry-run")
+    assert refused.code == ExitCode.BAD_INPUT
+    assert "not the published mine: queries: 3 published, 2 found" in refused.stderr
+    line = "This is not the published mine: queries: 3 published, 2 found."
+    assert line in ablate(bench, "--dry-run", "--allow-mismatch").stdout
+    done = ablate(bench, "--allow-mismatch", "--resamples", "199", "--seed", "7")
+    assert done.code == ExitCode.OK, done.stderr
+    assert f"**{line}**" in done.stdout
+    assert "grid.toml --allow-mismatch --resamples 199 --seed 7`" in done.stdout
+
+
+def test_the_first_layers_of_a_model_are_those_of_the_model(tmp_path):
+    from safetensors.torch import load_file
+
+    tiny.write_bert(tmp_path / "bert")
+    whole = load_file(str(tmp_path / "bert" / "model.safetensors"))
+    layers = {name.split("layer.")[1].split(".")[0] for name in whole if "layer." in name}
+    if len(layers) < 2:
+        with pytest.raises(BenchError, match="has 1 layers, and first_layers is 1"):
+            truncated(str(tmp_path / "bert"), 1, tmp_path / "cut")
+        return
+    folder = truncated(str(tmp_path / "bert"), 1, tmp_path / "cut")
+    kept = load_file(str(folder / "model.safetensors"))
+    assert {name for name in whole if "layer.1." in name}.isdisjoint(kept)
+    assert all((kept[name] == whole[name]).all() for name in kept)
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 1
+    assert truncated(str(tmp_path / "bert"), 1, tmp_path / "cut") == folder
+
+
+@pytest.mark.parametrize("path", sorted(FILES.folder.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_shipped_ablation_and_each_of_its_variants_is_read(path):
+    found = load_ablation(path.name)
+    assert found.name == path.stem
+    assert load_ablation(path.stem) == found
+    for variant in found.variants:
+        assert load_ablation(path.stem, variant).name == f"{path.stem}-{variant}"
+
+
+def test_the_published_figures_are_those_of_the_papers_table_6():
+    axes = {axis.title: axis.published for axis in load_ablation("retromae-table6").axes}
+    mrr = {title: {label: one["RR@10"] for label, one in by.items()} for title, by in axes.items()}
+    assert mrr == {
+        "decoding": {"enhanced": 0.3553, "basic": 0.3462},
+        "decoder layers": {"1": 0.3462, "2": 0.3446, "3": 0.3439},
+        "decoder mask": {"0.15": 0.3496, "0.5": 0.3553, "0.9": 0.3514},
+        "decoder mask, basic": {"0.15": 0.3440, "0.5": 0.3462, "0.7": 0.3508, "0.9": 0.3441},
+        "encoder mask": {"0.15": 0.3501, "0.3": 0.3553, "0.9": 0.3365},
+    }

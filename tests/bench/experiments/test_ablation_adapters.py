@@ -1,0 +1,70 @@
+"""Every row of the shipped ablation of adapters is one that can be trained."""
+
+import msgspec
+import pytest
+import torch
+from transformers import AutoModel
+
+from bench.experiments.finetune_stage import Finetune
+from bench.experiments.grid import load_ablation
+from bench.experiments.rows import rows_of
+from bench.workspace import Workspace
+from retrievers.adapters.train import add_adapter
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.finetune_preset import Finetuning, from_table
+from tests.support.tiny_checkpoints import write_bert, write_card
+
+pytest.importorskip("adapters", exc_type=ImportError)
+pytest.importorskip("peft")
+WIDTH = 128  # Compacter's default shares it among 32 x 4
+
+
+def presets(variant: str, folder) -> dict[str, Finetuning]:
+    """Of each row that has an adapter, as `ablate` reads them."""
+    stage = Finetune(Workspace(folder), ())
+
+    def settle(name, table):
+        return stage.settle(table) if name == "finetune" else dict(table)
+
+    rows, _ = rows_of(load_ablation("adapters", variant), settle)
+    tables = {row.name: dict(row.settings["finetune"]) for row in rows}
+    for table in tables.values():
+        del table["on"], table["split"]
+    found = {name: from_table(table, name) for name, table in tables.items()}
+    return {name: preset for name, preset in found.items() if preset.adapter}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    write_bert(folder / "bert", hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=1)
+    write_card(folder / "base.toml", checkpoint="bert", pooling="cls")
+    return resolve_model(str(folder / "base.toml"))
+
+
+@pytest.mark.parametrize(("variant", "count"), [("", 18), ("small", 8)])
+def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path, variant, count):
+    found = presets(variant, tmp_path)
+    assert len(found) == count
+    ids = torch.arange(5, 21).reshape(2, 8)
+    for name, preset in found.items():
+        network = AutoModel.from_pretrained(str(base.document.folder))
+        frozen = [(one, one.detach().clone()) for one in network.parameters()]
+        add_adapter(network, preset.adapter, base, 0)
+        own = [one for one in network.parameters() if one.requires_grad]
+        start = [one.detach().clone() for one in own]
+        optimizer = torch.optim.AdamW(own, lr=preset.trained_by().lr)
+        for _ in range(2):
+            states = network(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+            states[:, 0].square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert any(not torch.equal(a, b) for a, b in zip(start, own, strict=True)), name
+        assert all(one.isfinite().all() for one in own), name
+        assert all(torch.equal(one, before) for one, before in frozen), name
+        assert not any(one.requires_grad for one, _ in frozen), name
+
+
+def test_no_two_rows_are_the_same_recipe(tmp_path):
+    made = [msgspec.json.encode(one) for one in presets("", tmp_path).values()]
+    assert len(set(made)) == len(made)

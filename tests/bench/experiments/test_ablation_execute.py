@@ -1,0 +1,171 @@
+"""Working through a plan: caching, gaps, resuming, and work in a process apart."""
+
+import errno
+import os
+import re
+import signal
+
+import pytest
+
+from bench.experiments.execute import execute, finished, in_this_process
+from bench.experiments.grid import FILES
+from bench.experiments.isolation import WorkerError, isolated
+from bench.experiments.kept import DONE_FILE, FAILED_FILE
+from bench.experiments.plan import plan_of
+from bench.experiments.times import Times
+from foundation.errors import BenchError
+from tests.support.ablations import FAKES, GRID, FakeStage
+
+
+def plan(stages=FAKES, text=GRID):
+    return plan_of(FILES.parse(text.encode(), ""), stages)
+
+
+def go(out, stages=FAKES, run=in_this_process):
+    said = []
+    outcome = execute(plan(stages), stages, out, run, said.append)
+    return outcome, said
+
+
+def calls(out):
+    return sum(len(path.read_text()) for path in out.rglob("calls"))
+
+
+def test_every_task_is_done_once_and_never_again(tmp_path):
+    outcome, said = go(tmp_path)
+    assert len(outcome.finished) == calls(tmp_path) == 33
+    assert not any(outcome.gap(cell)[0] for cell in plan().cells)
+    assert said[0] == "cell 1 of 12: reference, seed 0: done, 6 s"
+    again, said = go(tmp_path)
+    assert (calls(tmp_path), said) == (33, [])
+    assert set(again.finished) == set(outcome.finished)
+
+
+def test_after_the_first_cell_the_rest_is_estimated(tmp_path):
+    _, said = go(tmp_path)
+    assert said[1] == "  30 tasks left, about 0:01:00"
+
+
+def test_a_failed_cell_is_a_gap_with_its_error_and_the_others_go_on(tmp_path):
+    stages = {**FAKES, "finetune": FakeStage("finetune", fails_at=0.2)}
+    outcome, said = go(tmp_path, stages)
+    gaps = {cell.row for cell in plan().cells if outcome.gap(cell)[0]}
+    assert gaps == {"lr=0.2"}
+    assert "cell 4 of 12: lr=0.2, seed 0: FAILED at finetune: loss is not a number" in said
+    failed = [path.parent for path in tmp_path.rglob(FAILED_FILE)]
+    assert len(failed) == 3
+    mended, _ = go(tmp_path)
+    assert mended.failed == {}
+    assert not list(tmp_path.rglob(FAILED_FILE))
+
+
+def test_what_fails_for_two_cells_is_tried_once(tmp_path):
+    stages = {**FAKES, "pretrain": FakeStage("pretrain", fails_at=0.1)}
+    outcome, _ = go(tmp_path, stages)
+    assert calls(tmp_path) == len(outcome.failed) == 9
+    assert {outcome.gap(cell)[0] for cell in plan().cells} == {"pretrain"}
+
+
+def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
+    done = []
+
+    def interrupted(stage, task, out):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(task)
+        return in_this_process(stage, task, out)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, run=interrupted)
+    assert len(finished(plan(), tmp_path).finished) == 5
+    go(tmp_path)
+    assert calls(tmp_path) == 33
+
+
+def test_a_full_disk_stops_everything(tmp_path):
+    def full(stage, task, out):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        go(tmp_path, run=full)
+
+
+def test_a_damaged_record_says_what_to_delete(tmp_path):
+    go(tmp_path)
+    record = next(tmp_path.rglob(DONE_FILE))
+    record.write_text("{")
+    with pytest.raises(BenchError, match=re.escape(str(record))) as caught:
+        go(tmp_path)
+    assert str(record.parent) in caught.value.hint
+
+
+def test_each_stage_starts_from_what_the_one_before_left(tmp_path):
+    go(tmp_path)
+    last = {cell.row: cell.task for cell in plan().cells if cell.seed == 0}
+    models = {row: task.before.folder(tmp_path) / "model" for row, task in last.items()}
+    # steps x lr of the pre-training, plus 1 x lr of the fine-tuning
+    assert float(models["steps=5"].read_text()) == pytest.approx(0.6)
+    assert float(models["lr=0.2"].read_text()) == pytest.approx(1.2)
+
+
+def test_times_need_every_stage_and_take_the_median():
+    times = Times()
+    for seconds in (1.0, 2.0, 90.0):
+        times.add("pretrain", seconds)
+    assert times.seconds(["pretrain", "pretrain"]) == 4.0
+    assert times.seconds(["pretrain", "evaluate"]) is None
+    assert times.left(["evaluate"]) == "1 tasks left"
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_memory():
+    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes")
+
+
+def bad_input():
+    raise BenchError("no such preset", "use another")
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device", "vectors")
+
+
+def defect():
+    raise ZeroDivisionError("division by zero")
+
+
+def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
+    monkeypatch.setattr("bench.experiments.isolation.PRELOADED", ())
+    assert isolated(os.getpid) != os.getpid()
+    with pytest.raises(BenchError, match="killed by the system: most likely out of memory"):
+        isolated(killed)
+    with pytest.raises(BenchError, match="out of memory") as caught:
+        isolated(no_memory)
+    assert "batch_size" in caught.value.hint
+    assert "--" not in caught.value.hint
+    with pytest.raises(BenchError, match="no such preset") as caught:
+        isolated(bad_input)
+    assert caught.value.hint == "use another"
+    with pytest.raises(OSError, match="No space left") as stopped:
+        isolated(full)
+    assert (stopped.value.errno, stopped.value.filename) == (errno.ENOSPC, "vectors")
+    with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
+        isolated(defect)
+    assert "in defect" in other.value.trace
+
+
+def test_a_defect_is_kept_with_its_trace_and_the_others_go_on(tmp_path):
+    class Broken(FakeStage):
+        def work(self, settings, model, out):
+            if settings["lr"] == 0.2:
+                raise KeyError("w")
+            return super().work(settings, model, out)
+
+    outcome, _ = go(tmp_path, {**FAKES, "finetune": Broken("finetune")})
+    assert len(outcome.failed) == 3
+    record = next(iter(outcome.failed.values()))
+    assert record.error == "KeyError: 'w'"
+    assert "in work" in record.trace

@@ -1,0 +1,160 @@
+"""The grid of an ablation: what is read, what is refused, and which rows it makes."""
+
+import pytest
+
+from bench.experiments.grid import FILES, label_of, load_ablation
+from bench.experiments.plan import plan_of
+from bench.experiments.rows import REFERENCE, differing, rows_of
+from foundation.errors import BenchError
+from tests.support.ablations import FAKES, GRID
+
+
+def settle(name, table):
+    return FAKES[name].settle(table)
+
+
+def rows(text):
+    return rows_of(FILES.parse(text.encode(), "grid.toml"), settle)
+
+
+def changed(old, new):
+    assert old in GRID
+    return GRID.replace(old, new)
+
+
+def refused(text):
+    with pytest.raises(BenchError) as caught:
+        rows(text)
+    return f"{caught.value} ({caught.value.hint})"
+
+
+def test_each_value_that_is_not_the_references_is_a_row_with_one_changed_field():
+    found, places = rows(GRID)
+    assert [row.name for row in found] == [REFERENCE, "steps=5", "steps=20", "lr=0.2"]
+    for row in found[1:]:
+        assert len(differing(found[0].settings, row.settings)) == 1
+    assert [place.row for place in places["steps"]] == ["steps=5", REFERENCE, "steps=20"]
+
+
+def test_an_axis_can_change_a_field_of_another_row():
+    extra = '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "steps=5"\nvalues = [0.5]\n'
+    found, _ = rows(GRID + extra)
+    settings = next(row.settings for row in found if row.name == "rate=0.5")["pretrain"]
+    assert (settings["steps"], settings["lr"]) == (5, 0.5)
+
+
+def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
+    text = GRID + '[[axes]]\nfield = "pretrain.objective"\nvalues = [{ name = "retromae" }]\n'
+    found, _ = rows(text)
+    assert found[-1].name == "objective=retromae"
+    assert found[-1].settings["pretrain"]["objective"] == {"name": "retromae"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"pretrain.steps"', '"pretrain.stepz"', "has no field 'stepz' (did you mean steps?"),
+        ('"pretrain.steps"', '"pretrian.steps"', "names no stage"),
+        ('"pretrain.steps"', '"pretrain.steps.x"', "which has no field 'x'"),
+        ('"pretrain.steps"', '"pretrain"', "names no stage"),
+        ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
+        ("values = [5, 10, 20]", "values = [5, 5]", "has the value 5 twice"),
+        ("values = [5, 10, 20]", 'values = [5, 10, "x"]', "steps=x: pretrain: Expected `int`"),
+        ('[evaluate]\non = ["c"]', "", "missing required field `evaluate`"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "a seed is named twice"),
+        ("seeds = [0, 1, 2]", "seeds = []", "at least one seed"),
+        ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),
+        ("values = [0.2]", "values = [0.1]", "the axis lr changes nothing"),
+        ("10 = {", "11 = {", "published figures of 11"),
+        ('name = "steps"', 'name = "../steps"', "matching regex"),
+        ("seeds =", "model = 'x'\nseeds =", "set either model or [pretrain]"),
+        ('title = "How long"', "title =", "is not TOML"),
+    ],
+)
+def test_a_slip_is_named_before_anything_starts(old, new, words):
+    assert words in refused(changed(old, new))
+
+
+def test_one_field_changed_on_two_axes_is_refused():
+    twice = '[[axes]]\nfield = "pretrain.steps"\nname = "more"\nvalues = [40]\n'
+    assert "the axes steps and more both change pretrain.steps" in refused(GRID + twice)
+
+
+def test_two_rows_that_are_the_same_recipe_are_refused():
+    back = '[[axes]]\nfield = "finetune.steps"\nvalues = [9]\nname = "a"\n'
+    same = '[[axes]]\nfield = "finetune.lr"\nvalues = [0.1]\nname = "b"\nagainst = "lr=0.2"\n'
+    assert "b=0.1 is the same recipe as reference" in refused(GRID + back + same)
+
+
+def test_an_axis_against_a_row_that_is_not_there_says_which_there_are():
+    text = (
+        GRID
+        + '[[axes]]\nfield = "pretrain.lr"\nname = "rate"\nagainst = "step=5"\nvalues = [1.0]\n'
+    )
+    assert "did you mean steps=5" in refused(text)
+
+
+def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
+    path = tmp_path / "steps.toml"
+    path.write_text(GRID)
+    small = load_ablation(str(path), "small")
+    assert (small.name, small.seeds, small.pretrain) == ("steps-small", (7,), {"steps": 3})
+    assert [axis.title for axis in small.axes] == ["steps"]
+    assert small.finetune == load_ablation(str(path)).finetune
+    with pytest.raises(BenchError, match="no variant 'tiny'"):
+        load_ablation(str(path), "tiny")
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [("seeds = [1, 1]", "a seed is named twice"), ('model = "x"', "set either model or")],
+)
+def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
+    path = tmp_path / "steps.toml"
+    path.write_text(f"{GRID}\n[variants.odd]\n{own}\n")
+    with pytest.raises(BenchError, match=f"variant odd: {words}"):
+        load_ablation(str(path), "odd")
+
+
+def test_a_name_that_is_no_file_is_answered_with_the_closest():
+    assert "objectives" in FILES.names()
+    with pytest.raises(BenchError) as caught:
+        load_ablation("objektives.toml")
+    assert caught.value.hint == "did you mean objectives?"
+
+
+def test_labels_read_like_toml():
+    assert [label_of(one) for one in (True, 0.5, "x", {"name": "mlm"}, [1, 2])] == [
+        "true",
+        "0.5",
+        "x",
+        "mlm",
+        "1, 2",
+    ]
+
+
+def test_rows_that_share_their_beginning_share_its_work():
+    plan = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
+    stages = [task.stage for task in plan.tasks()]
+    # steps 5, 10, 20 are pre-trained; the row with another lr goes on from the reference
+    assert [stages.count(one) for one in ("pretrain", "finetune", "evaluate")] == [9, 12, 12]
+    assert len(plan.cells) == 12
+    assert [cell.seed for cell in plan.cells] == sorted(cell.seed for cell in plan.cells)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("steps = 10", "steps = 11"), ('on = ["c"]', 'on = ["d"]'), ("steps = 1\n", "steps = 2\n")],
+)
+def test_the_key_of_a_cell_changes_with_what_changes_its_scores(old, new):
+    before = plan_of(FILES.parse(GRID.encode(), ""), FAKES)
+    after = plan_of(FILES.parse(changed(old, new).encode(), ""), FAKES)
+    assert before.cells[0].task.key != after.cells[0].task.key
+
+
+def test_the_key_of_a_cell_changes_with_seed_and_libraries_and_not_with_titles():
+    grid = FILES.parse(GRID.encode(), "")
+    keys = [plan_of(grid, FAKES, here).cells[0].task.key for here in ({}, {"torch": "3"})]
+    assert len({*keys, plan_of(grid, FAKES).cells[4].task.key}) == 3
+    titled = FILES.parse(changed("How long", "Otherwise").encode(), "")
+    assert plan_of(titled, FAKES).cells[0].task.key == keys[0]

@@ -1,0 +1,189 @@
+"""Two-level intervals: against brute force, SciPy, and simulations of many ablations; means."""
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench.compare.statistics import Resampling
+from bench.evaluate.suites import suite_weights
+from bench.experiments.execute import execute, in_this_process
+from bench.experiments.findings import Made, report_of
+from bench.experiments.grid import FILES
+from bench.experiments.plan import plan_of
+from bench.experiments.records import MEAN
+from bench.experiments.twolevel import draw, interval, variance
+from bench.workspace import Workspace
+from tests.support.ablations import FAKES, GRID, read_scores
+from tests.support.results import CONDITIONS
+
+RNG = np.random.default_rng(5)
+
+
+def crossed(rng, seeds, queries, of_seeds, of_queries, of_both, mean=0.0):
+    """Differences of two recipes; six queries in ten do not change by themselves."""
+    own = np.where(rng.random(queries) < 0.6, 0.0, rng.normal(0, of_queries / 0.4**0.5, queries))
+    return (
+        mean + rng.normal(0, of_seeds, (seeds, 1)) + own + rng.normal(0, of_both, (seeds, queries))
+    )
+
+
+def test_p_is_two_sided_from_students_t_distribution():
+    part = crossed(RNG, 4, 30, 0.05, 0.1, 0.1, mean=0.02)
+    spread = variance([part])
+    expected = 2 * stats.t.sf(abs(part.mean()) / spread.error, spread.degrees)
+    assert interval([part]).p == pytest.approx(expected, rel=1e-9)
+
+
+def test_resampling_two_levels_by_brute_force_has_the_mean_and_variance_of_the_draws():
+    part = RNG.normal(size=(3, 4))
+    # every way to draw 2 of 3 seeds and 3 of 4 queries, with replacement
+    every = [
+        part[np.ix_(seeds, queries)].mean()
+        for seeds in itertools.product(range(3), repeat=2)
+        for queries in itertools.product(range(4), repeat=3)
+    ]
+    drawn = draw(part, 200_000, seed=0)
+    assert drawn.mean() == pytest.approx(np.mean(every), abs=0.004)
+    assert drawn.var() == pytest.approx(np.var(every), rel=0.02)
+    assert {*np.round(drawn, 9)} <= {*np.round(every, 9)}
+
+
+def test_the_variance_is_that_of_resampling_less_the_interaction_counted_twice_too_often():
+    part = crossed(RNG, 5, 60, 0.02, 0.1, 0.1)
+    rest = part - part.mean(1, keepdims=True) - part.mean(0) + part.mean()
+    once = (rest**2).sum() / (4 * 59) / (5 * 60)
+    drawn = draw(part, 100_000, seed=1).var()
+    assert variance([part]).error ** 2 == pytest.approx(drawn - 2 * once, rel=0.03)
+
+
+def test_the_variance_is_right_on_average():
+    rng = np.random.default_rng(3)
+    parts = [crossed(rng, 3, 80, 0.02, 0.2, 0.2) for _ in range(2_000)]
+    estimates = [variance([part]).error ** 2 for part in parts]
+    assert np.mean(estimates) == pytest.approx(np.var([part.mean() for part in parts]), rel=0.1)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(
+    ("of_seeds", "of_queries", "of_both"),
+    [(0.0, 0.2, 0.2), (0.01, 0.2, 0.2), (0.03, 0.1, 0.2), (0.05, 0.05, 0.05), (0.0, 0.3, 0.0)],
+)
+def test_intervals_hold_the_truth_19_times_in_20(seeds, of_seeds, of_queries, of_both):
+    rng, held = np.random.default_rng(seeds), []
+    for _ in range(300):
+        found = interval([crossed(rng, seeds, 150, of_seeds, of_queries, of_both, mean=0.01)])
+        held.append(found.low <= 0.01 <= found.high)
+    assert 0.88 < np.mean(held) <= 1
+
+
+def test_queries_alone_would_take_two_lucky_seeds_for_a_better_recipe():
+    """What the second level is for: seeds that differ by 0.05, and a recipe that does nothing."""
+    rng, two_levels, queries_only = np.random.default_rng(0), [], []
+    for _ in range(300):
+        part = crossed(rng, 3, 150, 0.05, 0.05, 0.05)
+        two_levels.append(interval([part]).p < 0.05)
+        queries_only.append(stats.ttest_1samp(part.mean(axis=0), 0).pvalue < 0.05)
+    assert np.mean(two_levels) < 0.09
+    assert np.mean(queries_only) > 0.5
+
+
+def test_p_and_interval_agree_and_a_true_difference_that_is_detectable_is_found():
+    rng, found = np.random.default_rng(1), []
+    for _ in range(200):
+        one = interval([crossed(rng, 5, 150, 0.01, 0.1, 0.1)])
+        assert (one.p < 0.05) == (one.low > 0 or one.high < 0)
+        found.append(one.detectable)
+    reach = float(np.median(found))
+    parts = [crossed(rng, 5, 150, 0.01, 0.1, 0.1, mean=reach) for _ in range(300)]
+    assert np.mean([interval([part]).p < 0.05 for part in parts]) == pytest.approx(0.8, abs=0.1)
+
+
+def test_collections_count_the_same_and_share_their_seeds():
+    small, large = crossed(RNG, 3, 20, 0.01, 0.1, 0.1), crossed(RNG, 3, 200, 0.01, 0.1, 0.1)
+    found = interval([small, large])
+    assert found.mean == pytest.approx((small.mean() + large.mean()) / 2)
+    assert found.seeds_sd == pytest.approx((small.mean(1) + large.mean(1)).std(ddof=1) / 2)
+    alone = interval([small])
+    assert interval([small, small.copy()]).mean == pytest.approx(alone.mean)
+    assert found.low < found.mean < found.high
+
+
+def test_a_collection_that_weighs_more_is_as_one_with_larger_scores():
+    parts = [crossed(RNG, 3, queries, 0.01, 0.1, 0.1, mean=0.1) for queries in (20, 200, 50)]
+    weights = [0.5, 0.3, 0.2]
+    found = interval(parts, weights)
+    scaled = interval([3 * share * part for share, part in zip(weights, parts, strict=True)])
+    assert found.mean == pytest.approx(np.average([one.mean() for one in parts], weights=weights))
+    assert msgspec.structs.astuple(found) == pytest.approx(msgspec.structs.astuple(scaled))
+    same = interval(parts, [1 / 3] * 3)
+    assert msgspec.structs.astuple(same) == msgspec.structs.astuple(interval(parts))
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, seeds):
+    text = GRID.replace('on = ["c"]', 'on = ["a", "b", "c"]')
+    grid = msgspec.structs.replace(FILES.parse(text.encode(), ""), seeds=seeds)
+    plan = plan_of(grid, FAKES)
+    outcome = execute(plan, FAKES, tmp_path, in_this_process, lambda _: None)
+    read, factors = read_scores(tmp_path), {"a": 1.0, "b": 2.0, "c": 4.0}
+
+    def scores_of(task):
+        found = read(task)
+        return {
+            name: replace(one, values=one.values * factors[name]) for name, one in found.items()
+        }
+
+    weights = {"c": 0.5, "a": 0.25, "b": 0.25}
+    made = Made("", (), CONDITIONS, Resampling(199), weights=weights)
+    for row in report_of(plan, outcome, scores_of, made).rows:
+        one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
+        expected = sum(share * one[name].score.mean for name, share in weights.items())
+        assert one[MEAN].score.mean == pytest.approx(expected)
+        assert np.mean(row.of_seeds(MEAN)) == pytest.approx(expected)
+        if row.against:
+            field = "mean" if len(seeds) > 1 else "difference"
+            found = {name: getattr(on.recipes or on.checkpoints, field) for name, on in one.items()}
+            expected = sum(share * found[name] for name, share in weights.items())
+            assert found[MEAN] == pytest.approx(expected)
+    plain = report_of(plan, outcome, scores_of, replace(made, weights={})).rows[0]
+    expected = np.mean([plain.at(name).score.mean for name in weights])
+    assert plain.at(MEAN).score.mean == pytest.approx(expected)
+    assert np.mean(plain.of_seeds(MEAN)) == pytest.approx(expected)
+
+
+def test_the_forums_of_cqadupstack_weigh_as_one_collection_of_beir(tmp_path, monkeypatch):
+    def opened(places, name, split):
+        return SimpleNamespace(name=name.removeprefix("./"))
+
+    monkeypatch.setattr("bench.workspace._opened_once", opened)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    places = Workspace(tmp_path)
+    found = places.weights(["beir"])
+    assert found == pytest.approx(suite_weights("beir"))
+    forums = [share for name, share in found.items() if "cqadupstack" in name]
+    assert (len(forums), sum(forums)) == (12, pytest.approx(1 / 14))
+    assert places.weights(["beir", "./own"])["own"] == pytest.approx(1 / 15)
+    beside = places.weights(["beir/cqadupstack", "./own"])
+    assert list(beside.values()) == pytest.approx([1 / 13] * 13)
+
+
+def test_one_seed_has_a_mean_and_no_interval():
+    found = interval([RNG.normal(size=(1, 30))])
+    assert (found.low, found.high, found.p, found.seeds_sd) == (None, None, None, None)
+
+
+def test_what_does_not_vary_has_no_interval():
+    found = interval([np.full((3, 10), 0.25)])
+    assert (found.mean, found.low, found.p) == (0.25, None, None)
+
+
+def test_the_order_of_seeds_and_queries_changes_nothing():
+    part = crossed(RNG, 4, 30, 0.02, 0.1, 0.1)
+    one, other = interval([part]), interval([part[::-1][:, RNG.permutation(30)]])
+    assert (one.low, one.high, one.p) == pytest.approx((other.low, other.high, other.p))

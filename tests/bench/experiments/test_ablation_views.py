@@ -1,0 +1,68 @@
+"""Evaluations that differ after the forward pass: one encoding, and the scores of plain runs."""
+
+import pytest
+
+from bench.experiments.evaluation import RESULTS, Evaluate
+from bench.results.find import find_results
+from bench.workspace import Workspace
+from foundation.errors import BenchError
+from tests.support.collections import write_collection
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return write_collection(tmp_path_factory.mktemp("collections") / "small")
+
+
+@pytest.fixture
+def evaluated(collection, tmp_path):
+    stage = Evaluate(Workspace(cache_dir=tmp_path / "cache", device="cpu"))
+
+    def evaluate(name, model="minilm", **fields):
+        settings = stage.settle({"on": [str(collection)], **fields})
+        stage.work(settings, model, tmp_path / name)
+        (stored,) = find_results(tmp_path / name / RESULTS)
+        return stored.result
+
+    return evaluate
+
+
+MEAN = {"pooling": "mean", "normalize": True}
+
+
+def test_a_view_like_the_model_itself_scores_as_a_plain_evaluation(evaluated):
+    plain, viewed = evaluated("plain"), evaluated("viewed", view=MEAN)
+    assert viewed.measures == plain.measures
+    assert (viewed.recipe.pooling, viewed.recipe.dim) == ("mean", 384)
+    assert viewed.recipe.similarity == "cos"
+
+
+@pytest.mark.parametrize("index", ["flat", "HNSW4?efSearch=8&seed=0"])
+def test_documents_are_encoded_once_for_all_views(evaluated, index):
+    first = evaluated("first", view=MEAN, index=index)
+    views = [
+        {**MEAN, "pooling": "cls"},
+        {**MEAN, "normalize": False, "similarity": "euclidean"},
+        {**MEAN, "dimensions": 32},
+        {**MEAN, "precision": "int8"},
+        {**MEAN, "precision": "binary"},
+    ]
+    later = [
+        evaluated(f"later {number}", view=view, index=index) for number, view in enumerate(views)
+    ]
+    assert first.timings.encoded_documents > 0
+    assert {one.timings.encoded_documents for one in later} == {0}
+    fingerprints = {one.fingerprint for one in [first, *later]}
+    assert len(fingerprints) == len(views) + 1
+
+
+def test_an_own_prompt_changes_what_is_encoded(evaluated):
+    plain = evaluated("plain", view=MEAN)
+    prompted = evaluated("prompted", view=MEAN, query_prompt="query: ")
+    assert prompted.recipe.prompts.query == "query: "
+    assert prompted.fingerprint != plain.fingerprint
+
+
+def test_more_dimensions_than_the_model_has_stop_before_anything_is_encoded(evaluated):
+    with pytest.raises(BenchError, match="400 dimensions of vectors that have 384"):
+        evaluated("wide", view={**MEAN, "dimensions": 400})

@@ -1,0 +1,192 @@
+"""The gate over entries with chosen scores: outcome, gaps, protocol, anchor, published scores."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from bench.compare.panels import Entry
+from bench.compare.statistics import Resampling
+from bench.evaluate.runs import Run
+from bench.evaluate.suites import mean_weights, suite_weights
+from bench.gate.check import Terms, blind, conclude, first_look
+from bench.gate.evidence import check_against
+from bench.gate.power import DetectableEffect
+from bench.gate.published import check_published
+from foundation.errors import BenchError
+from retrievers.models.card import Expected
+from tests.support.results import PROTOCOL
+
+TERMS = Terms(resampling=Resampling(499, 0))
+BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)
+
+
+def entry(values: np.ndarray, documents: tuple[str, ...] = ("d1", "d2"), depth: int = 10) -> Entry:
+    ids = tuple(f"q{i:04}" for i in range(len(values)))
+    ranking = [(query, doc, -rank) for query in ids for rank, doc in enumerate(documents)]
+    return Entry(
+        protocol=msgspec.structs.replace(PROTOCOL, depth=depth),
+        main_measure="RR@10",
+        in_domain=False,
+        recipe={},
+        scores=lambda: (ids, {"RR@10": values}),
+        run=lambda: Run.from_rows(*zip(*ranking, strict=True)),
+    )
+
+
+def shifted(count: int, by: float) -> np.ndarray:
+    values = BASE.copy()
+    values[:count] += by
+    return values
+
+
+def check(candidate, baseline=None, weights=None, failed=None, terms=TERMS):
+    base = {"one": entry(BASE)} if baseline is None else baseline
+    weights = weights or {"one": 1.0}
+    return check_against("baseline", "base", candidate, base, failed or {}, weights, terms)
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        (shifted(0, 0), "OK"),
+        (shifted(40, 0.1), "OK"),
+        (shifted(40, -0.1), "REGRESSION"),
+        (shifted(5, 0.1), "INCONCLUSIVE"),
+    ],
+)
+def test_the_outcome_on_one_collection(values, outcome):
+    assert check({"one": entry(values)}).outcome == outcome
+
+
+def test_equal_scores_of_other_rankings_are_too_few_changes_to_say_anything():
+    assert check({"one": entry(BASE, ("d2", "d1"))}).outcome == "INCONCLUSIVE"
+
+
+def test_a_loss_within_the_margin_passes_the_margin_rule_alone():
+    candidate = {"one": entry(shifted(40, -0.05))}
+    margin = terms_with(rule="margin", margin=0.05)
+    assert check(candidate).outcome == "REGRESSION"
+    assert check(candidate, terms=margin).outcome == "OK"
+
+
+def test_a_significant_loss_that_one_unseen_gain_could_balance_is_inconclusive():
+    found = check({"one": entry(shifted(40, -0.01))})
+    assert found.rows[0].paired.p < 0.01
+    assert found.outcome == "INCONCLUSIVE"
+    assert "rare gains" in found.reasons[0]
+
+
+def terms_with(**changed: object) -> Terms:
+    return Terms(resampling=TERMS.resampling, **changed)  # type: ignore[arg-type]
+
+
+def test_a_failed_evaluation_is_missing_and_never_a_score():
+    found = check(
+        {"one": entry(BASE)},
+        {"one": entry(BASE), "two": entry(BASE)},
+        {"one": 0.5, "two": 0.5},
+        {"two": "not evaluated: out of memory"},
+    )
+    assert found.outcome == "MISSING"
+    assert found.mean is None
+    assert [row.candidate for row in found.rows] == [pytest.approx(BASE.mean()), None]
+    assert "out of memory" in found.reasons[0]
+
+
+def test_nothing_to_compare_at_all_is_missing():
+    assert check({}).outcome == "MISSING"
+    assert check({"one": entry(BASE)}, {}).outcome == "MISSING"
+
+
+def test_other_protocols_are_bad_input():
+    with pytest.raises(BenchError, match="different protocols on one: depth 20 and 10"):
+        check({"one": entry(BASE, depth=20)})
+
+
+@pytest.mark.parametrize(("by", "outcome"), [(0.01, "DRIFT"), (-0.01, "DRIFT"), (1e-4, "OK")])
+def test_a_claim_to_be_the_same_fails_in_both_directions(by, outcome):
+    found = check({"one": entry(BASE + by)}, terms=terms_with(expect_same=True))
+    assert found.outcome == outcome
+
+
+def test_the_worse_of_baseline_and_anchor_decides_and_is_named():
+    fine = check({"one": entry(BASE)})
+    lost = msgspec.structs.replace(check({"one": entry(shifted(40, -0.1))}), role="anchor")
+    found = conclude("ckpt", [fine, lost], [], TERMS)
+    assert (found.outcome, found.exit_code) == ("REGRESSION", 1)
+    assert "anchor" in found.reasons[0]
+
+
+def test_a_suspiciously_large_gain_is_ok_and_points_to_verify():
+    found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], TERMS)
+    assert found.outcome == "OK"
+    assert any("verify" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [(BASE, "INCONCLUSIVE"), (shifted(40, 0.1), "INCONCLUSIVE"), (shifted(40, -0.1), "REGRESSION")],
+)
+def test_a_first_look_never_passes(values, outcome):
+    assert first_look(check({"one": entry(values)})).outcome == outcome
+    gap = check({"one": entry(values)}, weights={"one": 0.5, "two": 0.5})
+    assert first_look(gap).outcome == "MISSING"
+
+
+def test_the_three_queries_that_lost_most_on_any_collection_are_named():
+    values = BASE.copy()
+    values[[3, 5]] -= [0.9, 0.2]
+    other = BASE.copy()
+    other[[7, 9]] -= [0.4, 0.1]
+    base = {"one": entry(BASE), "two": entry(BASE)}
+    candidate = {"one": entry(values), "two": entry(other)}
+    worst = check(candidate, base, {"one": 0.5, "two": 0.5}).worst
+    assert [(query.collection, query.query_id) for query in worst] == [
+        ("one", "q0003"),
+        ("two", "q0007"),
+        ("one", "q0005"),
+    ]
+    assert [query.baseline - query.candidate for query in worst] == pytest.approx([0.9, 0.4, 0.2])
+    assert check({"one": entry(shifted(40, 0.1))}).worst == ()
+
+
+def test_a_score_that_is_no_number_is_never_the_published_one():
+    found = check_published({"one": {"RR@10": float("nan")}}, published(0.5), {}, ["one"])
+    assert found.outcome == "DRIFT"
+
+
+def published(value: float) -> list[Expected]:
+    return [Expected(dataset="one", measure="RR@10", value=value, source="paper", tolerance=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "outcome"),
+    [({"RR@10": 0.505}, "OK"), ({"RR@10": 0.52}, "DRIFT"), ({"AP": 0.5}, "MISSING")],
+)
+def test_published_scores_are_held_to_their_tolerance(measured, outcome):
+    assert check_published({"one": measured}, published(0.5), {}, ["one"]).outcome == outcome
+
+
+def test_a_collection_without_a_published_score_is_missing():
+    found = check_published({"two": {"RR@10": 0.5}}, published(0.5), {}, ["two"])
+    assert found.outcome == "MISSING"
+
+
+def test_weights_are_those_of_the_suite_and_equal_beside_it():
+    assert mean_weights(["beir"]) == pytest.approx(suite_weights("beir"))
+    weights = mean_weights(["stdlib-code", "beir"])
+    assert sum(weights.values()) == pytest.approx(1)
+    assert weights["stdlib-code"] == pytest.approx(weights["beir/scifact"])
+
+
+@pytest.mark.parametrize("inside", ["beir/scifact", "beir/cqadupstack", "beir/cqadupstack/gis"])
+def test_what_is_inside_a_suite_that_was_typed_too_changes_no_weight(inside):
+    whole = pytest.approx(suite_weights("beir"))
+    assert mean_weights([inside, "beir"]) == whole
+    assert mean_weights(["beir", inside]) == whole
+
+
+def test_collections_that_cannot_see_the_margin_are_said():
+    seen = [DetectableEffect("one", 50, 0.2, "guess", 0.08)]
+    assert "0.0800" in blind(seen, 0.01)
+    assert blind(seen, 0.1) == ""

@@ -1,0 +1,297 @@
+"""``check`` as CI meets it: evaluates, reuses, decides, and leaves its reports."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.exit_codes import ExitCode
+from tests.support.collections import Bench, Finished, write_collection
+
+WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
+DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}
+QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(WORDS)}
+QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(WORDS))}
+CARD = """\
+name = "{name}"
+title = "Hashing with {dim} dimensions"
+kind = "hashing"
+normalize = true
+similarity = "cos"
+options = {{dim = {dim}}}
+trained_on = {trained_on}
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A collection, and the results of BM25 on it."""
+
+    bench: Bench
+    collection: Path
+
+    def another(self, name: str) -> Path:
+        """A second collection, as the first, with results of BM25."""
+        folder = write_collection(self.bench.place / name, DOCUMENTS, QUERIES, QRELS)
+        done = self.bench("run", folder, "--model", "bm25", "--quiet")
+        assert done.code == 0, done.stderr
+        return folder
+
+    def run(self, checkpoint: object, baseline: str, *arguments: object) -> Finished:
+        """What is typed, on the collection unless the arguments say otherwise."""
+        on = () if "--on" in arguments else ("--on", self.collection)
+        return self.anywhere(checkpoint, baseline, *arguments, *on)
+
+    def anywhere(self, checkpoint: object, baseline: str, *arguments: object) -> Finished:
+        """The same without ``--on``."""
+        places = ("--results", self.bench.out, "--cache-dir", self.bench.cache)
+        typed = ("check", checkpoint, "--baseline", baseline, *arguments, *places)
+        return self.bench(*typed, "--resamples", 199, "--offline", "--quiet")
+
+    def check(self, checkpoint: object, baseline: str, *arguments: object) -> tuple[int, dict, str]:
+        """Exit code, the JSON document, and what went to stderr."""
+        done = self.run(checkpoint, baseline, *arguments, "--json")
+        return done.code, json.loads(done.stdout), done.stderr
+
+    def card(self, name: str, dim: int, trained_on: tuple[str, ...] = ()) -> Path:
+        path = self.bench.place / f"{name}.toml"
+        seen = json.dumps(list(trained_on))
+        path.write_text(CARD.format(name=name, dim=dim, trained_on=seen))
+        return path
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    monkeypatch.chdir(tmp_path)  # so that the name of a folder is its path
+    collection = write_collection(tmp_path / "tiny", DOCUMENTS, QUERIES, QRELS)
+    place = Place(Bench(tmp_path), collection)
+    done = place.bench("run", collection, "--model", "bm25", "--quiet")
+    assert done.code == 0, done.stderr
+    return place
+
+
+def test_a_model_is_not_worse_than_itself_and_nothing_runs_twice(place):
+    code, document, stderr = place.check("bm25", "bm25")
+    assert (code, document["outcome"]) == (0, "OK")
+    assert "every ranking is the same" in document["reasons"][0]
+    assert "stored in" in stderr
+
+
+def test_what_is_missing_is_evaluated_and_kept(place):
+    code, document, stderr = place.check("hashing", "bm25")
+    assert code == document["exit_code"]
+    assert place.bench.results(place.collection.name, "hashing").is_dir()
+    assert "pessimistic" in stderr
+    assert "stored in" in place.check("hashing", "bm25")[2]
+
+
+def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path):
+    other = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS)
+    code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)
+    assert (code, document["outcome"]) == (4, "MISSING")
+
+
+def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(place, tmp_path):
+    other = place.another("other")
+    for words in ([place.collection, other], [other, "--store-dtype", "float16"]):
+        done = place.bench("run", *words, "--model", "hashing", "--quiet")
+        assert done.code == 0, done.stderr
+    done = place.run("hashing", "hashing")
+    assert done.code == ExitCode.OK, done.stderr
+    assert "left out by --on: other" in done.stderr
+    refused = place.run("hashing", "hashing", "--on", other)
+    assert refused.code == ExitCode.BAD_INPUT
+    baseline = "hashing@store_dtype=float32"
+    assert f"'{baseline}'" in refused.stderr
+    assert place.run("hashing", baseline, "--on", other).code == ExitCode.OK
+
+
+def test_what_is_checked_against_what_is_said_before_anything_is_encoded(place):
+    stderr = place.check("hashing", "bm25", "--anchor", "bm25")[2]
+    said = "hashing against the baseline, bm25 and the anchor, bm25, on tiny"
+    assert stderr.index(said) < stderr.index("pessimistic")
+
+
+def test_a_result_of_the_baseline_that_is_gone_is_missing_if_it_was_checked_there(place):
+    place.another("second")
+    first = place.anywhere("bm25", "bm25")
+    assert first.code == ExitCode.OK, first.stderr
+    remove(place.bench.results("second", "bm25"))
+    done = place.anywhere("hashing", "bm25")
+    assert done.code == ExitCode.MISSING
+    assert "second: bm25 has no result, but the baseline was checked there before" in done.stdout
+    assert "--on" in done.stdout
+
+
+def test_a_result_that_only_the_candidate_has_makes_the_baselines_missing(place):
+    second = place.another("second")
+    place.bench("run", second, "--model", "hashing", "--quiet")
+    remove(place.bench.results("second", "bm25"))
+    done = place.anywhere("hashing", "bm25")
+    assert done.code == ExitCode.MISSING
+    assert "second: bm25 has no result, but the candidate has one" in done.stdout
+    assert "python -m bench run second --model bm25" in done.stdout
+
+
+def test_results_of_other_models_do_not_widen_a_check(place):
+    second = place.another("second")
+    place.bench("run", second, "--model", "hashing", "--quiet")
+    remove(place.bench.results("second", "bm25"))
+    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    other = place.card("other", 64)
+    document = json.loads(place.anywhere(other, "bm25", "--json").stdout)
+    assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny"]
+
+
+def test_what_is_typed_after_on_decides_and_what_it_leaves_out_is_stated(place):
+    place.another("second")
+    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    remove(place.bench.results("second", "bm25"))
+    done = place.run("bm25", "bm25")
+    assert done.code == ExitCode.OK, done.stderr
+    assert "left out by --on: second" in done.stderr
+    assert "Left out by --on, though there are results: second." in done.stdout
+    assert json.loads(place.run("bm25", "bm25", "--json").stdout)["left_out"] == ["second"]
+
+
+def test_a_users_own_folder_is_found_again_without_on(place, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = place.anywhere("hashing", "bm25", "--floor", 1)
+    assert "tiny" in done.stdout
+    assert done.code != ExitCode.MISSING, done.stderr
+
+
+def test_a_damaged_memory_of_baselines_is_named_and_decides_nothing(place):
+    assert place.anywhere("bm25", "bm25").code == ExitCode.OK
+    (memory,) = place.bench.out.rglob("checked.json")
+    memory.write_text("{")
+    done = place.anywhere("bm25", "bm25")
+    assert done.code == ExitCode.OK
+    assert memory.read_text() == "{"
+
+
+def remove(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
+    seen = place.card("seen", 64, trained_on=("tiny",))
+    place.bench("run", place.collection, "--model", place.card("plain", 32), "--quiet")
+    done = place.run(seen, "plain", "--floor", 1)
+    assert "the candidate, seen, was trained on tiny" in done.stdout
+    assert "the baseline, plain, was not" in done.stdout
+    assert "(in-domain)" in done.stdout
+    assert "trained on tiny" in done.stderr
+    (row,) = json.loads(place.run(seen, "plain", "--json").stdout)["against"][0]["rows"]
+    assert (row["candidate_in_domain"], row["baseline_in_domain"]) == (True, False)
+
+
+def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
+    seen = place.card("seen", 64, trained_on=("tiny",))
+    place.bench("run", place.collection, "--model", seen, "--quiet")
+    done = place.run(place.card("plain", 32), "seen", "--floor", 1)
+    assert "the baseline, seen, was trained on tiny" in done.stdout
+    both = place.run(seen, "seen")
+    assert "the candidate, seen, and the baseline, seen, were trained on tiny" in both.stdout
+    assert "trained on" not in place.run("bm25", "bm25").stdout
+
+
+def test_the_report_begins_with_a_plain_sentence(place):
+    place.bench("run", place.collection, "--model", "hashing", "--quiet")
+    done = place.run(place.card("bad", 2), "hashing")
+    assert done.code == ExitCode.REGRESSION, done.stderr
+    heading, sentence = done.stdout.split("\n\n")[:2]
+    assert heading == "## REGRESSION: bad"
+    assert sentence.startswith("bad is worse than the baseline, hashing: nDCG@10 ")
+    assert " → " in sentence
+    assert "on tiny (60 queries); " in sentence
+    assert "; the queries that lost most: q" in sentence
+    assert "“word" in sentence
+    assert " p " not in sentence
+
+
+def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, tmp_path):
+    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    typed = [str(place.collection), str(other)]
+    done = place.run("hashing", "bm25", "--on", *typed)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "are both named tiny" in done.stderr
+    assert all(folder in done.stderr for folder in typed)
+    assert "dataset.toml" in done.stderr
+    assert not (place.bench.out / "tiny" / "hashing").exists()
+
+
+def test_a_folder_with_the_name_of_a_collection_beside_it_is_an_error(place):
+    (place.collection / "dataset.toml").write_text('name = "beir/scifact"')
+    done = place.run("bm25", "bm25", "--on", "beir/scifact", place.collection)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "are both named beir/scifact" in done.stderr
+
+
+def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place, tmp_path):
+    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    (other / "dataset.toml").write_text('name = "other"')
+    place.bench("run", other, "--model", "bm25", "--quiet")
+    code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)
+    assert code == 0
+    assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny", "other"]
+
+
+def test_another_model_that_claims_to_be_the_same_drifts_or_scores_alike(place):
+    code, document, _ = place.check("hashing", "bm25", "--expect-same")
+    (row,) = document["against"][0]["rows"]
+    differs = abs(row["paired"]["difference"]) > document["tolerance"]
+    assert code == (5 if differs else 0)
+
+
+def test_reports_are_written_in_folders_that_are_made(place, tmp_path):
+    markdown, junit = tmp_path / "new" / "a.md", tmp_path / "new" / "a.xml"
+    place.run("bm25", "bm25", "--markdown", markdown, "--junit", junit)
+    assert markdown.read_text().startswith("## OK")
+    (suite,) = ElementTree.parse(junit).getroot()
+    assert suite.get("failures") == "0"
+    outputs = {case.get("name"): case.findtext("system-out") for case in suite.iter("testcase")}
+    assert "nDCG@10 1.0000 → 1.0000 (+0.0000)" in outputs["tiny"]
+    assert outputs["outcome"].startswith("bm25 ranks as the baseline, bm25 does")
+
+
+def test_an_anchor_is_a_second_comparison(place):
+    _, document, _ = place.check("bm25", "bm25", "--anchor", "bm25")
+    assert [one["role"] for one in document["against"]] == ["baseline", "anchor"]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "options", "message"),
+    [
+        ("nobody", (), "holds no result of 'nobody'"),
+        ("published", (), "published scores have no queries"),
+        ("bm25", ("--anchor", "published"), "no anchor"),
+        ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
+        ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
+        ("bm25", ("--resamples", "38"), "38 resamples can find no difference"),
+    ],
+)
+def test_bad_input_is_an_error_before_anything_is_encoded(place, baseline, options, message):
+    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache, "--quiet")
+    typed = ("check", "hashing", "--baseline", baseline, "--on", place.collection, *options)
+    done = place.bench(*typed, *places)
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+    assert not (place.bench.out / place.collection.name / "hashing").exists()
+
+
+@pytest.mark.parametrize("where", ["", "taken/report.md"])
+def test_a_report_that_cannot_be_a_file_is_refused_before_anything_is_encoded(
+    place, tmp_path, where
+):
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "taken").touch()
+    done = place.run("hashing", "bm25", "--markdown", tmp_path / "reports" / where)
+    assert done.code == ExitCode.BAD_INPUT
+    assert "cannot be a file" in done.stderr
+    assert not (place.bench.out / place.collection.name / "hashing").exists()

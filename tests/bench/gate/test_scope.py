@@ -1,0 +1,71 @@
+"""Which collections a check is on, and what is remembered of a baseline."""
+
+import pytest
+
+from bench.gate.check import StoredModel
+from bench.gate.scope import checked_before, remember_checked, scope_of
+from bench.results.find import find_results
+from bench.results.object_store import RemotePath
+from foundation.errors import BenchError
+from tests.support.collections import Bench, write_collection
+
+BEFORE, OWN = "the baseline was checked there before", "the candidate has one"
+
+
+@pytest.fixture(params=["folder", "object store"])
+def results(request, tmp_path):
+    """A place of results."""
+    return tmp_path if request.param == "folder" else RemotePath(f"memory://bucket{tmp_path}")
+
+
+def test_without_on_a_check_is_on_all_that_either_side_or_an_earlier_check_knows():
+    scope = scope_of([], ["b", "a"], {BEFORE: ["a", "c"], OWN: ["c", "d"]})
+    assert list(scope.weights) == ["a", "b", "c", "d"]
+    assert sum(scope.weights.values()) == pytest.approx(1)
+    assert scope.reasons == {"c": BEFORE, "d": OWN}
+    assert scope.left_out == ()
+
+
+def test_on_says_what_a_check_is_on_and_what_it_leaves_out_is_known():
+    scope = scope_of(["b", "z"], ["b", "a"], {BEFORE: ["c"]})
+    assert list(scope.weights) == ["b", "z"]
+    assert scope.reasons == {}
+    assert scope.left_out == ("a", "c")
+
+
+def test_a_suite_is_its_members_and_leaves_none_of_them_out():
+    scope = scope_of(["beir"], ["beir/scifact", "stdlib-code"], {})
+    assert "beir/scifact" in scope.weights
+    assert scope.left_out == ("stdlib-code",)
+
+
+def test_a_check_on_nothing_is_an_error():
+    with pytest.raises(BenchError, match="nothing to check on"):
+        scope_of([], [], {})
+
+
+def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_path):
+    scope = scope_of([], ["a"], {OWN: ["c"]})
+    (stored,) = results_of(tmp_path)
+    known = StoredModel("baseline", "old", {"a": stored})
+    assert scope.gaps(known) == {"c": "old has no result, but the candidate has one"}
+    (hint,) = scope.hints(known)
+    assert hint.startswith("evaluate the baseline (python -m bench run c --model hashing)")
+    assert "--on" in hint
+    complete = StoredModel("anchor", "older", {"a": stored, "c": stored})
+    assert (scope.gaps(complete), scope.hints(complete)) == ({}, [])
+
+
+def results_of(folder):
+    bench = Bench(folder)
+    assert bench("run", write_collection(folder / "a"), "--model", "hashing", "--quiet").code == 0
+    return find_results(bench.out)
+
+
+def test_what_a_baseline_was_checked_on_is_remembered_for_that_baseline_alone(results):
+    assert checked_before(results, "old") == []
+    remember_checked(results, "old", ["beir/scifact", "a"])
+    remember_checked(results, "old", ["a"])
+    remember_checked(results, "other", ["b"])
+    assert checked_before(results, "old") == ["a", "beir/scifact"]
+    assert checked_before(results, "other") == ["b"]

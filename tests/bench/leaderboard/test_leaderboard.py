@@ -1,0 +1,459 @@
+"""A leaderboard puts side by side what compares, and nothing else; gaps stay gaps."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.compare.statistics import Differences, Resampled, Resampling, holm, paired, resample
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.groups import groups
+from bench.leaderboard.records import Board, natural
+from bench.leaderboard.rows import results_in
+from bench.results.interchange.claimed import Claimed, keep
+from bench.results.record import SCORES_FILE, Timings
+from datasets_cfg.catalogue import expand, suite_for
+from foundation.errors import BenchError
+from retrievers.models.card import Card, Expected
+from retrievers.models.recipe import Prompts
+from tests.support.leaderboards import MEASURE, make_older, protocol_of, recipe_of, store
+
+QUICK = Resampling(resamples=199)
+PLAIN = Choice()
+FORUMS = expand(["beir/cqadupstack"])
+
+
+def board_of(place, choice: Choice = PLAIN, cards: dict[str, Card] | None = None) -> Board:
+    return assemble(results_in(place), cards or {}, choice, QUICK)
+
+
+def row_of(board: Board, name: str):
+    return next(row for row in board.rows if row.name == name)
+
+
+def names(board: Board) -> list[str]:
+    return [row.name for row in board.rows]
+
+
+def test_a_score_stands_in_the_row_of_its_model_and_the_column_of_its_collection(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.0, 0.5, 1.0, 0.5])
+    store(tmp_path, "b", "beir/fiqa", [1.0, 0.0])
+    board = board_of(tmp_path)
+    assert [column.name for column in board.columns] == ["beir/fiqa", "beir/scifact"]
+    assert row_of(board, "a").score("beir/scifact", MEASURE).value == 0.5
+    assert row_of(board, "a").score("beir/fiqa", MEASURE) is None
+    assert row_of(board, "b").score("beir/fiqa", MEASURE).value == 0.5
+
+
+def test_models_and_collections_are_in_the_order_of_their_numbers(tmp_path):
+    for model in ("step-10", "step-9"):
+        store(tmp_path, model, "set", [0.5])
+    assert names(board_of(tmp_path)) == ["step-9", "step-10"]
+
+
+def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_once(tmp_path):
+    members = suite_for("beir").members
+    plain = [name for name in members if name != "beir/cqadupstack"]
+    for number, name in enumerate(plain):
+        store(tmp_path, "a", name, [number / 20])
+    for number, name in enumerate(FORUMS):
+        store(tmp_path, "a", name, [number / 12])
+    mean = row_of(board_of(tmp_path), "a").means["beir"][MEASURE]
+    forums = sum(range(12)) / 12 / 12
+    expected = (sum(range(13)) / 20 + forums) / 14
+    assert mean.score.value == pytest.approx(expected, abs=1e-12)
+    assert mean.missing == ()
+
+
+def test_a_suite_with_a_gap_has_no_mean_and_names_what_is_missing(tmp_path):
+    for name in FORUMS[1:]:
+        store(tmp_path, "a", name, [0.5])
+    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    mean = row_of(board, "a").means["beir/cqadupstack"][MEASURE]
+    assert (mean.score, mean.zero_shot, mean.missing) == (None, None, (FORUMS[0],))
+
+
+def test_a_suite_that_nobody_has_whole_is_shown_only_when_asked_for(tmp_path):
+    store(tmp_path, "a", FORUMS[0], [0.5])
+    assert board_of(tmp_path).suites == ()
+    asked = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    assert [suite.name for suite in asked.suites] == ["beir/cqadupstack"]
+
+
+def test_the_zero_shot_mean_leaves_out_what_the_model_was_trained_on(tmp_path):
+    for number, name in enumerate(FORUMS):
+        store(tmp_path, "a", name, [number / 12], in_domain=number >= 10)
+    mean = row_of(board_of(tmp_path), "a").means["beir/cqadupstack"][MEASURE]
+    assert mean.score.value == pytest.approx(sum(range(12)) / 144)
+    assert mean.zero_shot == pytest.approx(sum(range(10)) / 120)
+    assert mean.zero_shot_members == 10
+
+
+def test_an_unofficial_collection_counts_in_no_mean(tmp_path):
+    for number, name in enumerate(FORUMS):
+        protocol = protocol_of(name, official=number > 0)
+        store(tmp_path, "a", name, [0.5], protocol=protocol)
+    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    assert row_of(board, "a").means["beir/cqadupstack"][MEASURE].missing == (FORUMS[0],)
+
+
+def test_different_protocols_have_columns_of_their_own_and_the_declared_one_the_plain_name(
+    tmp_path,
+):
+    name = "beir/scifact"
+    late = {"time": "2026-02-01T00:00:00+00:00"}
+    store(tmp_path, "a", name, [0.5, 0.5])
+    store(tmp_path, "a", name, [0.25, 0.25], protocol=protocol_of(name, depth=10), conditions=late)
+    board = board_of(tmp_path)
+    main, other = board.columns
+    assert (main.name, main.main) == (name, True)
+    assert (other.name, other.main, other.collection) == (f"{name}@depth=10", False, name)
+    assert names(board) == ["a"]
+    assert row_of(board, "a").score(name, MEASURE).value == 0.5
+    assert row_of(board, "a").score(f"{name}@depth=10", MEASURE).value == 0.25
+
+
+def test_of_undeclared_protocols_the_newest_has_the_plain_name_unless_it_is_not_official(tmp_path):
+    for year, depth, official in ((2024, 10, True), (2025, 20, True), (2026, 30, False)):
+        store(
+            tmp_path,
+            "a",
+            "mine",
+            [0.5],
+            protocol=protocol_of("mine", depth=depth, official=official),
+            conditions={"time": f"{year}-01-01T00:00:00+00:00"},
+        )
+    columns = board_of(tmp_path).columns
+    assert columns[0].protocol["depth"] == "20"
+    assert {column.name for column in columns[1:]} == {
+        "mine@depth=10",
+        "mine@depth=30@official=False",
+    }
+
+
+def test_a_run_file_scored_without_its_corpus_stands_beside_models_on_that_corpus(tmp_path):
+    bare = protocol_of("set", corpus_sha256="")
+    store(tmp_path, "a", "set", [0.5, 0.5])
+    store(tmp_path, "theirs", "set", [0.5, 0.0], protocol=bare, recipe=None, index="")
+    board = board_of(tmp_path)
+    assert [column.name for column in board.columns] == ["set"]
+    assert row_of(board, "theirs").score("set", MEASURE).value == 0.25
+
+
+def test_where_the_corpus_could_be_one_of_two_a_run_file_has_a_column_of_its_own(tmp_path):
+    for corpus in ("", "1" * 64, "2" * 64):
+        protocol = protocol_of("set", corpus_sha256=corpus)
+        store(tmp_path, f"model{corpus[:1]}", "set", [0.5], protocol=protocol)
+    assert len(board_of(tmp_path).columns) == 3
+
+
+def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
+    for tokens in (128, 512):
+        recipe = recipe_of("a", max_document_tokens=tokens)
+        store(tmp_path, "a", "set", [tokens / 1000], recipe=recipe)
+    board = board_of(tmp_path)
+    assert names(board) == ["a@max_document_tokens=128", "a@max_document_tokens=512"]
+    assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
+
+
+def test_a_name_holds_no_more_facts_than_tell_the_rows_apart(tmp_path):
+    kinds = (("cls", "float32"), ("mean", "bfloat16"), ("last", "float16"))
+    for number, (pooling, dtype) in enumerate(kinds):
+        recipe = recipe_of("a", pooling=pooling, dtype=dtype)
+        store(tmp_path, "a", "set", [number / 4], recipe=recipe)
+    assert set(names(board_of(tmp_path))) == {"a@pooling=cls", "a@pooling=mean", "a@pooling=last"}
+
+
+def test_a_run_file_is_told_from_a_model_of_its_name_by_its_hash(tmp_path):
+    store(tmp_path, "bm25", "set", [0.5], recipe=None, fingerprint="0123456789abcdef")
+    store(tmp_path, "bm25", "set", [0.25], recipe=recipe_of("bm25", kind="bm25"))
+    assert set(names(board_of(tmp_path))) == {"bm25", "bm25@run file=0123456789ab"}
+
+
+def test_an_approximate_index_has_a_row_of_its_own(tmp_path):
+    store(tmp_path, "a", "set", [0.5])
+    store(tmp_path, "a", "set", [0.25], index="IVF64,Flat", index_recall={"recall@10": 0.5})
+    board = board_of(tmp_path)
+    assert set(names(board)) == {"a@index=flat", "a@index=IVF64,Flat"}
+
+
+def test_prompts_that_depend_on_the_collection_do_not_split_a_row(tmp_path):
+    for name in ("one", "two"):
+        recipe = recipe_of("a", prompts=Prompts(query=f"{name}: "))
+        store(tmp_path, "a", name, [0.5], recipe=recipe)
+    board = board_of(tmp_path)
+    assert names(board) == ["a"]
+    assert "prompts.query" not in board.rows[0].recipe
+
+
+def test_two_prompts_on_one_collection_split_it(tmp_path):
+    for prompt in ("query: ", "find: "):
+        recipe = recipe_of("a", prompts=Prompts(query=prompt))
+        store(tmp_path, "a", "set", [0.5], recipe=recipe)
+    assert set(names(board_of(tmp_path))) == {"a@prompts.query=query: ", "a@prompts.query=find: "}
+
+
+def test_run_files_of_one_name_are_told_apart_where_they_meet(tmp_path):
+    for fingerprint in ("1" * 64, "2" * 64):
+        store(tmp_path, "a", "set", [0.5], recipe=None, index="", fingerprint=fingerprint)
+    assert names(board_of(tmp_path)) == [f"a@run file={digit * 12}" for digit in "12"]
+
+
+def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
+    for machine, time in (("x", "2026-01-01T00:00:00+00:00"), ("y", "2026-02-01T00:00:00+00:00")):
+        store(tmp_path / machine, "a", "set", [0.5], conditions={"time": time, "machine": machine})
+    board = board_of(tmp_path)
+    assert (names(board), board.results) == (["a"], 1)
+    assert board.rows[0].cells["set"].facts["machine"].startswith("y")
+
+
+def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
+    for machine, score in (("x", 0.5), ("y", 0.75)):
+        store(tmp_path / machine, "a", "set", [score])
+    board = board_of(tmp_path)
+    assert len(board.rows) == 2
+    assert {row.score("set", MEASURE).value for row in board.rows} == {0.5, 0.75}
+
+
+def test_published_scores_stand_beside_measured_ones_with_their_source(tmp_path):
+    store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@100": [0.75]})
+    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),)
+    card = Card(name="a", title="A", missing="x", expected=expected)
+    board = board_of(tmp_path, cards={"a": card})
+    row = row_of(board, "a")
+    score = row.score("beir/scifact", MEASURE)
+    assert (score.value, score.published, score.source) == (0.5, 0.625, "a paper")
+    assert row.score("beir/scifact", "R@100").published is None
+
+
+def test_published_scores_do_not_stand_beside_another_protocol(tmp_path):
+    protocol = protocol_of("beir/scifact", official=False)
+    store(tmp_path, "a", "beir/scifact", [0.5], protocol=protocol)
+    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),)
+    card = Card(name="a", title="A", missing="x", expected=expected)
+    board = board_of(tmp_path, cards={"a": card})
+    assert row_of(board, "a").score("beir/scifact", MEASURE).published is None
+
+
+def test_speed_is_all_tokens_over_all_seconds_on_the_machine_that_encoded_most(tmp_path):
+    spent = Timings(encode_queries_s=1.0, encode_documents_s=9.0, encoded_tokens=1000)
+    more = Timings(encode_documents_s=10.0, encoded_tokens=3000)
+    other = Timings(encode_documents_s=0.5, encoded_tokens=2000)
+    store(tmp_path, "a", "one", [0.5], timings=spent)
+    store(tmp_path, "a", "two", [0.5], timings=more)
+    store(tmp_path, "a", "three", [0.5], timings=other, conditions={"device": "cuda"})
+    store(tmp_path, "a", "four", [0.5], timings=Timings(encode_documents_s=5.0))
+    (row,) = board_of(tmp_path).rows
+    assert row.tokens_per_s == 200.0
+    assert row.speed_device == "Linux x86_64, cpu, 2 threads"
+    assert row.cells["one"].tokens_per_s == 100.0
+    assert row.cells["four"].tokens_per_s is None
+
+
+def test_a_result_without_values_of_queries_has_a_score_but_no_interval_or_group(tmp_path):
+    store(tmp_path, "a", "set", [0.5, 0.25])
+    bare = store(tmp_path, "b", "set", [0.5, 0.75])
+    make_older(bare)
+    (bare / SCORES_FILE).unlink()
+    board = board_of(tmp_path)
+    alone, bare = (row_of(board, name).score("set", MEASURE) for name in ("a", "b"))
+    assert (alone.low, alone.high, alone.group) == (0.25, 0.5, 1)
+    assert (bare.value, bare.low, bare.high, bare.group) == (0.625, None, None, None)
+
+
+def test_the_interval_is_of_the_bootstrap_over_queries(tmp_path):
+    scores = np.random.default_rng(0).random(400)
+    store(tmp_path, "a", "set", scores)
+    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=2000))
+    score = row_of(board, "a").score("set", MEASURE)
+    error = scores.std() / 20
+    assert score.low == pytest.approx(scores.mean() - 1.96 * error, abs=0.15 * error)
+    assert score.high == pytest.approx(scores.mean() + 1.96 * error, abs=0.15 * error)
+
+
+def test_the_interval_of_a_suite_resamples_within_each_member(tmp_path):
+    rng = np.random.default_rng(0)
+    drawn = {name: rng.random(200) for name in FORUMS}
+    for name, scores in drawn.items():
+        store(tmp_path, "a", name, scores)
+    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=2000))
+    score = row_of(board, "a").score("beir/cqadupstack", MEASURE)
+    error = np.sqrt(sum(scores.var() / 200 for scores in drawn.values())) / 12
+    assert score.value == pytest.approx(np.mean([scores.mean() for scores in drawn.values()]))
+    assert score.high - score.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    assert score.group == 1
+
+
+def test_queries_are_put_in_one_order_before_they_are_compared(tmp_path):
+    rng = np.random.default_rng(0)
+    scores = rng.random(200)
+    store(tmp_path, "a", "set", scores)
+    order = rng.permutation(200)
+    store(tmp_path, "b", "set", scores[order], ids=[f"q{number}" for number in order])
+    board = board_of(tmp_path)
+    a, b = (row_of(board, name).score("set", MEASURE) for name in ("a", "b"))
+    assert (a.low, a.high, a.group) == pytest.approx((b.low, b.high, b.group))
+
+
+def test_values_of_other_queries_under_one_protocol_are_refused(tmp_path):
+    store(tmp_path, "a", "set", [0.5, 0.5])
+    store(tmp_path, "b", "set", [0.5, 0.5, 0.5])
+    with pytest.raises(BenchError, match="of other queries"):
+        board_of(tmp_path)
+
+
+def test_what_cannot_be_told_apart_shares_a_group_and_what_can_does_not():
+    rng = np.random.default_rng(0)
+    difficulty = rng.random(500)
+    noise = rng.normal(0, 0.05, (500, 4))
+    scores = difficulty[:, None] + noise + [0.2, 0.2, 0.1, 0.0]
+    drawn = resample(scores, Resampling(resamples=999))
+    assert groups(scores.mean(axis=0), drawn.flipped) == [1, 1, 2, 3]
+
+
+def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
+    for model in range(6):
+        store(tmp_path, f"m{model}", "set", [model / 10] * 99)
+    stored = results_in(tmp_path)
+    with pytest.raises(BenchError, match="no difference among 5 tests") as caught:
+        assemble(stored, {}, Choice(), Resampling(resamples=98))
+    assert "--resamples 99" in caught.value.hint
+    board = assemble(stored, {}, Choice(), Resampling(resamples=99))
+    assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
+
+
+def test_equal_models_are_one_group():
+    scores = np.tile(np.random.default_rng(0).random((50, 1)), (1, 5))
+    assert groups(scores.mean(axis=0), resample(scores, QUICK).flipped) == [1] * 5
+
+
+def test_one_model_is_the_first_group():
+    scores = np.array([[0.5], [0.25]])
+    assert groups(scores.mean(axis=0), resample(scores, QUICK).flipped) == [1]
+
+
+def by_pairs(scores: np.ndarray, drawn: Resampled) -> list[int]:
+    """The definition, one pair at a time."""
+    rest = sorted(range(scores.shape[1]), key=lambda model: -scores[:, model].mean())
+    found, group = {}, 0
+    while rest:
+        leader, rest, group = rest[0], rest[1:], group + 1
+        found[leader] = group
+        p_values = [
+            paired(
+                [
+                    Differences(
+                        *(
+                            table[:, leader] - table[:, model]
+                            for table in (scores, drawn.bootstrap, drawn.flipped)
+                        )
+                    )
+                ]
+            ).p
+            for model in rest
+        ]
+        worse = [p <= 0.05 for p in holm(p_values)]
+        cut = worse.index(True) if True in worse else len(rest)
+        found |= dict.fromkeys(rest[:cut], group)
+        rest = rest[cut:]
+    return [found[model] for model in range(scores.shape[1])]
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), models=st.integers(2, 8))
+def test_groups_are_what_testing_pair_by_pair_gives(seed, models):
+    rng = np.random.default_rng(seed)
+    scores = rng.random((60, 1)) + rng.normal(0, 0.2, (60, models)) + rng.normal(0, 0.05, models)
+    drawn = resample(scores, Resampling(resamples=499))
+    assert groups(scores.mean(axis=0), drawn.flipped) == by_pairs(scores, drawn)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), models=st.integers(1, 12))
+def test_groups_fall_with_the_means_and_leave_no_number_out(seed, models):
+    rng = np.random.default_rng(seed)
+    scores = rng.random((40, models)) ** rng.integers(1, 9, models)
+    found = groups(scores.mean(axis=0), resample(scores, QUICK).flipped)
+    ranked = [found[model] for model in np.argsort(-scores.mean(axis=0), kind="stable")]
+    assert ranked == sorted(ranked)
+    assert set(found) == set(range(1, max(found) + 1))
+
+
+def test_the_headline_is_the_first_suite_that_any_model_has_whole_else_the_fullest_column(tmp_path):
+    store(tmp_path, "a", "alone", [0.5])
+    store(tmp_path, "a", FORUMS[0], [0.5])
+    store(tmp_path, "b", FORUMS[0], [0.5])
+    assert board_of(tmp_path).headline("").name == FORUMS[0]
+    for name in FORUMS[1:]:
+        store(tmp_path, "a", name, [0.5])
+    assert board_of(tmp_path).headline("").name == "beir/cqadupstack"
+
+
+def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_path):
+    for model, score in (("low", 0.25), ("high", 0.75)):
+        store(tmp_path, model, "one", [score])
+    for model in ("none-10", "none-9"):
+        store(tmp_path, model, "two", [0.5])
+    board = board_of(tmp_path)
+    ranked = board.ranked(board.columns[0], "")
+    assert [row.name for row in ranked] == ["high", "low", "none-9", "none-10"]
+
+
+def test_another_measure_can_be_chosen_and_has_intervals_of_its_own(tmp_path):
+    store(tmp_path, "a", "set", {MEASURE: [0.5, 0.5], "R@100": [0.0, 1.0]})
+    row = board_of(tmp_path, Choice(measure="R@100")).rows[0]
+    assert (row.score("set", "R@100").low, row.score("set", "R@100").high) == (0.0, 1.0)
+    assert row.score("set", MEASURE).low is None
+
+
+def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp_path):
+    for number, name in enumerate(FORUMS):
+        first, second = (MEASURE, "R@100") if number else ("R@100", MEASURE)
+        store(tmp_path, "a", name, {first: [0.5], second: [0.25]})
+    board = board_of(tmp_path)
+    (suite,) = board.suites
+    assert suite.main_measure == ""
+    assert row_of(board, "a").score(suite.name, MEASURE).value == pytest.approx(
+        (11 * 0.5 + 0.25) / 12
+    )
+
+
+def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
+    with pytest.raises(BenchError, match="holds no results") as caught:
+        results_in(tmp_path)
+    assert "python -m bench run" in caught.value.hint
+
+
+def test_a_folder_of_published_scores_alone_is_an_error_that_says_so(tmp_path):
+    claim = {"collection": "beir/scifact", "measures": {MEASURE: 0.5}, "source": "a paper"}
+    keep([Claimed(model=name, **claim) for name in ("one", "other")], tmp_path)
+    with pytest.raises(BenchError, match="only published scores of 2 models") as caught:
+        results_in(tmp_path)
+    assert f"run beir/scifact --model bm25 --out {tmp_path}" in caught.value.hint
+
+
+def test_a_measure_that_nothing_has_is_an_error_that_lists_what_there_is(tmp_path):
+    store(tmp_path, "a", "set", [0.5])
+    with pytest.raises(BenchError, match="no result has R@7") as caught:
+        board_of(tmp_path, Choice(measure="R@7"))
+    assert MEASURE in caught.value.hint
+
+
+def test_a_suite_without_results_and_an_unknown_one_are_errors(tmp_path):
+    store(tmp_path, "a", "set", [0.5])
+    with pytest.raises(BenchError, match="no results on the 12 collections"):
+        board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    with pytest.raises(BenchError):
+        board_of(tmp_path, Choice(suite="beri"))
+
+
+def test_a_suite_leaves_out_what_is_not_in_it(tmp_path):
+    store(tmp_path, "a", FORUMS[0], [0.5])
+    store(tmp_path, "b", "set", [0.5])
+    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
+    assert names(board) == ["a"]
+    assert [column.name for column in board.columns] == [FORUMS[0]]
+
+
+def test_numbers_inside_names_sort_as_numbers():
+    assert sorted(["dl20", "dl9", "a"], key=natural) == ["a", "dl9", "dl20"]

@@ -1,0 +1,166 @@
+"""Published scores are strict data with a source, and stay apart from what was measured."""
+
+import pytest
+
+from bench.compare.statistics import Resampling
+from bench.evaluate.measures import parse_measure
+from bench.leaderboard.assembly import Choice, assemble
+from bench.leaderboard.published_scores import claims_of, gathered, publications
+from bench.leaderboard.rows import results_in
+from datasets_cfg.catalogue import dataset_names, expand, suite_for, suite_names
+from foundation.errors import BenchError
+from retrievers.models.card import Card, Expected
+from tests.support.leaderboards import MEASURE, store
+
+QUICK = Resampling(resamples=199)
+FORUMS = expand(["beir/cqadupstack"])
+EVERY = [(name, one) for name, own in publications().items() for one in claims_of(own)]
+
+
+def board_of(place, published, cards=None, **choices):
+    choice = Choice(published=published, **choices)
+    return assemble(results_in(place), cards or {}, choice, QUICK)
+
+
+def test_every_claim_is_on_a_known_collection_by_a_known_measure_with_an_address():
+    known = {*dataset_names(), *suite_names()}
+    assert len(EVERY) > 500
+    for name, claim in EVERY:
+        assert claim.name in known, (name, claim)
+        assert parse_measure(claim.measure).name == claim.measure
+        assert claim.source.startswith("https://"), (name, claim)
+        assert 0 < claim.value < 1
+
+
+@pytest.mark.parametrize("name", publications())
+def test_no_publication_states_a_score_twice(name):
+    keys = [(one.model, one.name, one.measure, one.source) for key, one in EVERY if key == name]
+    assert len(keys) == len(set(keys))
+
+
+def mean_of(model: str, publication: str) -> tuple[float, float]:
+    """The mean over 18 sets that is printed, and the mean of what is printed for each."""
+    own = {
+        one.name: one.value
+        for name, one in EVERY
+        if (name, one.model, one.measure) == (publication, model, MEASURE)
+    }
+    members = suite_for("beir-18").members
+    return own["beir-18"], sum(own[member] for member in members) / len(members)
+
+
+@pytest.mark.parametrize(
+    ("model", "publication"),
+    [
+        ("BM25", "dupmae"),
+        ("GTR-base", "dupmae"),
+        ("GTR-XXL", "dupmae"),
+        ("DPR-BERT with titles", "openmatch"),
+        ("ANCE-Tele from COCO-DR", "openmatch"),
+    ],
+)
+def test_a_printed_mean_is_that_of_the_18_sets_it_is_filed_under(model, publication):
+    printed, found = mean_of(model, publication)
+    assert found == pytest.approx(printed, abs=0.0015)
+
+
+@pytest.mark.parametrize("model", ["DupMAE", "Contriever"])
+def test_where_the_printed_mean_is_another_a_note_says_so(model):
+    printed, found = mean_of(model, "dupmae")
+    assert abs(found - printed) > 0.0006
+    notes = {one.note for name, one in EVERY if (name, one.model) == ("dupmae", model)}
+    assert all("misprint" in note for note in notes)
+
+
+def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
+    with pytest.raises(BenchError, match="no published scores are called 'dupmea'") as caught:
+        gathered({}, [], ["dupmea"])
+    assert "dupmae" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("title = ", "is not TOML"),
+        ('title = "t"\nsource = "s"\nsystem = []', "unknown field"),
+        ('title = "t"\nsource = "s"\n[[systems]]\nname = "n"\nscores = {}\nsorce = "x"', "sorce"),
+        (
+            'title = "t"\nsource = "s"\n[[systems]]\nname = "n"\n'
+            '[systems.scores."RR@10"]\n"msmarco/dev" = 38.2',
+            r"38\.2 is not in 0\.\.1",
+        ),
+    ],
+)
+def test_a_file_that_is_not_strict_is_refused_by_name(content, problem, tmp_path):
+    (tmp_path / "bad.toml").write_text(content)
+    with pytest.raises(BenchError, match=problem) as caught:
+        publications(tmp_path)
+    assert "bad.toml" in str(caught.value)
+
+
+def test_a_misspelt_key_gets_a_suggestion(tmp_path):
+    (tmp_path / "bad.toml").write_text('title = "t"\nsource = "s"\nsystem = []')
+    with pytest.raises(BenchError) as caught:
+        publications(tmp_path)
+    assert "systems" in caught.value.hint
+
+
+def test_without_being_asked_no_publication_is_shown(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    board = board_of(tmp_path, None)
+    assert (board.claims, board.published, board.systems()) == ((), False, [])
+
+
+def test_claims_of_a_publication_stand_beside_rows_and_change_no_measured_value(tmp_path):
+    for model, score in (("a", 0.5), ("b", 0.25)):
+        for name in FORUMS:
+            store(tmp_path, model, name, [score] * 60)
+    plain, shown = (board_of(tmp_path, names) for names in (None, ()))
+    assert shown.rows == plain.rows
+    assert shown.headline("") == plain.headline("")
+    assert {claim.publication for claim in shown.claims} >= {"DupMAE paper", "MTEB results"}
+    assert {suite.name for suite in shown.suites} >= {"beir/cqadupstack", "beir-18"}
+    assert all(row.means["beir-18"][MEASURE].score is None for row in shown.rows)
+
+
+def test_claims_are_kept_only_for_what_is_shown(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    board = board_of(tmp_path, ("dupmae",))
+    assert {claim.name for claim in board.claims} == {"beir/scifact", "beir-18"}
+    assert {claim.publication for claim in board.claims} == {"DupMAE paper"}
+
+
+def test_a_system_of_a_publication_never_claims_for_a_row_of_its_name(tmp_path):
+    store(tmp_path, "DupMAE", "beir/scifact", [0.5])
+    board = board_of(tmp_path, ("dupmae",))
+    assert board.rows[0].score("beir/scifact", MEASURE).published is None
+    assert "DupMAE" in [some[0].model for some in board.systems()]
+
+
+def systems(place, published) -> list[tuple[str, str]]:
+    """Names and sources, where a card of a model with a row and another card claim something."""
+    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.6, source="a paper"),)
+    cards = {
+        name: Card(name=name, title="t", missing="x", expected=expected) for name in ("a", "other")
+    }
+    board = board_of(place, published, cards)
+    assert board.rows[0].score("beir/scifact", MEASURE).published == 0.6
+    return [(some[0].model, some[0].source) for some in board.systems()]
+
+
+def test_systems_are_told_apart_by_their_source_and_rows_are_none(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    found = systems(tmp_path, ())
+    assert ("other", "a paper") in found
+    assert "a" not in [name for name, _ in found]
+    assert len([name for name, _ in found if name == "BM25"]) == 2
+    assert len(found) == len(set(found))
+
+
+def test_of_named_publications_only_those_are_shown(tmp_path):
+    store(tmp_path, "a", "beir/scifact", [0.5])
+    assert systems(tmp_path, ("cards",)) == [("other", "a paper")]
+    named = systems(tmp_path, ("openmatch",))
+    assert {source for _, source in named} == {"https://github.com/OpenMatch/OpenMatch"}
+    both = systems(tmp_path, ("openmatch", "cards"))
+    assert set(both) == {("other", "a paper"), *named}

@@ -1,0 +1,214 @@
+"""Places of results: local paths stay paths, and a real S3 server keeps what is written to it."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.results.location import files_below, place_of, read_all, replacing
+from bench.results.object_store import RemotePath
+from foundation.errors import BenchError
+from tests.support import s3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Address of the server, and the folder of its bucket."""
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "bucket").mkdir()
+    with s3.served(folder) as address:
+        yield address, folder / "bucket"
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    """Folder of a bucket that this process may write to."""
+    address, folder = server
+    s3.allow(monkeypatch, address)
+    return folder
+
+
+@pytest.mark.parametrize("text", ["results", "/a/b", "./s3", "a:b/c", "C:x"])
+def test_what_is_no_url_is_a_local_path(text):
+    assert place_of(text) == Path(text)
+
+
+def test_a_url_keeps_its_slashes_and_a_file_url_is_local():
+    assert place_of("s3://bucket/a/b/") == RemotePath("s3://bucket/a/b")
+    assert str(place_of("gs://bucket/a")) == "gs://bucket/a"
+    assert place_of("file:///a/b") == Path("/a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("s3://", "no bucket"), ("s3:///a", "no bucket"), ("s3:/bucket/a", "one slash too few")],
+)
+def test_half_a_url_is_refused(text, message):
+    with pytest.raises(BenchError, match=message):
+        place_of(text)
+
+
+@given(st.lists(st.text("abc.-_", min_size=1).filter(lambda name: name != "."), min_size=1))
+def test_names_are_joined_and_taken_apart_as_those_of_a_local_path(names):
+    remote, local = place_of("s3://bucket"), Path("/bucket")
+    for name in names:
+        remote, local = remote / name, local / name
+    assert (remote.name, remote.suffix) == (local.name, os.path.splitext(local.name)[1])  # noqa: PTH122
+    assert str(remote.parent) == f"s3:/{local.parent}"
+
+
+@pytest.mark.parametrize("scheme", ["nosuchstore", "memory", "ftp", "http"])
+def test_what_is_no_object_store_is_named_with_those_that_are(scheme):
+    with pytest.raises(BenchError, match=f"no kind of store is called {scheme}") as error:
+        place_of(f"{scheme}://bucket/a")
+    assert "s3://, gs://" in error.value.hint
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    with pytest.raises(BenchError, match="needs gcsfs") as error:
+        place_of("gs://bucket/a").read_bytes()
+    assert error.value.hint == "pip install gcsfs"
+
+
+def test_local_places_and_the_options_of_every_command_import_no_fsspec():
+    program = (
+        "import sys; from bench.cli.main import app; "
+        "from bench.results.location import place_of; "
+        "place_of('results').exists(); app(); print('fsspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def test_an_object_is_read_as_it_was_written(bucket):
+    place = place_of("s3://bucket/read/one.bin")
+    with replacing(place) as file:
+        file.write(b"\0some bytes")
+    assert place.read_bytes() == place.open().read() == b"\0some bytes"
+    assert (bucket / "read" / "one.bin").read_bytes() == b"\0some bytes"
+    assert (place.exists(), place.is_file(), place.is_dir()) == (True, True, False)
+    assert (place.parent.exists(), place.parent.is_file(), place.parent.is_dir()) == (
+        True,
+        False,
+        True,
+    )
+
+
+def test_an_object_of_several_parts_is_read_as_it_was_written(server, monkeypatch):
+    # rclone sends the checksum of the whole object with each of its ranges.
+    monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
+    s3.allow(monkeypatch, server[0])
+    content = os.urandom(1 << 20) * 101
+    place_of("s3://bucket/large").create(content)
+    assert place_of("s3://bucket/large").read_bytes() == content
+
+
+def test_nothing_is_written_where_the_block_fails(bucket):
+    place = place_of("s3://bucket/failed")
+    with pytest.raises(TypeError), replacing(place) as file:
+        file.writelines([b"half", None])
+    assert not place.exists()
+    with pytest.raises(FileNotFoundError, match="s3://bucket/failed"):
+        place.read_bytes()
+
+
+def test_an_object_is_never_written_over(bucket):
+    place = place_of("s3://bucket/kept")
+    place.create(b"first")
+    place.create(b"first")
+    with pytest.raises(BenchError, match="is there already, with other content"):
+        place.create(b"second")
+    assert place.read_bytes() == b"first"
+
+
+def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
+    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
+    (tmp_path / "bucket").mkdir()
+
+    def won(writer: int) -> bool:
+        try:
+            place_of("s3://bucket/race").create(str(writer).encode())
+        except BenchError:
+            return False
+        return True
+
+    with s3.serving_conditionally(tmp_path) as address:
+        s3.allow(monkeypatch, address)
+        with ThreadPoolExecutor(8) as writers:
+            winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
+        assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
+
+
+def test_files_below_have_the_order_of_their_paths(bucket):
+    root = place_of("s3://bucket/below")
+    keys = ["b/x.json", "a-b/x.json", "a/x.json", "a/y.json", "x.json.bak"]
+    for key in keys:
+        (root / key).create(key.encode())
+    found = files_below(root, "x.json")
+    assert [str(one) for one in found] == [
+        f"s3://bucket/below/{key}" for key in ("a/x.json", "a-b/x.json", "b/x.json")
+    ]
+    assert read_all(found) == [b"a/x.json", b"a-b/x.json", b"b/x.json"]
+    assert files_below(place_of("s3://bucket/empty"), "x.json") == []
+
+
+def test_what_another_machine_writes_is_seen_at_once(bucket):
+    import s3fs
+
+    place = place_of("s3://bucket/seen")
+    assert files_below(place, "x") == []
+    s3fs.S3FileSystem(skip_instance_cache=True).pipe_file("bucket/seen/x", b"theirs")
+    assert read_all(files_below(place, "x")) == [b"theirs"]
+
+
+def test_many_may_write_at_once(bucket):
+    places = [place_of(f"s3://bucket/many/{number}/x") for number in range(40)]
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(lambda place: place.create(place.url.encode()), places))
+    assert read_all(places) == [place.url.encode() for place in places]
+
+
+def test_a_place_that_can_be_written_holds_nothing_of_the_check(bucket):
+    place_of("s3://bucket/checked").check_writable()
+    assert list(bucket.rglob(".can-be-written")) == []
+
+
+def test_a_missing_bucket_is_named(bucket):
+    place = place_of("s3://missing/a")
+    for use in (place.check_writable, lambda: place.create(b""), lambda: place.rglob("x")):
+        with pytest.raises(BenchError, match="there is no bucket missing"):
+            use()
+
+
+def test_wrong_credentials_are_refused_before_anything_else(server, monkeypatch):
+    s3.allow(monkeypatch, server[0], secret="wrong")
+    place = place_of("s3://bucket/a")
+    for use in (place.check_writable, lambda: place.rglob("x"), place.read_bytes):
+        with pytest.raises(BenchError, match="s3://bucket/a") as error:
+            use()
+        assert "AWS_SECRET_ACCESS_KEY" in error.value.hint
+
+
+def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
+    s3.allow(monkeypatch, server[0])
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(BenchError, match="credentials"):
+        place_of("s3://bucket/a").check_writable()
+
+
+def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
+    s3.allow(monkeypatch, "http://127.0.0.1:1")
+    with pytest.raises(BenchError, match=r"s3://bucket/a: .*connect"):
+        place_of("s3://bucket/a").check_writable()

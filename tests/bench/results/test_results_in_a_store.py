@@ -1,0 +1,145 @@
+"""Commands whose results lie in a bucket of a real S3 server, as with a local folder."""
+
+import json
+
+import pytest
+
+from bench.exit_codes import ExitCode
+from tests.support import s3
+from tests.support.collections import write_collection
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "bucket").mkdir()
+    with s3.served(folder) as address:
+        yield address
+
+
+@pytest.fixture
+def url(server, monkeypatch, tmp_path):
+    s3.allow(monkeypatch, server)
+    return f"s3://bucket/{tmp_path.name}"
+
+
+@pytest.fixture
+def evaluated(bench, url, tmp_path):
+    """A collection with two results in the bucket."""
+    folder = write_collection(tmp_path / "tiny")
+    done = bench("run", folder, "--model", "hashing", "bm25", "--out", url, "--quiet")
+    assert done.code == 0, done.stderr
+    assert f"kept in {url}/tiny/hashing/" in done.stderr
+    return folder
+
+
+def test_results_of_a_bucket_are_compared_as_those_of_a_folder(bench, url, evaluated, tmp_path):
+    assert bench("run", evaluated, "--model", "hashing", "bm25", "--quiet").code == 0
+    options = ("--resamples", 199, "--json", "--quiet")
+    remote = bench("compare", "hashing", "bm25", "--results", url, *options)
+    local = bench("compare", "hashing", "bm25", "--results", bench.out, *options)
+    assert remote.code == local.code == 0, remote.stderr
+    assert json.loads(remote.stdout) == json.loads(local.stdout)
+
+
+def test_a_leaderboard_is_made_from_a_bucket(bench, url, evaluated, tmp_path):
+    options = ("--results", url, "--resamples", 199, "--quiet")
+    site = tmp_path / "site"
+    done = bench("leaderboard", *options, "--format", "html", "--out", site)
+    assert done.code == 0, done.stderr
+    assert (site / "index.html").exists()
+    table = bench("leaderboard", *options)
+    assert "| hashing" in table.stdout
+    assert "| bm25" in table.stdout
+
+
+def test_pages_go_to_a_bucket_with_their_kind_and_may_be_made_again(bench, url, evaluated):
+    import s3fs
+
+    command = ("leaderboard", "--results", url, "--format", "html", "--resamples", 199, "--quiet")
+    for _ in range(2):
+        done = bench(*command, "--out", f"{url}-site")
+        assert done.code == 0, done.stderr
+    assert done.stdout.strip() == f"{url}-site/index.html"
+    page = s3fs.S3FileSystem(skip_instance_cache=True).info(f"{url}-site/index.html")
+    assert page["ContentType"].startswith("text/html")
+    taken = bench(*command, "--out", url)
+    assert taken.code == ExitCode.BAD_INPUT
+    assert "holds other files" in taken.stderr
+
+
+def test_the_gate_finds_its_baseline_in_a_bucket_and_keeps_the_candidate_there(
+    bench, url, evaluated
+):
+    done = bench(
+        "check",
+        "hashing",
+        *("--baseline", "hashing", "--on", evaluated, "--results", url),
+        *("--cache-dir", bench.cache, "--resamples", 199, "--quiet"),
+    )
+    assert done.code == ExitCode.OK, done.stderr
+    assert f"stored in {url}/" in done.stderr
+
+
+def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, evaluated):
+    shallow = ("--depth", 30, "--measure", "nDCG@10", "--quiet")
+    again = bench("run", evaluated, "--model", "hashing", "--out", url, *shallow)
+    assert again.code == 0, again.stderr
+    shown = bench("compare", "hashing@depth=30", "hashing@depth=1000", "--results", url, "--force")
+    assert shown.code == 0, shown.stderr
+
+
+def test_folders_merge_into_a_bucket_and_out_of_it(bench, url, evaluated, tmp_path):
+    assert bench("merge", url, "--out", tmp_path / "local", "--quiet").code == 0
+    back = bench("merge", tmp_path / "local", "--out", f"{url}-2", "--quiet")
+    assert back.code == 0, back.stderr
+    again = bench("merge", url, f"{url}-2", "--out", tmp_path / "local", "--json", "--quiet")
+    assert json.loads(again.stdout)["copied"] == 0
+
+
+def test_claims_and_runs_are_traded_through_a_bucket(bench, url, evaluated, tmp_path):
+    exported = bench("export", "model-index", "bm25", "--results", url, "--out", tmp_path / "cards")
+    assert exported.code == 0, exported.stderr
+    card = tmp_path / "cards" / "bm25" / "README.md"
+    imported = bench("import", card, "--out", url, "--model", "theirs", "--quiet")
+    assert imported.code == 0, imported.stderr
+    board = bench("leaderboard", "--results", url, "--json", "--resamples", 199, "--quiet")
+    claims = [one for one in json.loads(board.stdout)["claims"] if one["model"] == "theirs"]
+    assert {one["name"] for one in claims} == {"tiny"}
+    runs = bench("export", "trec", "bm25", "--results", url, "--out", f"{url}-runs", "--quiet")
+    assert runs.stdout.strip() == f"{url}-runs/bm25/tiny.trec.gz"
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("s3://missing/results", "there is no bucket missing"),
+        ("s3:/bucket/results", "one slash too few"),
+        ("nosuchstore://bucket/results", "no kind of store"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_encoded(
+    out, message, bench, url, tmp_path
+):
+    folder = write_collection(tmp_path / "tiny")
+    done = bench("run", folder, "--model", "hashing", "--out", out)
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+    assert not bench.cache.exists()
+
+
+def test_wrong_credentials_are_refused_before_anything_is_encoded(
+    bench, server, monkeypatch, tmp_path
+):
+    s3.allow(monkeypatch, server, secret="wrong")
+    folder = write_collection(tmp_path / "tiny")
+    done = bench("run", folder, "--model", "hashing", "--out", "s3://bucket/x")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "AWS_SECRET_ACCESS_KEY" in done.stderr
+    assert not bench.cache.exists()
+
+
+def test_a_bucket_without_results_says_what_to_do(bench, url):
+    done = bench("compare", "hashing", "bm25", "--results", f"{url}/empty")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "holds no results" in done.stderr

@@ -1,0 +1,216 @@
+"""A record that contradicts itself is refused by name, by every command that reads results."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.__main__ import main as command_line
+from bench.exit_codes import ExitCode
+from bench.results.load import load, load_all
+from bench.results.record import RESULT_FILE, SCHEMA, SCORES_FILE
+from foundation.errors import BenchError
+from tests.support.leaderboards import make_older, store
+
+Record = dict[str, Any]
+IDS = ["q0", "q1", "q2", "q3"]
+SCORES = {"nDCG@10": [0.25, 0.5, 0.75, 1.0], "R@100": [1.0, 0.0, 1.0, 0.0]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return store(tmp_path / "results", "minilm", "beir/scifact", SCORES)
+
+
+def edit(folder: Path, change: Callable[[Record], Any]) -> None:
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    change(record)
+    (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+def write_values(folder: Path, columns: dict[str, Any]) -> None:
+    pq.write_table(pa.table(columns), folder / SCORES_FILE)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(BenchError) as error:
+        load(folder)
+    assert str(folder / RESULT_FILE) in str(error.value)
+    assert "evaluate again" in error.value.hint
+    return str(error.value)
+
+
+def test_what_nobody_changed_is_read(folder):
+    assert load(folder).scores()[1]["R@100"].tolist() == SCORES["R@100"]
+    make_older(folder)
+    assert load(folder).scores()[0] == tuple(IDS)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_mean_that_is_not_that_of_the_queries_is_refused(folder, older):
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
+    if older:
+        make_older(folder)
+    assert "the mean of nDCG@10 is 0.625000, and the record says 0.990000" in refusal(folder)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_values_of_queries_that_were_lowered_are_refused(folder, older):
+    write_values(folder, {"query_id": IDS, **SCORES, "nDCG@10": [0.0] * 4})
+    if older:
+        make_older(folder)
+        assert "the mean of nDCG@10 is 0.000000" in refusal(folder)
+    else:
+        assert "per_query.parquet is not the file that was written with it" in refusal(folder)
+
+
+def test_values_that_were_exchanged_between_queries_are_refused(folder):
+    write_values(folder, {"query_id": IDS[::-1], **SCORES})
+    assert "is not the file that was written with it" in refusal(folder)
+
+
+def test_a_mean_and_values_that_were_changed_together_are_refused(folder):
+    """Somebody who also makes the hash anew is not kept from it; damage never does that."""
+    write_values(folder, {"query_id": IDS, **SCORES, "nDCG@10": [1.0] * 4})
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 1.0}))
+    assert "is not the file that was written with it" in refusal(folder)
+
+
+def test_values_that_are_gone_are_refused_but_an_older_record_may_have_come_without(folder):
+    (folder / SCORES_FILE).unlink()
+    assert "there is no per_query.parquet beside it" in refusal(folder)
+    make_older(folder)
+    stored = load(folder)
+    with pytest.raises(BenchError, match="has no values of queries"):
+        stored.scores()
+
+
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
+    "below 0": ({"nDCG@10": [-5.0, 0.5, 0.75, 1.0]}, "a value of nDCG@10 is -5"),
+    "huge": ({"nDCG@10": [1e300, 0.5, 0.75, 1.0]}, "is 1e+300, and not from 0 to 1"),
+    "no number": ({"nDCG@10": [float("nan"), 0.5, 0.75, 1.0]}, "a value of nDCG@10 is nan"),
+    "nothing": ({"nDCG@10": [None, 0.5, 0.75, 1.0]}, "values of nDCG@10 are not numbers"),
+    "text": ({"nDCG@10": ["a", "b", "c", "d"]}, "values of nDCG@10 are not numbers"),
+    "whole numbers": ({"nDCG@10": [1, 1, 1, 1]}, "values of nDCG@10 are not numbers"),
+    "lists": ({"nDCG@10": [[1.0]] * 4}, "values of nDCG@10 are not numbers"),
+    "a query twice": ({"query_id": ["q0", "q0", "q2", "q3"]}, "a query id occurs twice"),
+    "ids that are numbers": ({"query_id": [1, 2, 3, 4]}, "query ids are not text"),
+    "no id": ({"query_id": [None, "q1", "q2", "q3"]}, "query ids are not text"),
+    "a column too many": ({"AP": [0.5] * 4}, "there are columns"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_values_that_no_query_can_have_are_refused(folder, case):
+    changed, said = IMPOSSIBLE[case]
+    write_values(folder, {"query_id": IDS, **SCORES, **changed})
+    make_older(folder)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("missing", ["query_id", "nDCG@10"])
+def test_a_table_without_one_of_its_columns_is_refused(folder, missing):
+    columns = {"query_id": IDS, **SCORES}
+    del columns[missing]
+    write_values(folder, columns)
+    make_older(folder)
+    assert "there are columns" in refusal(folder)
+
+
+def test_a_table_of_fewer_queries_is_refused(folder):
+    write_values(folder, {"query_id": IDS[:3], **{name: v[:3] for name, v in SCORES.items()}})
+    make_older(folder)
+    assert "there are 3 queries, and not 4" in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 9, b"no parquet at all"])
+def test_a_table_that_is_none_is_refused(folder, content):
+    (folder / SCORES_FILE).write_bytes(content)
+    make_older(folder)
+    assert "contradicts itself: in per_query.parquet" in refusal(folder)
+
+
+def within(record: Record, part: str, **fields: Any) -> None:
+    record[part].update(fields)
+
+
+STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
+    "time": (lambda one: within(one, "conditions", time="9999-not a time"), "time is '9999-not"),
+    "time zone": (lambda one: within(one, "conditions", time="2026-01-01T00:00:00+02:00"), "time"),
+    "no time zone": (lambda one: within(one, "conditions", time="2026-01-01T00:00:00"), "time"),
+    "future": (
+        lambda one: within(one, "conditions", time="2999-01-01T00:00:00+00:00"),
+        "its time 2999-01-01T00:00:00+00:00 has not come yet",
+    ),
+    "seconds": (lambda one: within(one, "timings", search_s=-1.0), "search_s is -1.0"),
+    "busy": (lambda one: within(one, "timings", busy_s={"forward": -1.0}), "forward is -1.0"),
+    "depth": (lambda one: within(one, "protocol", depth=0), "depth is 0"),
+    "mean": (lambda one: within(one, "measures", **{"R@100": 7.0}), "R@100 is 7, and not from 0"),
+    "judged": (lambda one: one.update(judged_at_10=1.5), "judged_at_10 is 1.5"),
+    "recall": (lambda one: one.update(index_recall={"recall@10": -0.1}), "recall@10 is -0.1"),
+    "ties": (lambda one: one.update(tie_low=0.7, tie_high=0.8), "ties allow 0.7 to 0.8"),
+    "unanswered": (lambda one: one.update(unanswered=5), "of 4 queries 5 have no document"),
+    "queries": (lambda one: one.update(queries=-4), "of -4 queries"),
+    "documents": (lambda one: one.update(documents=0), "there are 0 documents"),
+    "main measure": (lambda one: one.update(main_measure="AP"), "no value of the main measure AP"),
+    "model": (lambda one: one.update(model="a\x1b[31mb"), "'a\\x1b[31mb' cannot name"),
+    "collection": (lambda one: within(one, "protocol", collection="../up"), "'../up' cannot name"),
+    "long": (lambda one: one.update(model="m" * 300), "is too long to name a folder"),
+    "hash": (lambda one: one.update(schema=SCHEMA - 1), "do not fit"),
+    "no hash": (lambda one: one.update(per_query_sha256=""), "do not fit"),
+}
+
+
+@pytest.mark.parametrize("case", STATED)
+def test_what_no_record_can_state_is_refused(folder, case):
+    change, said = STATED[case]
+    edit(folder, change)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": ' + b"9" * 400 + b"}", b"\xff"])
+def test_a_record_that_is_none_is_refused(folder, content):
+    (folder / RESULT_FILE).write_bytes(content)
+    with pytest.raises(BenchError, match=str(folder)):
+        load(folder)
+
+
+def test_measures_that_are_no_shares_have_their_own_range(tmp_path):
+    values = {"nDCG@10": [1.0] * 4, "NumRet": [1000.0] * 4, "nDCG(gains={0:-1,1:5})": [-2.0] * 4}
+    folder = store(tmp_path, "minilm", "beir/scifact", values)
+    assert load(folder).result.measures["NumRet"] == 1000.0
+    edit(folder, lambda record: record["measures"].update(NumRet=-1.0))
+    assert "NumRet is -1, and not from 0 to inf" in refusal(folder)
+
+
+COMMANDS = {
+    "leaderboard": ["--results", "{results}"],
+    "merge": ["{results}", "--out", "{new}"],
+    "compare": ["minilm", "bm25", "--results", "{results}"],
+    "check": ["hashing", "--baseline", "minilm", "--on", "beir/scifact", "--results", "{results}"],
+    "export": ["mteb", "minilm", "--results", "{results}", "--out", "{new}"],
+    "forgetting": ["minilm", "--stored", "--on", "beir/scifact", "--results", "{results}"],
+    "show": ["{folder}"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_it_by_name_and_writes_nothing(command, folder, tmp_path, capsys):
+    edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
+    names = {"{results}": tmp_path / "results", "{new}": tmp_path / "new", "{folder}": folder}
+    words = [str(names.get(word, word)) for word in COMMANDS[command]]
+    assert command_line([command, *words, "--quiet"]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"error: {folder / RESULT_FILE} contradicts itself" in said.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_equal_ids_of_queries_are_held_once(tmp_path):
+    folders = [store(tmp_path, model, "beir/scifact", SCORES) for model in ("minilm", "bm25")]
+    ids = [stored.scores()[0] for stored in load_all([one / RESULT_FILE for one in folders])]
+    assert ids[0] is ids[1]

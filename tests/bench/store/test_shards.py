@@ -1,0 +1,188 @@
+"""Keys, locks, shards and the reading of them, one at a time."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
+from bench.store.shards import Manifest, read_shard, write_shard
+from bench.store.vectors import GAP_BYTES, StoredVectors, widen
+from foundation.errors import BenchError
+from foundation.locks import FileLock, FolderInUse
+from tests.support.stores import RECIPE
+
+ROOT = Path(__file__).resolve().parents[3]
+HALVES = msgspec.structs.replace(RECIPE, store_dtype="float16")
+# Few values, so that upper halves, lower halves and whole keys coincide.
+few_keys = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30)
+
+
+def as_keys(pairs: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
+
+
+def texts(count: int) -> list[str]:
+    return [f"text {number}" for number in range(count)]
+
+
+def test_a_key_is_blake2b_of_role_lengths_title_and_text():
+    content = (2).to_bytes(8, "little") + "é".encode() + (1).to_bytes(8, "little") + b"b"
+    expected = hashlib.blake2b(content, digest_size=16, person=b"document").digest()
+    assert document_keys(["é"], ["b"]).astype("<u8").tobytes() == expected
+
+
+def test_title_text_and_role_cannot_be_mistaken_for_each_other():
+    keys = [*document_keys(["a", "ab", "", "abc"], ["bc", "c", "abc", ""]), *query_keys(["abc"])]
+    assert len({key.tobytes() for key in keys}) == 5
+
+
+@given(keys=few_keys, among=few_keys)
+def test_find_gives_the_first_row_of_a_key(keys, among):
+    expected = [among.index(key) if key in among else -1 for key in keys]
+    assert find(as_keys(keys), as_keys(among)).tolist() == expected
+
+
+@given(keys=few_keys)
+def test_first_rows_are_those_of_a_dictionary(keys):
+    expected = list({key: keys.index(key) for key in keys}.values())
+    assert first_rows(as_keys(keys)).tolist() == expected
+
+
+def test_a_shard_says_what_its_files_hold(tmp_path):
+    keys = query_keys(texts(3))
+    vectors = np.arange(24, dtype=np.float32).reshape(3, 8)
+    path = write_shard(tmp_path, "query", RECIPE, keys, vectors)
+    content, names = vectors.astype("<f4").tobytes(), keys.astype("<u8").tobytes()
+    assert path.stem == name_of(keys) == hashlib.blake2b(names, digest_size=16).hexdigest()
+    assert path.with_suffix(".f32").read_bytes() == content
+    assert path.with_suffix(".keys").read_bytes() == names
+    assert msgspec.json.decode(path.read_bytes(), type=Manifest) == Manifest(
+        format=1,
+        role="query",
+        rows=3,
+        dim=8,
+        dtype="float32",
+        vectors_sha256=hashlib.sha256(content).hexdigest(),
+        keys_sha256=hashlib.sha256(names).hexdigest(),
+    )
+
+
+@pytest.mark.parametrize("largest", [65_520.0, 1e30])
+def test_what_float16_cannot_hold_is_refused_and_the_largest_it_can_is_kept(largest, tmp_path):
+    keys, vectors = query_keys(["a"]), np.full((1, 8), 65_504, np.float32)
+    shard, _ = read_shard(write_shard(tmp_path, "query", HALVES, keys, vectors))
+    stored = StoredVectors((shard,), np.array([0]), 8)
+    assert np.array_equal(stored.rows(np.array([0])), vectors)
+    vectors[0, 3] = -largest
+    with pytest.raises(BenchError, match="1 numbers of these vectors are too large"):
+        write_shard(tmp_path, "query", HALVES, keys, vectors)
+
+
+def test_every_finite_half_is_widened_to_the_same_number():
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = np.tile(halves[np.isfinite(halves)], 2)[:-5]
+    floats = np.empty(len(halves), np.float32)
+    widen(halves, floats)
+    assert floats.tobytes() == halves.astype(np.float32).tobytes()
+
+
+@pytest.fixture(scope="module")
+def scattered(tmp_path_factory):
+    """Vectors in shards of 1, 700 and 40 rows, each row longer than a quarter of a gap."""
+    folder = tmp_path_factory.mktemp("scattered")
+    dim = GAP_BYTES // 16
+    vectors = np.random.default_rng(0).standard_normal((741, dim), dtype=np.float32)
+    found = {}
+    for recipe in (RECIPE, HALVES):
+        shards = []
+        for start, stop in ((0, 1), (1, 701), (701, 741)):
+            keys = query_keys(texts(741)[start:stop])
+            here = folder / recipe.store_dtype
+            shards.append(read_shard(write_shard(here, "query", recipe, keys, vectors[start:stop])))
+        found[recipe.store_dtype] = tuple(shard for shard, _ in shards)
+    return vectors, found
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
+def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
+    array, shards = scattered
+    runs = data.draw(st.lists(st.tuples(st.integers(0, 740), st.integers(1, 60)), max_size=8))
+    places = np.array([p for first, n in runs for p in range(first, min(741, first + n))], np.int64)
+    expected = array[places].astype(dtype).astype(np.float32)
+    stored = StoredVectors(shards[dtype], places, array.shape[1])
+    assert np.array_equal(stored.rows(np.arange(len(places))), expected)
+    rows = data.draw(st.integers(1, 900))
+    tiles = list(stored.tiles(rows))
+    assert [start for start, _ in tiles] == list(range(0, len(places), rows))
+    for start, tile in tiles:
+        assert tile.flags.c_contiguous
+        assert np.array_equal(tile, expected[start : start + rows])
+
+
+def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch):
+    array, shards = scattered
+    sizes, read = [], os.preadv
+
+    def counting(handle, buffers, offset):
+        sizes.append(len(buffers[0]))
+        return read(handle, buffers, offset)
+
+    monkeypatch.setattr("bench.store.vectors.os.preadv", counting)
+    places = np.array([0, *range(1, 301), 303, 600])
+    stored = StoredVectors(shards["float32"], places, array.shape[1])
+    assert np.array_equal(stored.rows(np.arange(len(places))), array[places])
+    row = array.shape[1] * 4
+    assert sizes == [row, 303 * row, row]
+
+
+def test_a_claim_is_had_by_one_and_leaves_no_file(tmp_path):
+    path = tmp_path / "name.lock"
+    lock = FileLock.take(path)
+    assert FileLock.take(path) is None
+    lock.release()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+    assert FileLock.take(path) is not None
+
+
+def test_whoever_waits_for_a_claim_gets_one_that_others_see(tmp_path):
+    path, locks = tmp_path / "name.lock", []
+    first = FileLock.take(path)
+    waiting = threading.Thread(target=lambda: locks.append(FileLock.wait(path)))
+    waiting.start()
+    first.release()
+    waiting.join()
+    assert path.exists()
+    assert FileLock.take(path) is None
+    locks[0].release()
+
+
+def test_a_claim_dies_with_its_process(tmp_path):
+    program = (
+        "import os, signal, sys; from pathlib import Path; from foundation.locks import FileLock\n"
+        "lock = FileLock.take(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    path = tmp_path / "name.lock"
+    subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False)
+    assert path.exists()
+    lock = FileLock.take(path)
+    assert lock is not None
+    lock.release()
+
+
+def test_a_folder_is_shared_by_readers_and_had_alone_to_remove(tmp_path):
+    readers = [FolderInUse.reading(tmp_path) for _ in range(2)]
+    assert FolderInUse.removing(tmp_path) is None
+    for reader in readers:
+        reader.release()
+    assert FolderInUse.removing(tmp_path) is not None

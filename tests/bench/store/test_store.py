@@ -1,0 +1,707 @@
+"""Vectors on disk: encoded once, found by content, never half written."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.store import VectorStore, planning
+from bench.store.keys import document_keys, name_of, query_keys
+from bench.store.shards import Shard, write_shard
+from datasets_cfg.corpus import Corpus
+from foundation.errors import BenchError
+from foundation.locks import FileLock
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.hashing import HashingEncoder
+from retrievers.models.recipe import Prompts, Recipe
+from tests.support.stores import (
+    DIM,
+    RECIPE,
+    CountingEncoder,
+    corpus_of,
+    directly,
+    encode,
+    everything,
+    files_below,
+    numbered,
+)
+
+ROWS = 4  # of a shard, in these tests
+ROOT = Path(__file__).resolve().parents[3]
+texts_of_documents = st.lists(
+    st.tuples(st.text(max_size=3), st.text(max_size=4)), min_size=1, max_size=40
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch):
+    monkeypatch.setattr(planning, "SHARD_ROWS", ROWS)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return corpus_of(numbered(10), tmp_path / "corpus")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return VectorStore(tmp_path / "vectors")
+
+
+@settings(deadline=None, max_examples=40)
+@given(documents=texts_of_documents, shard_rows=st.integers(1, 7))
+def test_a_plan_cuts_distinct_unseen_texts_in_the_order_of_the_corpus(
+    documents, shard_rows, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("planned")
+    corpus = corpus_of(documents, folder / "corpus")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SHARD_ROWS", shard_rows)
+        plan = VectorStore(folder / "vectors").plan(CountingEncoder(), corpus)
+    planned = [documents[row] for batch in plan.missing for row in batch.rows]
+    assert planned == list(dict.fromkeys(documents))
+    assert plan.missing_rows == len(planned)
+    assert all(len(batch) == shard_rows for batch in plan.missing[:-1])
+    assert plan.vectors is None
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    first=texts_of_documents,
+    second=texts_of_documents,
+    shard_rows=st.integers(1, 7),
+    tile_rows=st.integers(1, 30),
+)
+def test_stored_vectors_are_those_of_the_encoder_whatever_was_stored_before(
+    first, second, shard_rows, tile_rows, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("stored")
+    store, encoder = VectorStore(folder / "vectors"), CountingEncoder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SHARD_ROWS", shard_rows)
+        encode(store, corpus_of(first, folder / "first"), encoder)
+        corpus = corpus_of(second, folder / "second")
+        vectors = encode(store, corpus, encoder)
+        tiles = list(vectors.tiles(tile_rows))
+    expected = directly(corpus)
+    assert len(encoder.documents) == len({*first, *second})
+    assert vectors.shape == expected.shape
+    assert everything(vectors).tobytes() == expected.tobytes()
+    assert [start for start, _ in tiles] == list(range(0, len(second), tile_rows))
+    assert all(tile.dtype == np.float32 and len(tile) <= tile_rows for _, tile in tiles)
+    assert np.concatenate([tile for _, tile in tiles]).tobytes() == expected.tobytes()
+
+
+def test_a_second_run_encodes_nothing(corpus, store, tmp_path):
+    encode(store, corpus)
+    again = CountingEncoder()
+    other = VectorStore(tmp_path / "vectors")
+    assert other.plan(again, corpus).missing_rows == 0
+    assert np.array_equal(everything(encode(other, corpus, again)), directly(corpus))
+    assert again.documents == []
+
+
+def test_progress_counts_the_distinct_texts_that_are_encoded(store, tmp_path):
+    corpus = corpus_of([*numbered(10), *numbered(3)], tmp_path / "corpus")
+    encoder, done = CountingEncoder(), []
+    plan = store.plan(encoder, corpus)
+    store.documents(encoder, corpus, plan, done.append)
+    assert sum(done) == plan.missing_rows == 10
+
+
+def test_another_corpus_encodes_only_what_it_does_not_share(corpus, store, tmp_path):
+    encode(store, corpus)
+    mixed = [*numbered(3, first=90), *reversed(numbered(8)), ("title 91", "text of document 91")]
+    other = corpus_of(mixed, tmp_path / "other")
+    encoder = CountingEncoder()
+    vectors = encode(store, other, encoder)
+    assert encoder.documents == [text for _, text in numbered(3, first=90)]
+    assert np.array_equal(everything(vectors), directly(other))
+
+
+def test_a_subset_of_a_corpus_is_found(corpus, store, tmp_path):
+    encode(store, corpus)
+    subset = corpus_of([numbered(10)[row] for row in (9, 2, 5)], tmp_path / "subset")
+    encoder = CountingEncoder()
+    assert np.array_equal(everything(encode(store, subset, encoder)), directly(subset))
+    assert encoder.documents == []
+
+
+def test_where_a_title_ends_is_part_of_a_text(store, tmp_path):
+    encoder = CountingEncoder()
+    pairs = [("a b", "c"), ("a", "b c"), ("", "a b c"), ("a b c", "")]
+    assert store.plan(encoder, corpus_of(pairs, tmp_path / "corpus")).missing_rows == len(pairs)
+
+
+def test_a_text_as_query_and_as_document_has_two_vectors(store, tmp_path):
+    recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q ", document="d "))
+    encoder = CountingEncoder(recipe)
+    documents = encode(store, corpus_of([("", "same")], tmp_path / "corpus"), encoder)
+    queries = store.queries(encoder, ["same"])
+    assert encoder.documents == encoder.queries == ["same"]
+    assert not np.array_equal(everything(documents), queries)
+
+
+OTHER_QUERIES = {
+    "prompt": {"prompts": Prompts(query="query: ")},
+    "length": {"max_query_tokens": 5},
+    "encoder": {"files": {"a": "1"}, "query_files": {"a": "2"}, "query_checkpoint": "x"},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_QUERIES.values(), ids=OTHER_QUERIES)
+def test_a_change_of_the_queries_encodes_no_document_again(change, corpus, store):
+    plain = msgspec.structs.replace(RECIPE, files={"a": "1"})
+    encode(store, corpus, CountingEncoder(plain))
+    store.queries(CountingEncoder(plain), ["one", "two"])
+    encoder = CountingEncoder(msgspec.structs.replace(plain, **change))
+    vectors = encode(store, corpus, encoder)
+    queries = store.queries(encoder, ["one", "two"])
+    assert (encoder.documents, encoder.queries) == ([], ["one", "two"])
+    assert np.array_equal(everything(vectors), directly(corpus))
+    direct = HashingEncoder(encoder.recipe).encode_queries(["one", "two"])
+    assert np.array_equal(queries, direct)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompts": Prompts(document="passage: ")},
+        {"max_document_tokens": 5},
+        {"title_join": "pair"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_of_the_documents_encodes_no_query_again(change, corpus, store):
+    encode(store, corpus)
+    store.queries(CountingEncoder(), ["one", "two"])
+    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
+    assert store.plan(encoder, corpus).missing_rows == 10
+    store.queries(encoder, ["one", "two"])
+    assert encoder.queries == []
+
+
+def stored_by_whole_recipe(recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+    """A folder as commit b01a6c1 wrote it: both sides, named after the whole recipe."""
+    encoder, texts = HashingEncoder(recipe), ["one", "two"]
+    titles = corpus.titles.to_pylist()
+    documents = encoder.encode_documents(titles, corpus.texts.to_pylist())
+    keys = document_keys(titles, corpus.texts.to_pylist())
+    own = folder / recipe.fingerprint[:32]
+    write_shard(own, "document", recipe, keys, documents)
+    write_shard(own, "query", recipe, query_keys(texts), encoder.encode_queries(texts))
+    (own / "recipe.json").write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=1))
+
+
+def test_vectors_kept_by_the_whole_recipe_are_those_of_each_side(corpus, store, tmp_path):
+    prompts = Prompts(query="q ", document="d ")
+    old = msgspec.structs.replace(RECIPE, prompts=prompts, max_query_tokens=5)
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    before = files_below(tmp_path / "vectors")
+    asked = msgspec.structs.replace(old, prompts=Prompts(query="other ", document="d "))
+    for recipe, encoded in ((old, []), (asked, ["one", "two"])):
+        encoder = CountingEncoder(recipe)
+        vectors, queries = encode(store, corpus, encoder), store.queries(encoder, ["one", "two"])
+        assert (encoder.documents, encoder.queries) == ([], encoded)
+        assert vectors.encoded == 0
+        assert np.array_equal(queries, HashingEncoder(recipe).encode_queries(["one", "two"]))
+    assert before.items() <= files_below(tmp_path / "vectors").items()
+
+
+def test_a_folder_that_does_not_say_its_own_recipe_is_not_read(corpus, store, tmp_path):
+    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    said = tmp_path / "vectors" / old.fingerprint[:32] / "recipe.json"
+    for content in (msgspec.json.encode(RECIPE), b"{", b'{"model": "words"}', b"[" * 100_000):
+        said.write_bytes(content)
+        other = VectorStore(tmp_path / "vectors")
+        assert other.plan(CountingEncoder(), corpus).missing_rows == 10
+
+
+def test_damage_in_a_folder_of_a_whole_recipe_is_encoded_again(corpus, store, tmp_path):
+    old = msgspec.structs.replace(RECIPE, prompts=Prompts(query="q "))
+    stored_by_whole_recipe(old, corpus, tmp_path / "vectors")
+    encoder = CountingEncoder()
+    flip_a_bit(store.plan(encoder, corpus).vectors.shards[0])
+    assert np.array_equal(everything(encode(store, corpus, encoder)), directly(corpus))
+    assert len(encoder.documents) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dim": 16},
+        {"max_document_tokens": 3},
+        {"prompts": Prompts(document="passage: ")},
+        {"store_dtype": "float16"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_recipe_never_reads_these_vectors(change, corpus, store):
+    encode(store, corpus)
+    other = CountingEncoder(msgspec.structs.replace(RECIPE, **change))
+    assert store.plan(other, corpus).missing_rows == 10
+
+
+def test_texts_are_read_once_for_all_recipes(corpus, store, monkeypatch):
+    store.plan(CountingEncoder(), corpus)
+    monkeypatch.setattr(Corpus, "iter_batches", lambda *_: pytest.fail("texts were read again"))
+    other = CountingEncoder(msgspec.structs.replace(RECIPE, dim=16))
+    assert store.plan(other, corpus).missing_rows == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 176, b"\0" * 16])
+def test_damaged_keys_of_a_corpus_are_made_again(content, corpus, store, tmp_path):
+    encode(store, corpus)
+    (path,) = (tmp_path / "vectors" / "keys").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    assert store.plan(CountingEncoder(), corpus).missing_rows == 0
+    assert path.read_bytes() == whole
+
+
+def test_halves_are_stored_rounded_and_read_as_float32(corpus, store, tmp_path):
+    encoder = CountingEncoder(msgspec.structs.replace(RECIPE, store_dtype="float16"))
+    vectors = everything(encode(store, corpus, encoder))
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, directly(corpus).astype(np.float16).astype(np.float32))
+    sizes = [path.stat().st_size for path in (tmp_path / "vectors").rglob("*.f16")]
+    assert sum(sizes) == 10 * DIM * 2
+
+
+class LongVectors(CountingEncoder):
+    def encode_documents(self, titles, texts, advance=None):
+        return super().encode_documents(titles, texts, advance) * np.float32(1e6)
+
+
+def test_numbers_beyond_float16_are_refused(corpus, store, tmp_path):
+    encoder = LongVectors(msgspec.structs.replace(RECIPE, store_dtype="float16"))
+    with pytest.raises(BenchError, match="too large for float16"):
+        encode(store, corpus, encoder)
+    assert list((tmp_path / "vectors").rglob("*.f16")) == []
+
+
+def flip_a_bit(shard: Shard) -> None:
+    content = bytearray(shard.path.read_bytes())
+    content[5] ^= 1
+    shard.path.write_bytes(content)
+
+
+def cut_short(shard: Shard) -> None:
+    shard.path.write_bytes(shard.path.read_bytes()[:-4])
+
+
+def lose_vectors(shard: Shard) -> None:
+    shard.path.unlink()
+
+
+def lose_keys(shard: Shard) -> None:
+    shard.manifest_path.with_suffix(".keys").unlink()
+
+
+def spoil_keys(shard: Shard) -> None:
+    path = shard.manifest_path.with_suffix(".keys")
+    path.write_bytes(b"\0" * len(path.read_bytes()))
+
+
+def lose_manifest(shard: Shard) -> None:
+    shard.manifest_path.unlink()
+
+
+def spoil_manifest(shard: Shard) -> None:
+    shard.manifest_path.write_bytes(shard.manifest_path.read_bytes()[:-3])
+
+
+def add_to_manifest(shard: Shard) -> None:
+    content = msgspec.json.decode(shard.manifest_path.read_bytes())
+    shard.manifest_path.write_bytes(msgspec.json.encode({**content, "more": 1}))
+
+
+def spoil_manifests_text(shard: Shard) -> None:
+    content = shard.manifest_path.read_bytes()
+    shard.manifest_path.write_bytes(content[:-3] + b"\xff" + content[-2:])
+
+
+DAMAGES = [
+    flip_a_bit,
+    cut_short,
+    lose_vectors,
+    lose_keys,
+    spoil_keys,
+    lose_manifest,
+    spoil_manifest,
+    add_to_manifest,
+    spoil_manifests_text,
+]
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_only_the_texts_of_a_damaged_shard_are_encoded_again(
+    damage, same_process, corpus, store, caplog, tmp_path
+):
+    first = store.plan(CountingEncoder(), corpus).missing[1]
+    before = encode(store, corpus)
+    undisturbed = files_below(tmp_path / "vectors")
+    shard = next(s for s in before.shards if s.manifest_path.stem == name_of(first.keys))
+    damage(shard)
+    if not same_process:
+        store = VectorStore(tmp_path / "vectors")
+    encoder = CountingEncoder()
+    plan = store.plan(encoder, corpus)
+    assert (shard.manifest_path.name in caplog.text) == (damage is not lose_manifest)
+    vectors = store.documents(encoder, corpus, plan)
+    assert encoder.documents == corpus.texts.to_pylist()[4:8]
+    assert np.array_equal(everything(vectors), directly(corpus))
+    assert files_below(tmp_path / "vectors") == undisturbed
+
+
+def test_damage_is_said_once(corpus, store, caplog):
+    lose_vectors(encode(store, corpus).shards[0])
+    store.plan(CountingEncoder(), corpus)
+    store.plan(CountingEncoder(), corpus)
+    assert caplog.text.count("is damaged") == 1
+
+
+def test_a_damaged_shard_that_is_not_needed_is_not_looked_at(corpus, store, caplog, tmp_path):
+    encode(store, corpus)
+    other = corpus_of(numbered(4, first=50), tmp_path / "other")
+    lose_vectors(encode(store, other).shards[0])
+    assert VectorStore(tmp_path / "vectors").plan(CountingEncoder(), corpus).missing_rows == 0
+    assert caplog.text == ""
+
+
+def test_a_file_cut_while_it_is_read_is_an_error(corpus, store):
+    vectors = encode(store, corpus)
+    cut_short(vectors.shards[2])
+    with pytest.raises(BenchError, match="cut short"):
+        list(vectors.tiles(100))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # stores keep folders open
+
+
+def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_disk, tmp_path):
+    corpus = corpus_of(numbered(40), tmp_path / "corpus")
+    store, encoder = VectorStore(small_disk / "vectors"), CountingEncoder()
+    with pytest.raises(OSError, match="No space left") as error:
+        encode(store, corpus, encoder)
+    assert Path(error.value.filename).is_relative_to(small_disk)
+    kept = 40 - store.plan(CountingEncoder(), corpus).missing_rows
+    assert 0 < kept < 40
+    del store
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    again = CountingEncoder()
+    vectors = encode(VectorStore(small_disk / "vectors"), corpus, again)
+    assert len(again.documents) == 40 - kept
+    assert np.array_equal(everything(vectors), directly(corpus))
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    assert files_below(small_disk / "vectors") == files_below(tmp_path / "undisturbed")
+
+
+LIMITED = """
+    import resource, sys
+    from pathlib import Path
+    from tests.support.stores import CountingEncoder, encode
+    from bench.store import VectorStore
+    from datasets_cfg.corpus import Corpus
+
+    corpus = Corpus.open(Path(sys.argv[1]))
+    store = VectorStore(Path(sys.argv[2]))
+    plan = store.plan(CountingEncoder(), corpus)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    try:
+        store.documents(CountingEncoder(), corpus, plan)
+    except OSError as error:
+        print(error.filename)
+"""
+
+
+def test_a_file_that_may_not_grow_is_said_like_a_full_disk(tmp_path):
+    corpus_of(numbered(200), tmp_path / "corpus")
+    done = subprocess.run(
+        python(LIMITED, tmp_path / "corpus", tmp_path / "vectors"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(tmp_path / "vectors"))
+    assert done.stdout.strip().endswith(".f32")
+    assert [name for name in files_below(tmp_path / "vectors") if name.endswith(".f32")] == []
+
+
+class Stops(CountingEncoder):
+    """Fails after some texts, as a damaged model or Ctrl-C would."""
+
+    def __init__(self, after: int, error: BaseException) -> None:
+        super().__init__()
+        self._after, self._error = after, error
+
+    def encode_documents(self, titles, texts, advance=None):
+        if len(self.documents) + len(texts) > self._after:
+            raise self._error
+        return super().encode_documents(titles, texts, advance)
+
+
+@pytest.mark.parametrize("error", [BenchError("NaN"), KeyboardInterrupt()], ids=repr)
+def test_an_error_of_the_encoder_leaves_finished_shards_no_lock_and_no_thread(
+    error, corpus, store, tmp_path
+):
+    before = set(threading.enumerate())
+    with pytest.raises(type(error)):
+        encode(store, corpus, Stops(8, error))
+    assert set(threading.enumerate()) == before
+    names = {Path(name).suffix for name in files_below(tmp_path / "vectors")}
+    assert names == {".corpus", ".f32", ".json", ".keys"}
+    assert store.plan(CountingEncoder(), corpus).missing_rows == 2
+
+
+class Ahead(CountingEncoder):
+    """Tells preparing from encoding, and in which thread each happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.events: list[tuple[str, int, bool]] = []
+        self.prepared_next = threading.Event()
+
+    def prepare_documents(self, titles, texts):
+        self._note("prepare", texts)
+        if len(self.events) > 1:
+            self.prepared_next.set()
+
+        def encode_prepared(advance=None):
+            assert self.prepared_next.wait(30), "the next shard was not prepared meanwhile"
+            self._note("encode", texts)
+            return self.encode_documents(titles, texts, advance)
+
+        return encode_prepared
+
+    def _note(self, what, texts):
+        first = int(texts[0].split()[-1])
+        self.events.append((what, first, threading.current_thread() is threading.main_thread()))
+
+
+def test_the_next_shard_is_prepared_in_a_thread_while_one_is_encoded(corpus, store):
+    encoder = Ahead()
+    vectors = encode(store, corpus, encoder)
+    assert np.array_equal(everything(vectors), directly(corpus))
+    assert [event for event in encoder.events if event[0] == "encode"] == [
+        ("encode", 0, True),
+        ("encode", 4, True),
+        ("encode", 8, True),
+    ]
+    assert sorted(event for event in encoder.events if event[0] == "prepare") == [
+        ("prepare", 0, False),
+        ("prepare", 4, False),
+        ("prepare", 8, False),
+    ]
+    assert encoder.clock.seconds["write"] > 0
+
+
+WORK = """
+    import sys, time
+    from pathlib import Path
+    from tests.support.stores import CountingEncoder, encode
+    from bench.store import planning
+    from bench.store import VectorStore
+    from datasets_cfg.corpus import Corpus
+
+    class SlowEncoder(CountingEncoder):
+        def encode_documents(self, titles, texts, advance=None):
+            time.sleep(float(sys.argv[3]))
+            return super().encode_documents(titles, texts, advance)
+
+    planning.SHARD_ROWS = 4
+    encoder, corpus = SlowEncoder(), Corpus.open(Path(sys.argv[1]))
+    print("ready", flush=True)
+    vectors = encode(VectorStore(Path(sys.argv[2])), corpus, encoder)
+    print(len(encoder.documents), vectors.encoded, len(vectors.places))
+"""
+
+
+def python(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+
+
+def working(tmp_path: Path, folder: str, pause_s: float = 0.02) -> subprocess.Popen:
+    command = python(WORK, tmp_path / "corpus", tmp_path / folder, pause_s)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path):
+    corpus = corpus_of(numbered(40), tmp_path / "corpus")
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    moments, killed = random.Random(0), 0
+    for _ in range(5):
+        with working(tmp_path, "killed") as process:
+            process.stdout.readline()
+            time.sleep(moments.uniform(0.01, 0.12))
+            process.send_signal(signal.SIGKILL)
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
+    encoder = CountingEncoder()
+    vectors = encode(VectorStore(tmp_path / "killed"), corpus, encoder)
+    assert files_below(tmp_path / "killed") == files_below(tmp_path / "undisturbed")
+    assert np.array_equal(everything(vectors), directly(corpus))
+
+
+@pytest.mark.parametrize("suffix", [".f32", ".keys", ".json"])
+def test_a_kill_between_two_files_of_a_shard_is_mended(suffix, corpus, store, tmp_path):
+    encode(store, corpus)
+    undisturbed = files_below(tmp_path / "vectors")
+    shard = encode(store, corpus).shards[1]
+    shard.manifest_path.unlink()
+    shard.manifest_path.with_suffix(".lock").touch()
+    left = shard.manifest_path.with_suffix(suffix)
+    left.with_name(f".{left.name}.abc123").write_bytes(b"half")
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert files_below(tmp_path / "vectors") == undisturbed
+
+
+def test_a_temporary_file_of_a_process_at_work_stays(corpus, store, tmp_path):
+    shard = encode(store, corpus).shards[1]
+    lock = FileLock.take(shard.manifest_path.with_suffix(".lock"))
+    temporary = shard.path.with_name(f".{shard.path.name}.abc123")
+    temporary.touch()
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert temporary.exists()
+    lock.release()
+    encode(VectorStore(tmp_path / "vectors"), corpus)
+    assert not temporary.exists()
+
+
+def test_two_processes_share_the_work_and_the_result(tmp_path):
+    corpus = corpus_of(numbered(60), tmp_path / "corpus")
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    both = [working(tmp_path, "shared", pause_s=0.1) for _ in range(2)]
+    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    encoded = [int(count) for _, count, _, _ in answers]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [int(stated) for _, _, stated, _ in answers] == encoded
+    assert sum(encoded) == 60
+    assert all(encoded)
+    assert files_below(tmp_path / "shared") == files_below(tmp_path / "undisturbed")
+
+
+def test_what_a_process_left_when_it_died_is_encoded_by_the_one_that_waits(tmp_path):
+    corpus = corpus_of(numbered(4), tmp_path / "corpus")
+    with working(tmp_path, "vectors", pause_s=600) as other:
+        wait_for_a_claim(tmp_path / "vectors", other)
+        killer = threading.Timer(0.3, other.kill)
+        killer.start()
+        encoder, done = CountingEncoder(), []
+        store = VectorStore(tmp_path / "vectors")
+        vectors = store.documents(encoder, corpus, store.plan(encoder, corpus), done.append)
+        killer.join()
+    assert len(encoder.documents) == vectors.encoded == sum(done) == 4
+    assert np.array_equal(everything(vectors), directly(corpus))
+
+
+def wait_for_a_claim(folder: Path, process: subprocess.Popen, limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while len(list(folder.rglob("????????????????????????????????.lock"))) == 0:
+        assert process.poll() is None, "the work ended before it locked a shard"
+        assert time.monotonic() < end, "no shard was locked"
+        time.sleep(0.01)
+
+
+def test_queries_are_encoded_once(store):
+    encoder, texts = CountingEncoder(), ["one query", "another", "", "one query"]
+    first = store.queries(encoder, texts)
+    again = store.queries(encoder, texts)
+    assert encoder.queries == texts[:3]
+    expected = HashingEncoder(RECIPE).encode_queries(texts)
+    assert first.tobytes() == again.tobytes() == expected.tobytes()
+
+
+def test_queries_of_another_split_encode_what_is_new(store):
+    encoder = CountingEncoder()
+    forth = store.queries(encoder, ["one", "two"])
+    back = store.queries(encoder, ["two", "three", "one"])
+    assert encoder.queries == ["one", "two", "three"]
+    assert np.array_equal(forth, back[[2, 0]])
+
+
+def test_no_query_gives_no_vector(store):
+    assert store.queries(CountingEncoder(), []).shape == (0, DIM)
+
+
+def test_a_corpus_of_one_document_has_one_short_shard(store, tmp_path):
+    corpus = corpus_of([("", "alone")], tmp_path / "corpus")
+    vectors = encode(store, corpus)
+    assert vectors.shape == (1, DIM)
+    assert np.array_equal(everything(vectors), directly(corpus))
+
+
+def test_a_fact_is_computed_once_for_an_encoder_and_a_subject(store):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return {"warnings": ["é"], "value": len(calls)}
+
+    first = store.remember(CountingEncoder(), "preflight x", compute)
+    assert store.remember(CountingEncoder(), "preflight x", compute) == first
+    assert store.remember(CountingEncoder(), "preflight y", compute)["value"] == 2
+    other = CountingEncoder(msgspec.structs.replace(RECIPE, dim=16))
+    assert store.remember(other, "preflight x", compute)["value"] == 3
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"value": ', b'{"value": "\xff"}', b"[1]", b'{"sha256": ' + b"[" * 100_000, b""]
+)
+def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    path.write_bytes(content)
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
+
+
+def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
+    fact = {"stop": [], "warnings": ["é"], "value": 0.25}
+    store.remember(CountingEncoder(), "x", lambda: fact)
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    whole = path.read_bytes()
+    for number in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[number // 8] ^= 1 << number % 8
+        path.write_bytes(content)
+        assert store.remember(CountingEncoder(), "x", lambda: fact) == fact
+
+
+def test_a_fact_of_an_older_version_has_no_checksum_and_is_made_again(store, tmp_path, caplog):
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    path.write_bytes(b'{"value":1}')
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
+    assert caplog.text == ""
+
+
+def test_a_fact_outlives_the_shards_beside_it(corpus, store):
+    encoder = CountingEncoder()
+    store.remember(encoder, "x", lambda: {"value": 1})
+    encode(store, corpus, encoder)
+    assert store.remember(encoder, "x", lambda: {"value": 2}) == {"value": 1}

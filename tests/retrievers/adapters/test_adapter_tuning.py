@@ -1,0 +1,393 @@
+"""Adapters that are trained on a frozen encoder, and what their folders give back."""
+
+import hashlib
+import importlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from foundation.errors import BenchError
+from retrievers.adapters.methods import methods_of
+from retrievers.adapters.settings import Adapter
+from retrievers.adapters.train import add_adapter
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.engine.size import read_size
+from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.student import (
+    finished_card,
+    network_of,
+    student,
+    tokenizer_of,
+    training_recipe,
+)
+from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, preset
+from tests.support.small_finetuning import weights as weights_of
+
+QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
+SMALL = {
+    "prefix_tuning": "{ bottleneck_size = 8, prefix_length = 3 }",
+    "prefix_tuning_flat": "{ prefix_length = 3 }",
+    "prompt_tuning": "{ prompt_length = 3 }",
+    "mam": "{ prefix_tuning = { prefix_length = 3 }, adapter = { reduction_factor = 4 } }",
+    "compacter": "{ reduction_factor = 4, phm_dim = 2 }",
+    "compacter++": "{ reduction_factor = 4, phm_dim = 2 }",
+    "union": '{ parts = [{ method = "lora", options = { r = 2 } }, { method = "seq_bn" }] }',
+    "oft": "{ oft_block_size = 0, r = 2 }",
+    "hra": '{ target_modules = ["query", "value"] }',
+    "loha": '{ target_modules = ["query", "value"] }',
+    "lokr": '{ target_modules = ["query", "value"] }',
+    "fourierft": "{ n_frequency = 20 }",
+    "ln_tuning": '{ target_modules = ["LayerNorm"] }',
+}
+OF_PEFT = {
+    "prompt_tuning": "{ num_virtual_tokens = 3 }",
+    "p_tuning": "{ num_virtual_tokens = 3, encoder_hidden_size = 8 }",
+    "prefix_tuning": "{ num_virtual_tokens = 3, prefix_projection = true }",
+}
+
+
+def problem(library):
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        return f"{library} cannot be imported: {error}"
+    return ""
+
+
+NO_HUB, NO_PEFT = problem("adapters"), problem("peft")
+hub = pytest.mark.skipif(bool(NO_HUB), reason=NO_HUB)
+peft = pytest.mark.skipif(bool(NO_PEFT), reason=NO_PEFT)
+EACH = [
+    *(
+        pytest.param("adapterhub", name, marks=hub)
+        for name in methods_of("adapterhub")
+        if name != "fusion"
+    ),
+    *(pytest.param("peft", name, marks=peft) for name in methods_of("peft")),
+]
+
+
+def table(method, library="adapterhub", more=""):
+    own = OF_PEFT if library == "peft" else {}
+    options = own.get(method) or SMALL.get(method, "{}")
+    head = f'[adapter]\nlibrary = "{library}"\nmethod = "{method}"\noptions = {options}\n'
+    return f"{head}{more}{QUICK}"
+
+
+def run(folder, text, name="out", steps=2, start=None, **others):
+    settings = preset(text, steps=steps)
+    start = start or model(folder)
+    return finetune(settings, start, examples(), folder / name, device="cpu", **others)
+
+
+def vectors(folder):
+    return open_encoder(resolve_model(str(folder)), "cpu").encode_documents(TITLES, TEXTS)
+
+
+def sha256(tensors):
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Tuned:
+    """A tiny encoder with an adapter, two steps of AdamW, and the folder that was written."""
+
+    def __init__(self, tmp_path, text, start=None):
+        settings, start = preset(text), start or model(tmp_path)
+        card = finished_card(start, settings, ())
+        recipe = training_recipe(start, card, settings)
+        self.model = student(start, recipe)
+        network = network_of(self.model)
+        base = list(network.parameters())
+        before = sha256(base)
+        adapted = add_adapter(network, settings.adapter, start, 0)
+        inputs = Inputs(tokenizer_of(self.model), network, recipe)
+        used = settings.trained_by()
+        trained = [one for one in network.parameters() if one.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=used.lr, weight_decay=used.weight_decay)
+        self.model.train()
+        for _ in range(2):
+            self.model(inputs.documents(TITLES, TEXTS))[
+                "sentence_embedding"
+            ].square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        self.base_is_unchanged = sha256(base) == before
+        self.model.eval()
+        adapted.save(tmp_path / "tuned", card)
+        with torch.no_grad():
+            rows = [
+                self.model(inputs.documents([title], [text]))["sentence_embedding"]
+                for title, text in zip(TITLES, TEXTS, strict=True)
+            ]
+        self.vectors = torch.cat(rows).numpy()
+
+
+@pytest.mark.parametrize(("library", "method"), EACH)
+def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
+    tmp_path, library, method
+):
+    tuned = Tuned(tmp_path, table(method, library))
+    assert tuned.base_is_unchanged
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+    assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
+
+
+@peft
+def test_lora_of_peft_has_the_size_of_its_matrices(tmp_path):
+    trained = run(tmp_path, table("lora", "peft"))
+    held = load_file(str(tmp_path / "out" / "adapter" / "adapter_model.safetensors"))
+    own = sum(one.size for one in held.values())
+    base = sum(one.size for one in weights_of(tmp_path / "start").values())
+    file = tmp_path / "out" / "adapter" / "adapter_model.safetensors"
+    size = read_size(tmp_path / "out")
+    assert (size.trained, size.parameters) == (own, base + own)
+    assert size.saved_bytes == file.stat().st_size
+    assert trained.size == size
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@peft
+def test_virtual_tokens_are_trained_resumed_and_saved_without_what_made_them(tmp_path):
+    class Stop(Exception):  # noqa: N818 - it stands for a kill
+        pass
+
+    def stop(_stage, done, _total):
+        if done == 3:
+            raise Stop
+
+    text = table("p_tuning", "peft")
+    run(tmp_path, text, "whole", steps=4, save_every=2)
+    with pytest.raises(Stop):
+        run(tmp_path, text, steps=4, save_every=2, report=stop)
+    run(tmp_path, text, steps=4, save_every=2)
+    file = "adapter/adapter_model.safetensors"
+    whole, resumed = (load_file(str(tmp_path / name / file)) for name in ("whole", "out"))
+    assert {name: value.shape for name, value in whole.items()} == {"prompt_embeddings": (3, 32)}
+    assert np.array_equal(whole["prompt_embeddings"], resumed["prompt_embeddings"])
+    layers = (32 * 8 + 8) + (8 * 8 + 8) + (8 * 32 + 32)
+    assert read_size(tmp_path / "out").trained == 3 * 32 + layers
+
+
+@hub
+def test_a_bottleneck_has_the_size_of_its_matrices(tmp_path):
+    run(tmp_path, table("seq_bn"))
+    file = tmp_path / "out" / "adapter" / "adapter.safetensors"
+    own = sum(one.size for one in load_file(str(file)).values())
+    size = read_size(tmp_path / "out")
+    assert own == 2 * (32 * 2 + 2 + 2 * 32 + 32)  # two layers, 32 wide, reduced 16 times
+    assert (size.trained, size.saved_bytes) == (own, file.stat().st_size)
+
+
+def test_full_fine_tuning_trains_and_saves_all(tmp_path):
+    run(tmp_path, QUICK)
+    held = weights_of(tmp_path / "out")
+    size = read_size(tmp_path / "out")
+    assert size.trained == size.parameters == sum(one.size for one in held.values())
+    assert size.saved_bytes == (tmp_path / "out" / "model.safetensors").stat().st_size
+    assert size.share == 1.0
+
+
+@hub
+def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
+    class Stop(Exception):  # noqa: N818 - it stands for a kill
+        pass
+
+    def stop(_stage, done, _total):
+        if done == 4:
+            raise Stop
+
+    run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
+    with pytest.raises(Stop):
+        run(tmp_path, table("seq_bn"), steps=6, save_every=2, report=stop)
+    assert run(tmp_path, table("seq_bn"), steps=6, save_every=2).resumed_at == 2
+    whole, resumed = (
+        load_file(str(tmp_path / name / "adapter" / "adapter.safetensors"))
+        for name in ("whole", "out")
+    )
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
+
+
+@hub
+def test_an_adapter_for_another_base_is_refused(tmp_path):
+    run(tmp_path, table("seq_bn"))
+    (tmp_path / "other").mkdir()
+    start = model(tmp_path / "other", seed=5)
+    other = str(tmp_path / "other" / "start.toml")
+    with pytest.raises(BenchError, match="is for another base: it was trained on start"):
+        resolve_model(other, adapter=str(tmp_path / "out" / "adapter"))
+    more = f'over = ["{tmp_path / "out"}"]\n'
+    with pytest.raises(BenchError, match="is for another base"):
+        run(tmp_path / "other", table("lora", more=more), start=start)
+    model(tmp_path, seed=5)  # the base itself was trained on
+    with pytest.raises(BenchError, match="is for another base"):
+        resolve_model(str(tmp_path / "out"))
+
+
+@hub
+def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
+    (tmp_path / "here").mkdir()
+    run(tmp_path / "here", table("seq_bn"))
+    before = resolve_model(str(tmp_path / "here" / "out")).recipe.fingerprint
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert resolve_model(str(tmp_path / "there" / "out")).recipe.fingerprint == before
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message", "hint"),
+    [
+        pytest.param(
+            'method = "houlsby"', "no adapter method 'houlsby'", "double_seq_bn", marks=hub
+        ),
+        pytest.param('method = "sqe_bn"', "no adapter method 'sqe_bn'", "seq_bn", marks=hub),
+        pytest.param(
+            'method = "seq_bn"\noptions = { reduction_facter = 2 }',
+            "no option 'reduction_facter'",
+            "reduction_factor",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "mam"\noptions = { adapter = { r = 2 } }', "no option 'r'", "", marks=hub
+        ),
+        pytest.param(
+            'method = "seq_bn"\noptions = { reduction_factor = "two" }',
+            "cannot be put",
+            "",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "union"\noptions = { parts = ["lora", "ia3"] }',
+            "two or more tables with a method",
+            "lora",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "union"\noptions = { parts = 3 }',
+            "two or more tables with a method",
+            "lora",
+            marks=hub,
+        ),
+        pytest.param(
+            'method = "mam"\noptions = { adapter = 3 }',
+            "the options of mam are tables",
+            "",
+            marks=hub,
+        ),
+        pytest.param(
+            'library = "peft"\nmethod = "lora"\noptions = { rank = 2 }',
+            "no option 'rank'",
+            "rank_pattern",
+            marks=peft,
+        ),
+        pytest.param(
+            'library = "peft"\nmethod = "prefix_tuning"',
+            "how many virtual tokens",
+            "num_virtual_tokens = 20",
+            marks=peft,
+        ),
+        pytest.param(
+            'library = "peft"\nmethod = "p_tuning"\noptions = { num_virtual_tokens = 500 }',
+            "500 virtual tokens and texts of 32 do not fit 64 positions",
+            "",
+            marks=peft,
+        ),
+        pytest.param(
+            'library = "peft"\nmethod = "lora"\noptions = { target_modules = ["nothing"] }',
+            "cannot be put",
+            "",
+            marks=peft,
+        ),
+    ],
+)
+def test_a_wrong_adapter_is_refused_before_anything_is_mined(tmp_path, adapter, message, hint):
+    def mine(*_):
+        raise AssertionError("mined")
+
+    mined = 'hard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\n'
+    with pytest.raises(BenchError, match=message) as caught:
+        run(tmp_path, f"{mined}[adapter]\n{adapter}\n", mine=mine)
+    assert hint in caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    for text, message in (
+        ('library = "peft"\nmethod = "lora"\nover = ["a"]', "stacked and fused by AdapterHub"),
+        ('method = "fusion"\nover = ["a"]', "a fusion needs two adapters"),
+        ('method = "lora"\nlearning_rate = 1', "unknown field"),
+    ):
+        with pytest.raises(BenchError, match=message):
+            preset(f"[adapter]\n{text}\n")
+    prefix = '[adapter]\nlibrary = "peft"\nmethod = "prefix_tuning"\n'
+    with pytest.raises(BenchError, match="cannot be used with gradient_checkpointing"):
+        preset(f"gradient_checkpointing = true\n{prefix}")
+
+
+@pytest.mark.parametrize(
+    ("library", "method"),
+    [
+        pytest.param("adapterhub", "prompt_tuning", marks=hub),
+        pytest.param("adapterhub", "unipelt", marks=hub),
+        *(pytest.param("peft", name, marks=peft) for name in OF_PEFT),
+    ],
+)
+def test_a_vector_does_not_depend_on_the_other_texts_of_its_batch(tmp_path, library, method):
+    Tuned(tmp_path, table(method, library))
+    encoder = open_encoder(resolve_model(str(tmp_path / "tuned")), "cpu")
+    texts = ["cloud", "alpha beta gamma delta alpha beta gamma delta", "river stone"]
+    together = encoder.encode_queries(texts)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in texts])
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@hub
+def test_weight_decay_does_not_put_loreft_out_of_action():
+    for method, expected in (("loreft", 0.0), ("noreft", 0.01)):
+        assert preset(table(method)).trained_by().weight_decay == expected
+    part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
+    assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
+    parts = ({"method": "loreft"}, {"method": "lora"})
+    assert not Adapter(method="union", options={"parts": parts}).allows_weight_decay
+
+
+@hub
+def test_what_direft_does_is_kept_though_adapterhub_does_not_save_it(tmp_path):
+    """Wu et al., ReFT: h + W2'(W1 h + b) is DiReFT, and with W1 h + b - W2 h it is NoReFT."""
+    tuned = Tuned(tmp_path, table("direft"))
+    path = tmp_path / "tuned" / "adapter" / "adapter_config.json"
+    told = json.loads(path.read_text())
+    assert told.pop("subtract_projection") is False
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+    path.write_text(json.dumps(told))
+    assert np.abs(vectors(tmp_path / "tuned") - tuned.vectors).max() > 1e-3
+
+
+@hub
+@pytest.mark.parametrize(
+    "more",
+    [
+        "[loss]\nname = 'contrastive'\nchunk = 2\n",
+        'precision = "bfloat16"\ngradient_checkpointing = true\n',
+    ],
+)
+def test_an_adapter_trains_with_cached_gradients_and_with_little_memory(tmp_path, more):
+    run(tmp_path, f"{more}{table('seq_bn')}")
+    run(tmp_path, f"seed = 1\n{more}{table('seq_bn')}", "other")
+    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "other")).max() > 1e-3
+    assert np.abs(vectors(tmp_path / "out") - vectors(tmp_path / "start.toml")).max() > 1e-3
+
+
+@hub
+def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
+    search = Search()
+    mined = 'hard_negatives = 2\n[[rounds]]\nsources = ["model"]\ndepth = 12\nrefresh_steps = 2\n'
+    run(tmp_path, f"{mined}{table('seq_bn')}", steps=4, mine=search)
+    assert search.asked == ["start", "refreshed"]
+    kept = sorted((tmp_path / "out" / "negatives").iterdir())
+    assert (np.load(kept[0]) != np.load(kept[1])).any()

@@ -1,0 +1,280 @@
+"""Adapters on adapters, fusions, averages, and many adapters over one base that is loaded once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from foundation.errors import BenchError
+from retrievers.adapters.average import average_adapters, shares_of
+from retrievers.adapters.bases import Bases
+from retrievers.adapters.parts import base_of
+from retrievers.adapters.stack import add_outputs, stack_adapters
+from retrievers.models import loading
+from retrievers.models.card import load_card
+from retrievers.models.model import open_encoder, resolve_model
+from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
+from tests.support.small_finetuning import TEXTS, TITLES, model
+
+pytest.importorskip("adapters", exc_type=ImportError)
+
+
+def two_adapters(folder, **others):
+    for name, seed in (("one", 1), ("two", 2)):
+        run(folder, f"seed = {seed}\n{table('seq_bn')}", name, **others)
+    return [folder / "one", folder / "two"]
+
+
+def adapter(folder):
+    return load_file(str(folder / "adapter.safetensors"))
+
+
+def test_an_adapter_is_stacked_on_one_that_stays_as_it_is(tmp_path):
+    domain, _ = two_adapters(tmp_path)
+    tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
+    assert tuned.base_is_unchanged
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+    below = adapter(tmp_path / "tuned" / "adapter" / "below_1")
+    for name, value in adapter(domain / "adapter").items():
+        assert np.array_equal(below[name.replace("bench", "below_1")], value)
+    for other in (domain, tmp_path / "start.toml"):
+        assert np.abs(tuned.vectors - vectors(other)).max() > 1e-3
+
+
+def test_a_training_on_another_adapter_of_the_same_path_is_another_training(tmp_path):
+    domain, other = two_adapters(tmp_path)
+    stacked = table("lora", more=f'over = ["{domain}"]\n')
+    first = run(tmp_path, stacked)
+    assert run(tmp_path, stacked) == first
+    file = "adapter/adapter.safetensors"
+    (domain / file).write_bytes((other / file).read_bytes())
+    with pytest.raises(BenchError, match="it differs in below"):
+        run(tmp_path, stacked)
+
+
+def test_a_fusion_learns_how_much_each_adapter_counts(tmp_path):
+    folders = two_adapters(tmp_path)
+    over = ", ".join(f'"{folder}"' for folder in folders)
+    tuned = Tuned(tmp_path, table("fusion", more=f"over = [{over}]\n"))
+    assert tuned.base_is_unchanged
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
+    below = adapter(tmp_path / "tuned" / "adapter" / "below_2")
+    for name, value in adapter(folders[1] / "adapter").items():
+        assert np.array_equal(below[name.replace("bench", "below_2")], value)
+
+
+METHODS = ["seq_bn", "lora", "prefix_tuning", "compacter", "vera", "prompt_tuning", "direft", "mam"]
+
+
+def held(folder):
+    """Every tensor of an adapter, whatever its file."""
+    found = {}
+    for path in sorted((folder / "adapter").iterdir()):
+        if path.suffix == ".safetensors":
+            found |= {f"{path.name} {name}": one for name, one in load_file(str(path)).items()}
+        elif path.suffix == ".bin":
+            read = torch.load(path, weights_only=True)
+            found |= {f"{path.name} {name}": one.numpy() for name, one in read.items()}
+    return found
+
+
+def two_of(tmp_path, method, library="adapterhub"):
+    for name, seed in (("one", 1), ("two", 2)):
+        run(tmp_path, f"seed = {seed}\n{table(method, library)}", name)
+    return tmp_path / "one", tmp_path / "two"
+
+
+@pytest.mark.parametrize(
+    ("library", "method"),
+    [*(("adapterhub", name) for name in METHODS), ("peft", "lora"), ("peft", "ia3")],
+)
+def test_an_average_has_the_mean_weights_of_its_adapters(tmp_path, library, method):
+    one, two = two_of(tmp_path, method, library)
+    base = base_of([one, two])
+    average_adapters(base, [one, two], tmp_path / "mean")
+    average_adapters(base, [one, two], tmp_path / "weighted", weights=[3, 1])
+    first, second = held(one), held(two)
+    for name, share in (("mean", 0.5), ("weighted", 0.75)):
+        found = held(tmp_path / name)
+        assert found.keys() == first.keys() == second.keys()
+        for key, value in found.items():
+            expected = share * first[key].astype(float) + (1 - share) * second[key].astype(float)
+            np.testing.assert_allclose(value, expected, atol=1e-7)
+    assert any(np.abs(first[key] - second[key]).max() > 1e-3 for key in first)
+    for name in ("one", "two"):  # and the vectors are of neither
+        assert np.abs(vectors(tmp_path / "mean") - vectors(tmp_path / name)).max() > 1e-4
+
+
+def test_an_average_of_one_adapter_with_itself_is_that_adapter(tmp_path):
+    one, _ = two_adapters(tmp_path)
+    base = base_of([one])
+    average_adapters(base, [one, one, one], tmp_path / "mean")
+    np.testing.assert_allclose(vectors(tmp_path / "mean"), vectors(one), atol=1e-6)
+    assert load_card(tmp_path / "mean" / "card.toml").trained_on == ("toy",)
+
+
+def test_a_tensor_that_all_layers_share_is_stored_once_in_an_average(tmp_path):
+    one, two = two_of(tmp_path, "prefix_tuning")
+    average_adapters(base_of([one]), [one, two], tmp_path / "mean")
+    name = "adapter/pytorch_adapter.bin"
+    assert (tmp_path / "mean" / name).stat().st_size < 1.1 * (one / name).stat().st_size
+
+
+@given(
+    st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=5).filter(lambda some: sum(some) > 0)
+)
+def test_shares_are_of_sum_1_and_in_proportion(weights):
+    shares = shares_of(weights, len(weights))
+    assert sum(shares) == pytest.approx(1)
+    np.testing.assert_allclose(np.array(shares) * sum(weights), weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]])
+def test_weights_that_are_not_one_for_each_are_refused(weights):
+    with pytest.raises(BenchError):
+        shares_of(weights, 2)
+
+
+def test_adapters_of_different_sizes_or_methods_have_no_average(tmp_path):
+    one, _ = two_adapters(tmp_path)
+    small = '[adapter]\nmethod = "seq_bn"\noptions = { reduction_factor = 8 }\n'
+    run(tmp_path, small + QUICK, "small")
+    run(tmp_path, table("lora"), "lora")
+    run(tmp_path, table("lora", "peft"), "peft")
+    base = base_of([one])
+    for name, why in (
+        ("small", "they differ in reduction_factor"),
+        ("lora", "they differ in"),
+        ("peft", "some are of AdapterHub and some of PEFT"),
+    ):
+        with pytest.raises(BenchError, match=f"cannot be averaged: {why}"):
+            average_adapters(base, [one, tmp_path / name], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_projections_that_are_orthogonal_have_no_average(tmp_path):
+    one, two = two_of(tmp_path, "loreft")
+    with pytest.raises(BenchError, match="orthogonal"):
+        average_adapters(base_of([one]), [one, two], tmp_path / "mean")
+
+
+def test_an_adapter_of_another_base_is_not_put_together_with_others(tmp_path):
+    one, _ = two_adapters(tmp_path)
+    (tmp_path / "other").mkdir()
+    start = model(tmp_path / "other", seed=5)
+    run(tmp_path / "other", table("seq_bn"), start=start)
+    for put in (average_adapters, stack_adapters, add_outputs):
+        with pytest.raises(BenchError, match="is for another base"):
+            put(base_of([one]), [one, tmp_path / "other" / "out"], tmp_path / "mean")
+
+
+def test_a_stack_is_each_adapter_on_the_one_below(tmp_path):
+    """As AdapterHub gives it when the second was trained over the first."""
+    domain, _ = two_adapters(tmp_path)
+    tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
+    task = tmp_path / "tuned" / "adapter" / "bench"
+    base = base_of([domain])
+    stack_adapters(base, [domain, task], tmp_path / "stack")
+    np.testing.assert_allclose(vectors(tmp_path / "stack"), tuned.vectors, atol=1e-5)
+    turned = tmp_path / "turned"
+    stack_adapters(base, [task, domain], turned)
+    assert np.abs(vectors(turned) - tuned.vectors).max() > 1e-4
+
+
+def test_a_task_is_put_over_another_domain(tmp_path):
+    first, second = two_adapters(tmp_path)
+    tuned = Tuned(tmp_path, table("seq_bn", more=f'over = ["{first}"]\n'))
+    whole = tmp_path / "tuned"
+    with pytest.raises(BenchError, match="holds a composition") as caught:
+        stack_adapters(base_of([whole]), [second, whole], tmp_path / "swapped")
+    task = next(one for one in caught.value.hint.split(": ")[1].split(", ") if "bench" in one)
+    stack_adapters(base_of([second]), [second, Path(task)], tmp_path / "swapped")
+    assert np.abs(vectors(tmp_path / "swapped") - tuned.vectors).max() > 1e-4
+    assert adapter(tmp_path / "swapped" / "adapter" / "bench").keys() == adapter(Path(task)).keys()
+
+
+@pytest.mark.parametrize("method", ["seq_bn", "lora"])
+def test_outputs_side_by_side_are_added_up_by_their_weights(tmp_path, method):
+    one, two = two_of(tmp_path, method)
+    base = base_of([one])
+    add_outputs(base, [one, one], tmp_path / "same")
+    np.testing.assert_allclose(vectors(tmp_path / "same"), vectors(one), atol=1e-6)
+    add_outputs(base, [one, two], tmp_path / "alone", weights=[0, 2])
+    np.testing.assert_allclose(vectors(tmp_path / "alone"), vectors(two), atol=1e-6)
+    add_outputs(base, [one, two], tmp_path / "both", weights=[3, 1])
+    for other in (one, two):
+        assert np.abs(vectors(tmp_path / "both") - vectors(other)).max() > 1e-5
+
+
+@pytest.mark.parametrize("method", ["direft", "prompt_tuning", "seq_bn_inv"])
+def test_what_adapterhub_would_pass_by_in_silence_is_refused(tmp_path, method):
+    """It runs these only of the first adapter: on another one they would train nothing."""
+    run(tmp_path, table("seq_bn"), "domain")
+    run(tmp_path, table(method), "task")
+    domain, task = tmp_path / "domain", tmp_path / "task"
+    stack_adapters(base_of([task]), [task, domain], tmp_path / "stack")
+    for other in (domain, task):
+        assert np.abs(vectors(tmp_path / "stack") - vectors(other)).max() > 1e-4
+    with pytest.raises(BenchError, match="only at the bottom of a stack"):
+        stack_adapters(base_of([task]), [domain, task], tmp_path / "turned")
+    with pytest.raises(BenchError, match="only at the bottom of a stack"):
+        run(tmp_path, table(method, more=f'over = ["{domain}"]\n'), "over")
+    assert not (tmp_path / "over").exists()
+
+
+def test_what_cannot_work_together_is_refused(tmp_path):
+    one, two = two_of(tmp_path, "prefix_tuning")
+    with pytest.raises(BenchError, match="cannot be put together"):
+        add_outputs(base_of([one]), [one, two], tmp_path / "both")
+    run(tmp_path, table("lora", "peft"), "peft")
+    with pytest.raises(BenchError, match="an adapter of PEFT"):
+        stack_adapters(base_of([one]), [one, tmp_path / "peft"], tmp_path / "both")
+    with pytest.raises(BenchError, match="a single adapter cannot be composed"):
+        stack_adapters(base_of([one]), [one], tmp_path / "both")
+    run(tmp_path, QUICK, "whole")
+    with pytest.raises(BenchError, match="no adapter, but a whole model"):
+        base_of([tmp_path / "whole"])
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(BenchError, match="none of these adapters has a card"):
+        base_of([tmp_path / "bare"])
+    assert not (tmp_path / "both").exists()
+
+
+def test_a_composition_whose_part_is_missing_is_refused(tmp_path):
+    domain, _ = two_adapters(tmp_path)
+    Tuned(tmp_path, table("seq_bn", more=f'over = ["{domain}"]\n'))
+    (tmp_path / "tuned" / "adapter" / "below_1" / "adapter.safetensors").unlink()
+    with pytest.raises(BenchError, match="no adapter weights"):
+        resolve_model(str(tmp_path / "tuned"))
+
+
+def test_many_adapters_over_one_base_load_it_once(tmp_path, monkeypatch):
+    folders = two_adapters(tmp_path)
+    run(tmp_path, table("lora"), "three")
+    folders.append(tmp_path / "three")
+    expected = [vectors(folder) for folder in folders]
+    read = []
+    load = loading.load_network
+    monkeypatch.setattr(loading, "load_network", lambda *one: read.append(one) or load(*one))
+    bases = Bases()
+    encoders = [open_encoder(resolve_model(str(one)), "cpu", bases=bases) for one in folders]
+    for _ in range(2):  # each is used again after the others
+        for encoder, wanted in zip(encoders, expected, strict=True):
+            np.testing.assert_array_equal(encoder.encode_documents(TITLES, TEXTS), wanted)
+    assert len(read) == 1
+
+
+def test_a_model_without_an_adapter_does_not_share_its_weights(tmp_path):
+    plain = model(tmp_path)
+    run(tmp_path, table("ia3"), start=plain)
+    bases = Bases()
+    tuned = open_encoder(resolve_model(str(tmp_path / "out")), "cpu", bases=bases)
+    before = tuned.encode_queries(TEXTS)
+    alone = open_encoder(plain, "cpu").encode_queries(TEXTS)
+    beside = open_encoder(plain, "cpu", bases=bases).encode_queries(TEXTS)
+    np.testing.assert_array_equal(beside, alone)
+    np.testing.assert_array_equal(tuned.encode_queries(TEXTS), before)

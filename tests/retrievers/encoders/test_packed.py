@@ -1,0 +1,204 @@
+"""The packed forward pass against the Hugging Face model, text by text."""
+
+import functools
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import transformers
+from torch._dynamo.testing import CompileCounter
+
+from foundation.errors import BenchError
+from retrievers.encoders.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
+from retrievers.encoders.packed import (
+    PackedBatch,
+    PackedNetwork,
+    known,
+    one_by_one,
+    pack,
+    pool_packed,
+)
+from retrievers.encoders.pooling import pool
+from retrievers.models.recipe import Pooling
+from tests.support import variable_length_on_cpu
+from tests.support.tiny_checkpoints import SIZES, bert_config, seeded
+
+LENGTHS = [1, 7, 30, 2, 1, 19]
+POSITIONS = 64
+PAD = 1  # of RoBERTa
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+POOLINGS = [mode for mode in get_args(Pooling) if mode != "none"]
+needs_kernel = pytest.mark.skipif(
+    find_spec(KERNEL) is None,
+    reason="this PyTorch has no variable-length attention",
+)
+
+
+def bert(**changes: Any) -> Any:
+    return seeded(lambda: transformers.BertModel(bert_config(**changes)))
+
+
+def roberta(name: str = "Roberta") -> Any:
+    config = getattr(transformers, f"{name}Config")
+    sizes = {**SIZES, "vocab_size": 70, "type_vocab_size": 2, "pad_token_id": PAD}
+    sizes["max_position_embeddings"] = POSITIONS
+    return seeded(lambda: getattr(transformers, f"{name}Model")(config(**sizes)))
+
+
+def texts() -> tuple[list[list[int]], list[list[int]]]:
+    made = torch.Generator().manual_seed(1)
+    ids = [torch.randint(5, 60, (n,), generator=made).tolist() for n in LENGTHS]
+    types = [torch.randint(0, 2, (n,), generator=made).tolist() for n in LENGTHS]
+    ids[2][4] = ids[2][5] = PAD  # as "<pad>" in a text gives
+    return ids, types
+
+
+def packed_texts(network: PackedNetwork, typed: bool = False) -> PackedBatch:
+    ids, types = texts()
+    return pack(ids, types if typed else None, network.padding_idx, POSITIONS)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "Camembert"])
+@torch.inference_mode()
+def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
+    name: str, typed: bool
+) -> None:
+    network = bert() if name == "Bert" else roberta(name)
+    packed = PackedNetwork(network, one_by_one)
+    ids, types = texts()
+    batch = packed_texts(packed, typed)
+    hidden = packed(**vars(batch))
+    for i, (text, kinds) in enumerate(zip(ids, types, strict=True)):
+        kinds = kinds if typed else [0] * len(kinds)
+        output = network(torch.tensor([text]), token_type_ids=torch.tensor([kinds]))
+        start, end = batch.cu_seqlens[i : i + 2].tolist()
+        torch.testing.assert_close(
+            hidden[start:end], output.last_hidden_state[0], atol=1e-5, rtol=0
+        )
+        for mode in POOLINGS:
+            mask = torch.ones(1, len(text), dtype=torch.int64)
+            expected = pool(mode, output.last_hidden_state, mask, output.pooler_output)[0]
+            found = pool_packed(mode, hidden, batch.cu_seqlens, packed.pooler)[i]
+            # The random pooler makes the rounding of the hidden states several times larger.
+            torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+
+
+def test_pooler_without_a_pooler_is_refused() -> None:
+    with pytest.raises(BenchError, match="pooler"):
+        pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))
+
+
+@pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
+def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
+    assert pack([[5] * most], None, padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
+        pack([[5], [5] * (most + 1)], None, padding_idx, POSITIONS)
+
+
+def test_a_text_without_tokens_is_refused() -> None:
+    with pytest.raises(BenchError, match="without tokens"):
+        pack([[5], []], None, None, POSITIONS)
+
+
+@pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
+def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
+    longest: int, bound: int
+) -> None:
+    assert pack([[5], [5] * longest], None, None, POSITIONS).max_length == bound
+
+
+def test_networks_that_are_no_plain_encoders_or_have_odd_heads_are_not_packed() -> None:
+    assert known(bert())
+    assert known(roberta())
+    assert not known(bert(is_decoder=True))
+    assert not known(bert(hidden_size=24))
+    assert not known(torch.nn.Linear(2, 2))
+
+
+@needs_kernel
+def test_only_half_precision_on_a_new_enough_cuda_device_is_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert can_pack(bert(), torch.float16, CUDA)
+    assert can_pack(bert(), torch.bfloat16, CUDA)
+    assert not can_pack(bert(), torch.float32, CUDA)
+    assert not can_pack(bert(), torch.bfloat16, CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not can_pack(bert(), torch.float16, CUDA)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> CompileCounter:
+    """Counts what PyTorch compiles; the compiler's last stage, code for a device, is left out."""
+    variable_length_on_cpu.register()
+    torch.compiler.reset()
+    counter, compile_with = CompileCounter(), torch.compile
+
+    @functools.wraps(compile_with)
+    def counted(network: Any, **options: Any) -> Any:
+        return compile_with(network, **options, backend=counter)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    return counter
+
+
+def batches(made: CompiledNetwork) -> list[PackedBatch]:
+    """Of many sizes, among them one text, and as many tokens as the longest text is long."""
+    sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
+    return [made.pack([[5 + n] * n for n in lengths], None) for lengths in sizes]
+
+
+@needs_kernel
+def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) -> None:
+    made = CompiledNetwork(bert())
+    for batch in batches(made):
+        made(batch)
+    assert compilations.frame_count == 1
+
+
+@needs_kernel
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="earlier versions count them together")
+def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
+    more = torch._dynamo.config.recompile_limit + 2
+    made = [CompiledNetwork(bert(num_hidden_layers=1 + n)) for n in range(more)]
+    assert compilations.frame_count == len(made)
+
+
+@needs_kernel
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
+@pytest.mark.parametrize("make", [bert, roberta])
+@torch.inference_mode()
+def test_the_compiled_network_gives_the_hidden_states_of_the_network(make: Any) -> None:
+    variable_length_on_cpu.register()
+    network = make()
+    made, plain = CompiledNetwork(network), PackedNetwork(network, one_by_one)
+    for batch in batches(made)[:3]:
+        torch.testing.assert_close(made(batch), plain(**vars(batch)), atol=1e-4, rtol=0)
+
+
+@needs_kernel
+def test_a_network_that_cannot_be_compiled_is_refused_with_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable_length_on_cpu.register()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "no-compiler")))
+    with pytest.raises(BenchError, match="cannot compile this network for cpu") as caught:
+        CompiledNetwork(bert(num_hidden_layers=1))
+    assert "--dtype float32" in caught.value.hint
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_the_cuda_kernel_agrees_with_attention_text_by_text(dtype: torch.dtype) -> None:
+    ends = torch.tensor([0, 1, 8, 38], dtype=torch.int32, device="cuda")
+    q, k, v = torch.randn(3, 38, 2, 64, device="cuda", dtype=dtype)
+    expected = one_by_one(q, k, v, ends, 32)
+    found = variable_length_kernel()(q, k, v, ends, 32)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)

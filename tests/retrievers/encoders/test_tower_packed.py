@@ -1,0 +1,163 @@
+"""Encoders without padding against the same encoders with padding, from texts to vectors.
+
+On a machine without a GPU two things stand in for it: the condition that CUDA is there, and the
+attention kernel, which computes text after text. What is above them is what runs on CUDA, except
+that the network is not compiled.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retrievers.encoders.tower
+from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL
+from retrievers.encoders.packed import known
+from retrievers.encoders.transformer import plan_packed
+from retrievers.models.model import open_encoder, resolve_model
+from tests.support import tiny_checkpoints as tiny
+from tests.support import variable_length_on_cpu
+
+TEXTS = [*tiny.SENTENCES * 3, "", "alpha", "the river of stone and the cloud of alpha " * 9]
+TITLES = ["alpha", *[""] * (len(TEXTS) - 1)]
+# Unit vectors of the same texts: 8 bits of bfloat16's fraction and 11 of float16's, over layers.
+HALF = {"bfloat16": 5e-2, "float16": 1e-2}
+
+needs_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < FIRST_CAPABILITY,
+    reason="needs a CUDA device of compute capability 8.0 or later",
+)
+
+
+@pytest.fixture
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pack known networks on the CPU in float32, not compiled."""
+    if find_spec(KERNEL) is None:
+        pytest.skip("this PyTorch has no variable-length attention")
+    variable_length_on_cpu.register()
+    with monkeypatch.context() as patch:
+        patch.setattr(retrievers.encoders.tower, "can_pack", lambda network, *place: known(network))
+        patch.setattr(retrievers.encoders.tower, "usable", lambda network: False)
+        with torch.compiler.set_stance("force_eager"):
+            yield
+
+
+def write_roberta(folder: Path) -> None:
+    config = transformers.RobertaConfig(
+        **tiny.SIZES, vocab_size=len(tiny.VOCABULARY), max_position_embeddings=64, pad_token_id=0
+    )
+    tiny.seeded(lambda: transformers.RobertaModel(config)).save_pretrained(str(folder))
+    tiny.write_tokenizer(folder)
+
+
+def card_of(folder: Path, family: str, pooling: str) -> str:
+    write = {"bert": tiny.write_bert, "roberta": write_roberta}[family]
+    write(folder / family)
+    fields: dict[str, Any] = {"checkpoint": family, "pooling": pooling, "normalize": True}
+    return str(tiny.write_card(folder / "tiny.toml", **fields, similarity="cos", title_join="pair"))
+
+
+def encoded(encoder: Any) -> tuple[Any, Any]:
+    return encoder.encode_queries(TEXTS), encoder.encode_documents(TITLES, TEXTS)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "pooler"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("budget", [None, 40])
+def test_vectors_without_padding_are_those_with_padding(
+    family: str, pooling: str, budget: int | None, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    model = resolve_model(card_of(tmp_path, family, pooling))
+    expected = encoded(open_encoder(model, "cpu"))
+    request.getfixturevalue("without_cuda")
+    encoder: Any = open_encoder(model, "cpu", budget)
+    for found, padded in zip(encoded(encoder), expected, strict=True):
+        np.testing.assert_allclose(found, padded, atol=1e-5)
+    assert encoder._towers.document.packs
+
+
+def test_minilm_without_padding_gives_its_vectors_with_padding(
+    request: pytest.FixtureRequest,
+) -> None:
+    model = resolve_model("minilm")
+    texts = ["", "A heat pump moves heat. " * 80, "Ribosomes make proteins, said Ada — in Zürich."]
+    expected = open_encoder(model, "cpu").encode_queries(texts)
+    request.getfixturevalue("without_cuda")
+    np.testing.assert_allclose(
+        open_encoder(model, "cpu").encode_queries(texts), expected, atol=1e-5
+    )
+
+
+@pytest.mark.usefixtures("without_cuda")
+def test_texts_are_cut_to_the_recipe_and_counted_without_padding(tmp_path: Path) -> None:
+    model = resolve_model(card_of(tmp_path, "bert", "mean"), max_query_tokens=6)
+    encoder: Any = open_encoder(model, "cpu")
+    long, short = encoder.encode_queries(["alpha beta gamma delta stone", "alpha beta gamma delta"])
+    np.testing.assert_array_equal(long, short)
+    assert encoder.clock.counts == {"tokens": 12}
+    assert set(encoder.clock.seconds) == {"load", "tokenise", "copy", "forward"}
+
+
+@pytest.mark.usefixtures("without_cuda")
+def test_networks_of_other_families_keep_their_padding(tmp_path: Path) -> None:
+    config = transformers.ElectraConfig(**tiny.SIZES, vocab_size=len(tiny.VOCABULARY))
+    tiny.seeded(lambda: transformers.ElectraModel(config)).save_pretrained(str(tmp_path / "other"))
+    tiny.write_tokenizer(tmp_path / "other")
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="other", pooling="cls")
+    encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
+    assert encoder.encode_queries(["alpha"]).shape == (1, 32)
+    assert not encoder._towers.query.packs
+
+
+@given(st.lists(st.integers(0, 300), max_size=200), st.integers(1, 1000))
+def test_batches_without_padding_hold_each_text_once_and_as_many_tokens_as_fit(
+    lengths: list[int], most: int
+) -> None:
+    sizes = np.array(lengths, dtype=np.int64)
+    batches = list(plan_packed(sizes, most))
+    rows = np.concatenate(batches) if batches else np.array([], dtype=np.int64)
+    assert sorted(rows.tolist()) == list(range(len(lengths)))
+    assert sizes[rows].tolist() == sorted(lengths, reverse=True)
+    assert all(len(batch) == 1 or sizes[batch].sum() <= most for batch in batches)
+    for batch, following in pairwise(batches):
+        assert sizes[batch].sum() + sizes[following[0]] > most
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
+    family: str, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = resolve_model(card_of(tmp_path, family, "mean"), dtype=dtype)
+    compiled: Any = open_encoder(model, "cuda")
+    found = encoded(compiled)
+    assert compiled._towers.document.packs
+    monkeypatch.setattr(retrievers.encoders.tower, "can_pack", lambda *asked: False)
+    for one, padded in zip(found, encoded(open_encoder(model, "cuda")), strict=True):
+        np.testing.assert_allclose(one, padded, atol=HALF[dtype])
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any) -> None:
+    encoder = open_encoder(resolve_model("minilm", dtype=dtype), "cuda")
+    together = encoder.encode_queries(TEXTS)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, together, atol=HALF[dtype])
+    assert encoder.encode_queries(TEXTS).tobytes() == together.tobytes()
+
+
+@needs_cuda
+def test_cuda_minilm_in_half_precision_ranks_with_the_vectors_of_the_cpu() -> None:
+    exact = open_encoder(resolve_model("minilm"), "cpu").encode_queries(TEXTS)
+    half = open_encoder(resolve_model("minilm", dtype="float16"), "cuda").encode_queries(TEXTS)
+    assert (exact * half).sum(axis=1).min() > 0.999

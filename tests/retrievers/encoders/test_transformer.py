@@ -1,0 +1,365 @@
+"""The encoder of transformer cards: order, batches, repeats, refusals, and the real MiniLM."""
+
+import logging
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import BenchError
+from retrievers.encoders.transformer import first_occurrences, join, plan_batches
+from retrievers.models.model import open_encoder, resolve_model
+from tests.support import tiny_checkpoints as tiny
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> str:
+    tiny.write_bert(tmp_path / "bert")
+    return str(tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "title", "segments"),
+    [
+        ("space", "Title", ("p: Title text", None)),
+        ("space", "", ("p: text", None)),
+        ("pair", "Title", ("p: Title", "text")),
+        ("pair", "", ("p: text", None)),
+        ("sep", "Title", ("p: Title [SEP] text", None)),
+        ("sep", "", ("p: text", None)),
+        ("none", "Title", ("p: text", None)),
+    ],
+)
+def test_titles_are_joined_by_the_rule(rule: Any, title: str, segments: Any) -> None:
+    assert join(rule, "p: ", title, "text", "[SEP]") == segments
+
+
+def test_a_title_without_text_has_no_trailing_space() -> None:
+    assert join("space", "", "Title", "") == ("Title", None)
+
+
+@given(st.lists(st.integers(1, 300), max_size=200), st.integers(1, 1000))
+def test_batches_hold_each_text_once_and_keep_to_the_budget(lengths: list[int], most: int) -> None:
+    sizes = np.array(lengths, dtype=np.int64)
+    batches = list(plan_batches(sizes, most))
+    rows = np.concatenate(batches) if batches else np.array([], dtype=np.int64)
+    assert sorted(rows.tolist()) == list(range(len(lengths)))
+    assert sizes[rows].tolist() == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * sizes[batch].max() <= most
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, "", "b"]))))
+def test_repeats_point_at_their_first_occurrence(items: list[tuple[str, str | None]]) -> None:
+    found = first_occurrences(items)
+    assert found.tolist() == [items.index(item) for item in items]
+
+
+def test_vectors_do_not_depend_on_the_batches_or_the_order(card: str) -> None:
+    model = resolve_model(card)
+    texts = tiny.SENTENCES * 3 + ["", "alpha"]
+    together = open_encoder(model, "cpu").encode_queries(texts)
+    alone = open_encoder(model, "cpu", tokens_per_batch=1).encode_queries(texts)
+    turned = open_encoder(model, "cpu").encode_queries(texts[::-1])[::-1]
+
+    assert together.dtype == np.float32
+    assert together.flags.c_contiguous
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    np.testing.assert_allclose(together, turned, atol=2e-6)
+
+
+def test_the_same_list_gives_the_same_bytes(card: str) -> None:
+    model = resolve_model(card)
+    first = open_encoder(model, "cpu").encode_documents(tiny.TITLES, tiny.SENTENCES)
+    again = open_encoder(model, "cpu").encode_documents(tiny.TITLES, tiny.SENTENCES)
+    assert first.tobytes() == again.tobytes()
+
+
+def test_documents_prepared_in_another_thread_give_the_same_bytes(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card), "cpu")
+    expected = encoder.encode_documents(tiny.TITLES, tiny.SENTENCES)
+    advanced: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        encode = pool.submit(encoder.prepare_documents, tiny.TITLES, tiny.SENTENCES).result()
+    assert encode(advanced.append).tobytes() == expected.tobytes()
+    assert sum(advanced) == len(tiny.SENTENCES)
+
+
+def test_the_clock_says_where_the_time_went_and_counts_tokens_without_padding(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card), "cpu")
+    other = encoder.for_dataset("beir/scifact")
+    encoder.encode_documents(["", ""], ["alpha beta", "cloud"])
+    other.encode_queries(["stone"])
+    assert encoder.clock.counts == {"tokens": 4 + 3 + 3}
+    assert set(encoder.clock.seconds) == {"load", "tokenise", "copy", "forward"}
+    assert all(spent > 0 for spent in encoder.clock.seconds.values())
+
+
+def test_equal_inputs_are_encoded_once_and_counted_each_time(
+    card: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from retrievers.encoders.tower import Tower
+
+    seen: list[int] = []
+    original = Tower.vectors
+
+    def vectors(self: Tower, tokens: Any, batches: Any) -> Any:
+        for rows, found in original(self, tokens, batches):
+            seen.append(len(rows))
+            yield rows, found
+
+    monkeypatch.setattr(Tower, "vectors", vectors)
+    advanced: list[int] = []
+    encoder = open_encoder(resolve_model(card), "cpu")
+    vectors = encoder.encode_documents(
+        ["alpha", "", "alpha", "alpha"], ["stone", "alpha stone", "stone", "cloud"], advanced.append
+    )
+    assert sum(seen) == 2
+    assert sum(advanced) == 4
+    assert vectors[0].tobytes() == vectors[1].tobytes() == vectors[2].tobytes()
+    assert vectors[3].tobytes() != vectors[0].tobytes()
+
+
+def test_no_texts_give_an_empty_array(card: str) -> None:
+    encoder = open_encoder(resolve_model(card), "cpu")
+    assert encoder.encode_queries([]).shape == (0, 32)
+    assert encoder.encode_documents([], []).shape == (0, 32)
+
+
+def test_lengths_are_counted_before_they_are_cut(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card, max_query_tokens=4), "cpu")
+    assert encoder.count_query_tokens(["alpha beta gamma delta", ""]) == [6, 2]
+    assert encoder.count_document_tokens(["alpha", ""], ["beta " * 70, "beta"]) == [73, 3]
+
+
+def test_two_encoders_of_different_width_are_refused(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "documents")
+    tiny.write_bert(tmp_path / "queries", hidden_size=16)
+    card = tiny.write_card(
+        tmp_path / "tiny.toml", checkpoint="documents", query_checkpoint="queries", pooling="cls"
+    )
+    with pytest.raises(BenchError, match="16 long, not 32"):
+        open_encoder(resolve_model(str(card)), "cpu").encode_queries(["alpha"])
+
+
+def test_titles_and_texts_are_of_one_length(card: str) -> None:
+    with pytest.raises(BenchError, match="2 titles for 1 texts"):
+        open_encoder(resolve_model(card), "cpu").encode_documents(["a", "b"], ["c"])
+
+
+def test_texts_are_cut_to_the_stated_length(card: str) -> None:
+    encoder = open_encoder(resolve_model(card, max_query_tokens=6), "cpu")
+    long, short = encoder.encode_queries(["alpha beta gamma delta stone", "alpha beta gamma delta"])
+    np.testing.assert_array_equal(long, short)
+
+
+@pytest.mark.parametrize(("length", "join"), [(1, "space"), (2, "space"), (3, "pair")])
+def test_a_length_without_room_for_a_text_is_refused(
+    tmp_path: Path, length: int, join: str
+) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    fields = {"checkpoint": "bert", "pooling": "mean", "title_join": join}
+    path = tiny.write_card(tmp_path / "tiny.toml", **fields, max_document_tokens=length)
+    encoder = open_encoder(resolve_model(str(path)), "cpu")
+    with pytest.raises(BenchError, match=f"{length} tokens have no room for a text") as caught:
+        encoder.encode_documents(["alpha"], ["beta"])
+    assert f"allow {length + 1 if length > 1 else 3} or more" in caught.value.hint
+
+
+def test_an_encoder_for_a_dataset_shares_the_weights_and_changes_the_prompt(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    prompts = {"query": "alpha ", "datasets": {"beir/quora": {"query": ""}}}
+    card = tiny.write_card(
+        tmp_path / "tiny.toml", checkpoint="bert", pooling="mean", prompts=prompts
+    )
+    encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
+    quora = encoder.for_dataset("beir/quora")
+    np.testing.assert_array_equal(
+        encoder.encode_queries(["stone"]), quora.encode_queries(["alpha stone"])
+    )
+    assert quora.recipe.fingerprint != encoder.recipe.fingerprint
+
+
+def damage(tmp_path: Path, change: Any) -> str:
+    """A card of a pickle checkpoint whose state dict was changed."""
+    tiny.write_mlm_pickle(tmp_path / "bert")
+    path = tmp_path / "bert" / "pytorch_model.bin"
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    return str(tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="cls"))
+
+
+def encode(card: str) -> Any:
+    return open_encoder(resolve_model(card), "cpu").encode_queries(tiny.SENTENCES)
+
+
+def test_a_missing_weight_is_an_error_and_not_a_random_number(tmp_path: Path) -> None:
+    name = "bert.encoder.layer.1.output.dense.weight"
+    with pytest.raises(BenchError, match="lacks 1 weights") as caught:
+        encode(damage(tmp_path, lambda state: state.pop(name)))
+    assert "layer.1.output.dense.weight" in str(caught.value)
+
+
+def test_a_missing_pooler_matters_only_where_it_is_used(tmp_path: Path) -> None:
+    card = damage(tmp_path, lambda state: None)
+    assert np.isfinite(encode(card)).all()
+    Path(card).write_text(Path(card).read_text().replace('"cls"', '"pooler"'))
+    with pytest.raises(BenchError, match=r"pooler\.dense"):
+        encode(card)
+
+
+def test_weights_that_nothing_reads_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {"bert.encoder.layer.7.output.dense.weight": torch.zeros(2)}
+    with caplog.at_level(logging.WARNING):
+        encode(damage(tmp_path, lambda state: state.update(extra)))
+    assert "1 weights are not used" in caplog.text
+
+
+def test_the_head_of_masked_language_models_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode(damage(tmp_path, lambda state: None))
+    assert "not used" not in caplog.text
+
+
+def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+    name = "bert.embeddings.word_embeddings.weight"
+    with pytest.raises(BenchError, match=r"cannot be loaded|lacks"):
+        encode(damage(tmp_path, lambda state: state.update({name: torch.zeros(3, 32)})))
+
+
+def test_vectors_that_are_not_finite_stop(tmp_path: Path) -> None:
+    name = "bert.encoder.layer.1.output.dense.bias"
+    with pytest.raises(BenchError, match="NaN or infinity"):
+        encode(damage(tmp_path, lambda state: state[name].fill_(float("nan"))))
+
+
+class Trap:
+    """Unpickling this creates a folder."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("form", ["zip", "plain"])
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path, form: str) -> None:
+    card = damage(tmp_path, lambda state: None)
+    path, target = tmp_path / "bert" / "pytorch_model.bin", tmp_path / "trapped"
+    if form == "zip":
+        torch.save({"weight": Trap(target)}, path)
+    else:
+        path.write_bytes(pickle.dumps({"weight": Trap(target)}, protocol=2))
+    with pytest.raises(BenchError, match="cannot be loaded") as caught:
+        encode(card)
+    assert not target.exists()
+    assert "nothing of it was executed" in caught.value.hint
+    with suppress(RuntimeError):
+        torch.load(path, weights_only=False)
+    assert target.exists(), "the trap works where nothing stops it"
+
+
+def test_a_malicious_pickle_of_a_stage_runs_nothing(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    settings = {"out_features": 8, "activation_function": "torch.nn.modules.linear.Identity"}
+    tiny.write_json(tmp_path / "bert" / "2_Dense" / "config.json", settings)
+    torch.save(
+        {"linear.weight": Trap(tmp_path / "trapped")},
+        tmp_path / "bert" / "2_Dense" / "pytorch_model.bin",
+    )
+    card = tiny.write_card(
+        tmp_path / "tiny.toml",
+        checkpoint="bert",
+        pooling="cls",
+        stages=[{"kind": "dense", "folder": "2_Dense"}],
+    )
+    with pytest.raises(BenchError, match="cannot be loaded"):
+        encode(str(card))
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_a_stage_that_is_not_in_the_checkpoint_is_named(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    card = tiny.write_card(
+        tmp_path / "tiny.toml",
+        checkpoint="bert",
+        pooling="cls",
+        stages=[{"kind": "dense", "key": "embeddingHead", "width": 8}],
+    )
+    with pytest.raises(BenchError, match="no weights for the stage key:embeddingHead"):
+        encode(str(card))
+
+
+def test_a_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
+    card = damage(tmp_path, lambda state: None)
+    (tmp_path / "bert" / "tokenizer.json").write_text("{}")
+    with pytest.raises(BenchError, match=r"the tokenizer in .* cannot be loaded"):
+        encode(card)
+
+
+def test_the_separator_rule_needs_a_separator_token(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    card = tiny.write_card(
+        tmp_path / "tiny.toml", checkpoint="bert", pooling="cls", title_join="sep"
+    )
+    encoder: Any = open_encoder(resolve_model(str(card)), "cpu")
+    encoder._towers.document.tokenizer.sep_token = None
+    with pytest.raises(BenchError, match="no separator token"):
+        encoder.encode_documents(["alpha"], ["beta"])
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "tpu", "cuda:x"])
+def test_a_device_that_is_not_there_is_refused(card: str, device: str) -> None:
+    with pytest.raises(BenchError, match=device):
+        open_encoder(resolve_model(card), device).encode_queries(["alpha"])
+
+
+def test_float16_needs_a_gpu_and_bfloat16_does_not(card: str) -> None:
+    with pytest.raises(BenchError, match="float16 needs a GPU"):
+        open_encoder(resolve_model(card, dtype="float16"), "cpu").encode_queries(["alpha"])
+    half = open_encoder(resolve_model(card, dtype="bfloat16"), "cpu").encode_queries(["alpha"])
+    full = open_encoder(resolve_model(card), "cpu").encode_queries(["alpha"])
+    assert half.dtype == np.float32
+    assert 0 < np.abs(half - full).max() < 0.1
+
+
+def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
+    st_module = pytest.importorskip("sentence_transformers")
+    model = resolve_model("minilm")
+    assert model.document is not None
+    reference = st_module.SentenceTransformer(str(model.document.folder), device="cpu")
+    titles = ["Heat pumps", "", "Rivers"]
+    texts = [
+        "A heat pump moves heat from a cold place to a warm one. " * 40,
+        "Ribosomes make proteins, said Ada — in Zürich.",
+        "",
+    ]
+    joined = [f"{title} {text}".strip() for title, text in zip(titles, texts, strict=True)]
+    encoder = open_encoder(model, "cpu")
+
+    documents = encoder.encode_documents(titles, texts)
+    np.testing.assert_allclose(documents, reference.encode(joined), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-6)
+    queries = encoder.encode_queries(texts)
+    np.testing.assert_allclose(queries, reference.encode(texts), atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_gives_the_vectors_of_the_cpu(card: str) -> None:
+    model = resolve_model(card)
+    cpu = open_encoder(model, "cpu").encode_queries(tiny.SENTENCES)
+    gpu = open_encoder(model, "cuda").encode_queries(tiny.SENTENCES)
+    np.testing.assert_allclose(gpu, cpu, atol=1e-4)

@@ -1,0 +1,382 @@
+"""Files of checkpoints: found, checked and hashed without loading anything."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import (
+    fetch,
+    inside,
+    locate,
+    open_checkpoint,
+    read_safetensors_header,
+)
+from tests.support import tiny_checkpoints as tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.write_bert(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def test_the_files_that_change_a_vector_are_hashed(folder: Path) -> None:
+    (folder / "README.md").write_text("not part of the model")
+    found = open_checkpoint(folder)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= set(found.hashes)
+    assert "README.md" not in found.hashes
+    assert found.hashes["model.safetensors"] == found.weights_sha256
+    for name, digest in found.hashes.items():
+        assert digest == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
+def test_safetensors_are_preferred_to_a_pickle(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"anything")
+    found = open_checkpoint(folder)
+    assert found.weights == "model.safetensors"
+    assert "pytorch_model.bin" not in found.hashes
+
+
+BAD_HEADERS = [
+    '{"a": 3}',
+    '{"a": {}}',
+    '{"a": {"dtype": 3, "shape": [1], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, null]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e999]}}',
+    '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, ' + "9" * 5_000 + "]}}",
+    '{"__metadata__": [], "a": null}',
+]
+
+
+def framed(header: bytes, good: bytes) -> bytes:
+    """A safetensors file with that header before the tensors of a good one."""
+    first = 8 + int.from_bytes(good[:8], "little")
+    return len(header).to_bytes(8, "little") + header + good[first:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("cut", "longer", "empty", "garbage", "huge header", "list", "deep", "deep in an entry"),
+        *BAD_HEADERS,
+    ],
+)
+def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
+    path = folder / "model.safetensors"
+    good = path.read_bytes()
+    bad = {
+        "cut": good[:-1],
+        "longer": good + b"\0",
+        "empty": b"",
+        "garbage": bytes(range(256)) * 8,
+        "huge header": b"\xff" * 7 + b"\x7f" + good[8:],
+        "list": (2).to_bytes(8, "little") + b"[]",
+        **{text: framed(text.encode(), good) for text in BAD_HEADERS},
+        "deep": framed(b"[" * 200_000, good),
+        "deep in an entry": framed(b'{"a": ' + b'{"a": ' * 100_000, good),
+    }
+    path.write_bytes(bad[change])
+    with pytest.raises(BenchError, match="not a complete safetensors file"):
+        open_checkpoint(folder)
+
+
+def test_a_safetensors_header_is_read_without_its_library(folder: Path) -> None:
+    header = read_safetensors_header(folder / "model.safetensors")
+    assert header["embeddings.word_embeddings.weight"].shape == (len(tiny.VOCABULARY), 32)
+
+
+@pytest.mark.parametrize(
+    ("remove", "problem"),
+    [
+        (["model.safetensors"], "has no weights"),
+        (["config.json"], r"config\.json is missing"),
+        (["vocab.txt", "tokenizer.json"], "has no tokenizer"),
+    ],
+)
+def test_what_is_missing_is_named(folder: Path, remove: list[str], problem: str) -> None:
+    for name in remove:
+        (folder / name).unlink()
+    with pytest.raises(BenchError, match=problem) as caught:
+        open_checkpoint(folder)
+    assert str(folder) in str(caught.value)
+    assert caught.value.hint
+
+
+def test_weights_of_other_frameworks_are_named(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+    with pytest.raises(BenchError, match=r"tf_model\.h5, which PyTorch cannot load"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_checkpoint_with_its_own_code_is_refused(folder: Path, name: str) -> None:
+    content = json.loads((folder / name).read_text())
+    content["auto_map"] = {"AutoModel": "modeling.Evil"}
+    (folder / name).write_text(json.dumps(content))
+    (folder / "modeling.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(BenchError, match="code of its own"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "", "[" * 200_000, '{"a":' * 200_000, "\xff"])
+def test_a_broken_config_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(BenchError, match=r"config\.json"):
+        open_checkpoint(folder)
+
+
+def test_shards_are_hashed_and_a_missing_one_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    tiny.write_json(folder / "model.safetensors.index.json", index)
+    with pytest.raises(BenchError, match=r"model-2\.safetensors is missing"):
+        open_checkpoint(folder)
+
+    index["weight_map"].pop("b")
+    tiny.write_json(folder / "model.safetensors.index.json", index)
+    assert "model-1.safetensors" in open_checkpoint(folder).hashes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{}", "[]", "{", "[" * 200_000, '{"weight_map": {}}', '{"weight_map": []}'),
+        *('{"weight_map": {"a": 3}}', '{"weight_map": {"a": null}}', '{"weight_map": 3}'),
+        *('{"weight_map": {"a": ""}}', '{"weight_map": {"a": "a\\u0000b"}}'),
+        '{"weight_map": {"a": "' + "x" * 300 + '"}}',
+    ],
+)
+def test_a_damaged_index_of_shards_is_refused(folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(BenchError) as caught:
+        open_checkpoint(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
+def test_a_name_inside_a_checkpoint_cannot_lead_out_of_it(folder: Path, name: str) -> None:
+    with pytest.raises(BenchError, match="leads out"):
+        inside(folder, name)
+    tiny.write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": name}})
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BenchError, match="leads out"):
+        open_checkpoint(folder)
+
+
+def test_an_adapter_folder_is_not_a_model(folder: Path) -> None:
+    tiny.write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(BenchError, match="holds an adapter") as caught:
+        open_checkpoint(folder)
+    assert "--adapter" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        ({"model_type": "bert", "max_position_embeddings": 512}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": "x"}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": "514"}, None),
+        ({"model_type": "t5", "n_positions": 512}, None),
+    ],
+)
+def test_the_position_limit_is_what_the_architecture_can_use(
+    folder: Path, config: dict[str, Any], limit: int | None
+) -> None:
+    tiny.write_json(folder / "config.json", config)
+    assert open_checkpoint(folder).position_limit == limit
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "d_model", "dim"])
+def test_the_hidden_width_is_found_under_each_architectures_name(folder: Path, key: str) -> None:
+    tiny.write_json(folder / "config.json", {key: 48})
+    assert open_checkpoint(folder).hidden_width == 48
+    for content in ({"model_type": "bert"}, {key: True}, {key: "48"}, {key: -1}, {key: [48]}):
+        tiny.write_json(folder / "config.json", content)
+        with pytest.raises(BenchError, match="no hidden size"):
+            _ = open_checkpoint(folder).hidden_width
+    with pytest.raises(BenchError, match="no hidden size"):
+        _ = open_checkpoint(folder).hidden_width
+
+
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """A package that carries weights, and that must not be imported."""
+    package = tmp_path / "site" / "carrier"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    facts = tmp_path / "site" / "carrier-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
+    (facts / "top_level.txt").write_text("carrier\n")
+    folder.rename(package / "model")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return package / "model"
+
+
+def test_a_package_carries_weights_without_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    sha = open_checkpoint(folder).weights_sha256
+    model = install(tmp_path, monkeypatch, folder)
+    found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha=sha)
+    assert found == model
+    assert "carrier" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("package", "problem"),
+    [
+        ("evilpkg.sub/model", "is not a package and a folder in it"),
+        ("/model", "is not a package and a folder in it"),
+        ("../evilpkg/model", "is not a package and a folder in it"),
+        ("carrier/../../evilpkg/model", "leads out of"),
+    ],
+)
+def test_a_package_inside_another_is_refused_and_nothing_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, problem: str
+) -> None:
+    install(tmp_path, monkeypatch, folder)
+    evil = tmp_path / "site" / "evilpkg"
+    (evil / "sub").mkdir(parents=True)
+    for place in (evil, evil / "sub"):
+        (place / "__init__.py").write_text("raise SystemExit('imported')")
+    with pytest.raises(BenchError, match=problem):
+        locate("org/name", "main", base=tmp_path, package=package)
+    assert not {"evilpkg", "evilpkg.sub", "carrier"} & set(sys.modules)
+
+
+def test_a_folder_that_no_distribution_installed_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    tiny.write_bert(tmp_path / "other", seed=1)
+    snapshot = hub(tmp_path, tmp_path / "other", monkeypatch)
+    install(tmp_path, monkeypatch, folder)
+    (tmp_path / "site" / "carrier-1.0.dist-info" / "top_level.txt").write_text("another\n")
+    assert locate("org/name", "main", base=tmp_path, package="carrier/model") == snapshot
+
+
+def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Hub's cache, holding the folder as org/name at commit c0ffee."""
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--org--name"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("c0ffee")
+    (cache / "snapshots").mkdir()
+    folder.rename(cache / "snapshots" / "c0ffee")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return cache / "snapshots" / "c0ffee"
+
+
+def test_a_package_with_other_weights_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    tiny.write_bert(tmp_path / "other", seed=1)
+    snapshot = hub(tmp_path, tmp_path / "other", monkeypatch)
+    install(tmp_path, monkeypatch, folder)
+    found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha="0" * 64)
+    assert found == snapshot
+
+
+def test_the_hubs_cache_is_used_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    snapshot = hub(tmp_path, folder, monkeypatch)
+    assert fetch("org/name", "main") == snapshot
+    assert open_checkpoint(snapshot).revision == "c0ffee"
+    with pytest.raises(BenchError, match="org/other@main") as caught:
+        fetch("org/other", "main")
+    assert "--like" in caught.value.hint
+
+
+def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from retrievers.models.checkpoint import locate\n"
+        "from foundation.errors import BenchError\n"
+        "try:\n"
+        "    locate('org/name', 'main', base=Path('.'))\n"
+        "except BenchError as error:\n"
+        "    print(error, '|', error.hint)\n"
+    )
+    # Port 9 of this machine: nothing listens there.
+    places = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | places,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "cannot get org/name@main" in done.stdout
+    assert "on a connected machine" in done.stdout
+
+
+def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no folder"):
+        locate("./missing/model", "main", base=tmp_path)
+
+
+def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> Path:
+    """A repository of empty files; snapshot_download selects from it as the real one does."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    def snapshot_download(
+        repository: str, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
+    ) -> str:
+        for name in filter_repo_objects(
+            names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        ):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return tmp_path
+
+
+TEXT_FILES = ["config.json", "vocab.txt", "spiece.model", "2_Dense/config.json"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "fetched"),
+    [
+        (["model.safetensors", "pytorch_model.bin"], {"model.safetensors"}),
+        (["model-1-of-2.safetensors", "onnx/model.onnx"], {"model-1-of-2.safetensors"}),
+        (["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"], {"pytorch_model.bin"}),
+        (
+            ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin"],
+            {"model.safetensors", "2_Dense/pytorch_model.bin"},
+        ),
+        (["0_Transformer/pytorch_model.bin"], {"0_Transformer/pytorch_model.bin"}),
+        (
+            ["model.safetensors", "onnx/model.safetensors", "checkpoint-5/model.safetensors"],
+            {"model.safetensors"},
+        ),
+    ],
+)
+def test_only_one_format_of_weights_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: list[str], fetched: set[str]
+) -> None:
+    folder = fake_hub(tmp_path, monkeypatch, TEXT_FILES + weights)
+    fetch("org/name", "main")
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == fetched | set(TEXT_FILES)

@@ -1,0 +1,316 @@
+"""From what a user types to a recipe; nothing is guessed, and no model library is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from foundation.errors import BenchError
+from retrievers.models.card import load_card
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.recipe import Recipe
+from tests.support import tiny_checkpoints as tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.write_mlm_pickle(tmp_path / "checkpoint-100")
+    return tmp_path / "checkpoint-100"
+
+
+def like_card(tmp_path: Path, **fields: Any) -> str:
+    content = {
+        "checkpoint": "org/original",
+        "pooling": "cls",
+        "prompts": {"query": "alpha "},
+        "trained_on": ["beir/msmarco"],
+        "weights_sha256": "0" * 64,
+        "package": "nowhere/model",
+        "expected": [{"dataset": "beir/nq", "measure": "R@5", "value": 0.5, "source": "here"}],
+        "warning": "old news",
+    }
+    return str(tiny.write_card(tmp_path / "original.toml", **(content | fields)))
+
+
+def test_resolving_imports_no_model_library() -> None:
+    code = (
+        "import sys; from retrievers.models.model import resolve_model, open_encoder; "
+        "model = resolve_model('minilm'); open_encoder(model); print(model.recipe.dim); "
+        "heavy = {'torch', 'transformers', 'sentence_transformers', 'huggingface_hub'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split("\n")[:2] == ["384", "[]"]
+
+
+def test_a_card_name_gives_its_recipe() -> None:
+    recipe = resolve_model("minilm").recipe
+    assert (recipe.model, recipe.pooling, recipe.similarity) == ("minilm", "mean", "cos")
+    assert recipe.files["model.safetensors"] == load_card("minilm").weights_sha256
+    assert (recipe.max_query_tokens, recipe.dim) == (256, 384)
+    assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
+
+
+def test_a_plain_checkpoint_is_refused_without_a_card(folder: Path) -> None:
+    with pytest.raises(BenchError, match="is a plain checkpoint") as caught:
+        resolve_model(str(folder))
+    assert f"--model {folder} --like" in caught.value.hint
+
+
+def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = resolve_model(str(folder), like=like_card(tmp_path))
+    assert model.card.name == model.recipe.model == "checkpoint-100"
+    assert (model.recipe.pooling, model.recipe.prompts.query) == ("cls", "alpha ")
+    assert model.recipe.max_document_tokens == 32
+    assert model.recipe.checkpoint == "checkpoint-100"
+    assert model.card.expected == model.card.trained_on == ()
+    assert model.card.weights_sha256 == model.card.package == model.card.warning == ""
+    assert "old news" not in caplog.text
+
+
+def test_like_works_with_the_card_of_an_unpublished_model(folder: Path, tmp_path: Path) -> None:
+    card = tiny.write_card(tmp_path / "gone.toml", missing="not published", pooling="cls")
+    assert resolve_model(str(folder), like=str(card)).recipe.pooling == "cls"
+
+
+def test_like_needs_a_card_of_one_transformer(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(BenchError, match="two encoders"):
+        resolve_model(str(folder), like="dpr-nq")
+    with pytest.raises(BenchError, match="not of a transformer"):
+        resolve_model(str(folder), like="bm25")
+    with pytest.raises(BenchError, match="no model card"):
+        resolve_model(str(folder), like="retromea")
+
+
+def test_a_moved_checkpoint_keeps_its_fingerprint(tmp_path: Path, folder: Path) -> None:
+    card = like_card(tmp_path)
+    first = resolve_model(str(folder), like=card).recipe
+    moved = folder.rename(tmp_path / "elsewhere")
+    second = resolve_model(str(moved), like=card).recipe
+    assert first.fingerprint == second.fingerprint
+
+    weights = moved / "pytorch_model.bin"
+    weights.write_bytes(weights.read_bytes() + b"\0")
+    assert resolve_model(str(moved), like=card).recipe.fingerprint != first.fingerprint
+
+
+def test_paths_in_a_card_are_relative_to_the_card(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = tiny.write_card(tmp_path / "mine.toml", checkpoint="checkpoint-100", pooling="mean")
+    monkeypatch.chdir("/")
+    model = resolve_model(str(card))
+    assert model.document is not None
+    assert model.document.folder == folder
+    assert (model.recipe.checkpoint, model.recipe.revision) == ("checkpoint-100", "")
+
+
+def test_weights_that_are_not_the_cards_are_refused(folder: Path, tmp_path: Path) -> None:
+    card = tiny.write_card(
+        tmp_path / "mine.toml",
+        checkpoint="checkpoint-100",
+        pooling="cls",
+        weights_sha256="0" * 64,
+    )
+    with pytest.raises(BenchError, match="is not the checkpoint of mine") as caught:
+        resolve_model(str(card))
+    assert "--like mine" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["retromea", "no/such/folder/here", "./retromae"])
+def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        resolve_model(name)
+    assert "list models" in caught.value.hint
+
+
+def test_the_hub_id_of_a_card_leads_to_the_card() -> None:
+    with pytest.raises(BenchError, match="Shitao/RetroMAE_BEIR has a card") as caught:
+        resolve_model("Shitao/RetroMAE_BEIR")
+    assert caught.value.hint == "use --model retromae"
+
+
+def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub's cache, holding the folder as org/name, with the Hub out of reach."""
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--org--name"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("c0ffee")
+    (cache / "snapshots").mkdir()
+    folder.rename(cache / "snapshots" / "c0ffee")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_a_plain_hub_checkpoint_is_refused_without_a_card(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub(tmp_path, folder, monkeypatch)
+    with pytest.raises(BenchError, match="org/name is a plain checkpoint"):
+        resolve_model("org/name")
+    model = resolve_model("org/name", like=like_card(tmp_path))
+    assert (model.recipe.checkpoint, model.recipe.revision) == ("org/name", "c0ffee")
+
+
+def write_st(folder: Path, **settings: Any) -> Path:
+    tiny.write_bert(folder)
+    tiny.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules = [(path, f"sentence_transformers.models.{kind}") for path, kind in kinds]
+    tiny.write_st_files(folder, modules, **settings)
+    return folder
+
+
+def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub(tmp_path, write_st(tmp_path / "st", similarity_fn_name="dot"), monkeypatch)
+    recipe = resolve_model("org/name").recipe
+    assert (recipe.model, recipe.pooling, recipe.similarity) == ("name", "mean", "dot")
+    assert (recipe.checkpoint, recipe.revision) == ("org/name", "c0ffee")
+
+
+def test_a_folder_that_states_no_similarity_warns_that_cosine_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = resolve_model(str(write_st(tmp_path / "st"))).recipe
+    assert (recipe.similarity, recipe.normalize) == ("cos", True)
+    assert "does not say which similarity" in caplog.text
+
+
+def test_a_card_that_pools_otherwise_than_the_folder_states_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_st(tmp_path / "st", similarity_fn_name="dot")
+    resolve_model(str(folder), like=like_card(tmp_path))
+    assert "states mean pooling, and is used with cls" in caplog.text
+
+
+def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) -> None:
+    card = like_card(tmp_path)
+    recipe = resolve_model(
+        str(folder), like=card, dtype="bfloat16", max_query_tokens=8, max_document_tokens=16
+    ).recipe
+    assert (recipe.dtype, recipe.max_query_tokens, recipe.max_document_tokens) == (
+        "bfloat16",
+        8,
+        16,
+    )
+    with pytest.raises(BenchError, match="positions for 64") as caught:
+        resolve_model(str(folder), like=card, max_document_tokens=65)
+    assert "at most 64" in caught.value.hint
+    with pytest.raises(BenchError, match="at least 1"):
+        resolve_model(str(folder), like=card, max_query_tokens=0)
+
+
+def test_prompts_of_a_dataset_are_resolved(folder: Path, tmp_path: Path) -> None:
+    prompts = {"query": "alpha ", "datasets": {"beir/quora": {"query": ""}}}
+    model = resolve_model(str(folder), like=like_card(tmp_path, prompts=prompts))
+    assert model.for_dataset("beir/quora").recipe.prompts.query == ""
+    assert model.for_dataset("beir/nq").recipe.prompts.query == "alpha "
+
+
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "their_code.py").write_text(
+        "class Theirs:\n"
+        "    def __init__(self, recipe, device):\n"
+        "        self.recipe, self.device = recipe, device\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return str(
+        tiny.write_card(tmp_path / "theirs.toml", encoder="their_code:Theirs", options={"dim": 3})
+    )
+
+
+def test_a_third_partys_class_needs_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = third_party(tmp_path, monkeypatch)
+    with pytest.raises(BenchError, match="not part of this project") as caught:
+        resolve_model(card)
+    assert "--trust-code" in caught.value.hint
+    assert "their_code" not in sys.modules
+
+    model = resolve_model(card, trust_code=True)
+    encoder: Any = open_encoder(model, "cpu")
+    assert type(encoder).__name__ == "Theirs"
+    assert encoder.recipe.dim == 3
+    before = model.recipe.fingerprint
+    with (tmp_path / "their_code.py").open("a") as file:
+        file.write("# changed\n")
+    assert resolve_model(card, trust_code=True).recipe.fingerprint != before
+    sys.modules.pop("their_code")
+
+
+def test_a_third_partys_class_that_is_not_there_is_named(tmp_path: Path) -> None:
+    card = tiny.write_card(
+        tmp_path / "theirs.toml", encoder="no_such_module:Theirs", options={"dim": 3}
+    )
+    with pytest.raises(BenchError, match="no module 'no_such_module'"):
+        resolve_model(str(card), trust_code=True)
+
+
+def test_bm25_has_a_recipe_and_no_vectors() -> None:
+    model = resolve_model("bm25")
+    assert (model.recipe.kind, model.recipe.dim) == ("bm25", 0)
+    with pytest.raises(BenchError, match="makes no vectors"):
+        open_encoder(model)
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx", "int8"])
+def test_the_back_end_is_part_of_the_recipe(backend: str) -> None:
+    recipe = resolve_model("minilm", backend=backend).recipe
+    assert recipe.backend == backend
+    exact = resolve_model("minilm").recipe
+    assert (recipe.fingerprint == exact.fingerprint) == (backend == "torch")
+
+
+def test_an_unknown_back_end_is_refused_with_those_there_are() -> None:
+    with pytest.raises(BenchError, match="unknown back end 'tensorrt'") as caught:
+        resolve_model("minilm", backend="tensorrt")
+    assert caught.value.hint == "use torch, onnx, int8"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+@pytest.mark.parametrize("model", ["hashing", "bm25"])
+def test_models_without_a_transformer_have_one_back_end(model: str, backend: str) -> None:
+    with pytest.raises(BenchError, match="no transformer that back end"):
+        resolve_model(model, backend=backend)
+    assert resolve_model(model, backend="torch").recipe.backend == "torch"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+def test_back_ends_refuse_another_dtype_and_the_pooler(
+    tmp_path: Path, folder: Path, backend: str
+) -> None:
+    with pytest.raises(BenchError, match="starts from float32, not bfloat16"):
+        resolve_model("minilm", dtype="bfloat16", backend=backend)
+    pooled = like_card(tmp_path, pooling="pooler")
+    with pytest.raises(BenchError, match="pooled by its pooler"):
+        resolve_model(str(folder), like=pooled, backend=backend)
+
+
+def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
+    card = tiny.write_card(
+        tmp_path / "theirs.toml",
+        encoder="retrievers.encoders.hashing:HashingEncoder",
+        options={"dim": 8},
+    )
+    with pytest.raises(BenchError, match="no transformer that back end onnx"):
+        resolve_model(str(card), backend="onnx", trust_code=True)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "int8"])
+def test_back_ends_refuse_adapters(tmp_path: Path, backend: str) -> None:
+    tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "LORA"})
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    with pytest.raises(BenchError, match=f"back end {backend} runs no adapters"):
+        resolve_model("minilm", adapter=str(tmp_path), backend=backend)

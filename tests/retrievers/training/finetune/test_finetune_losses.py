@@ -1,0 +1,161 @@
+"""The losses against NumPy and loops; gradient caching against all at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from foundation.errors import BenchError
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.finetune.finetune_preset import KL, Contrastive, MarginMSE, temperature_of
+from retrievers.training.finetune.losses import loss_of
+from retrievers.training.finetune.student import network_of, student, tokenizer_of
+from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
+
+BATCH, DIM, NEGATIVES = 4, 5, 3
+
+
+class Given(nn.Module):
+    """Stands where the model does: its features are the vectors."""
+
+    def forward(self, features):
+        return {"sentence_embedding": features["vectors"]}
+
+
+@pytest.fixture
+def vectors():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(BATCH, DIM)) for _ in range(2 + NEGATIVES)]
+
+
+@pytest.fixture
+def teacher():
+    return np.random.default_rng(1).normal(size=(BATCH, 1 + NEGATIVES)) * 3
+
+
+def found(settings, vectors, labels=None, **others):
+    features = [{"vectors": torch.tensor(one)} for one in vectors]
+    targets = None if labels is None else torch.tensor(labels)
+    return float(loss_of(settings, Given(), **others)(features, targets))
+
+
+def contrastive_by_hand(vectors, temperature):
+    queries, documents = vectors[0], vectors[1:]
+    total = 0.0
+    for i in range(BATCH):
+        scores = [
+            queries[i] @ column[j] / temperature for column in documents for j in range(BATCH)
+        ]
+        own = queries[i] @ documents[0][i] / temperature
+        total += np.log(sum(np.exp(score) for score in scores)) - own
+    return total / BATCH
+
+
+def own_scores(vectors, temperature):
+    """Of each query with its own documents, ``(batch, 1 + negatives)``."""
+    return np.array(
+        [[vectors[0][i] @ column[i] / temperature for column in vectors[1:]] for i in range(BATCH)]
+    )
+
+
+def softmax(row):
+    return np.exp(row) / np.exp(row).sum()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+@pytest.mark.parametrize("documents", [1, 1 + NEGATIVES])
+def test_contrastive_is_cross_entropy_over_all_documents_of_the_batch(
+    vectors, temperature, documents
+):
+    some = vectors[: 1 + documents]
+    loss = found(Contrastive(), some, temperature=temperature)
+    assert loss == pytest.approx(contrastive_by_hand(some, temperature), abs=1e-9)
+
+
+def test_kl_is_that_of_the_teachers_distribution_over_a_querys_own_documents(vectors, teacher):
+    expected = 0.0
+    for scores, targets in zip(own_scores(vectors, 0.5), teacher, strict=True):
+        p, q = softmax(targets / 2), softmax(scores)
+        expected += sum(p[j] * np.log(p[j] / q[j]) for j in range(1 + NEGATIVES)) / BATCH
+    loss = found(KL(teacher_temperature=2.0), vectors, teacher, temperature=0.5)
+    assert loss == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("documents", [2, 1 + NEGATIVES])
+def test_margin_mse_compares_margins_with_the_teachers(vectors, teacher, documents):
+    some, labels = vectors[: 1 + documents], teacher[:, :documents]
+    scores = own_scores(some, 0.5)
+    errors = [
+        ((scores[i][0] - scores[i][j]) - (labels[i][0] - labels[i][j])) ** 2
+        for i in range(BATCH)
+        for j in range(1, documents)
+    ]
+    loss = found(MarginMSE(), some, labels, temperature=0.5)
+    assert loss == pytest.approx(np.mean(errors), abs=1e-9)
+
+
+def test_a_share_of_the_contrastive_loss_is_added(vectors, teacher):
+    plain = found(KL(), vectors, teacher)
+    mixed = found(KL(contrastive_weight=0.25), vectors, teacher)
+    assert mixed - plain == pytest.approx(0.25 * contrastive_by_hand(vectors, 1.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("settings", [Contrastive(), KL(), MarginMSE()])
+def test_in_bfloat16_vectors_are_rounded_and_scores_are_not(vectors, teacher, settings):
+    rounded = [torch.tensor(one).bfloat16() for one in vectors]
+    labels = None if isinstance(settings, Contrastive) else teacher
+    exact = found(settings, [one.double().numpy() for one in rounded], labels, temperature=0.02)
+    loss = loss_of(settings, Given(), temperature=0.02)
+    targets = None if labels is None else torch.tensor(labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = loss([{"vectors": one} for one in rounded], targets)
+    assert float(half) == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_distillation_without_scores_is_an_error(vectors):
+    with pytest.raises(BenchError, match="needs the teacher's scores"):
+        found(KL(), vectors)
+
+
+def test_cosine_has_a_lower_temperature_unless_one_is_set():
+    assert temperature_of(Contrastive(), "dot") == 1.0
+    assert temperature_of(KL(), "cos") == 0.05
+    assert temperature_of(MarginMSE(temperature=0.3), "cos") == 0.3
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path, dropout):
+    """With dropout too: a chunk is computed twice with the same random numbers."""
+    start = model(tmp_path, normalize=True, similarity="cos")
+    trained = student(start, start.recipe)
+    inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
+
+    def gradients(chunk, seed=0):
+        trained.train(dropout)
+        trained.zero_grad()
+        torch.manual_seed(seed)
+        rows = [0, 9, 18, 27, 36, 40]
+        features = [inputs.queries(QUERIES[:6])] + [
+            inputs.documents([TITLES[row - n] for row in rows], [TEXTS[row - n] for row in rows])
+            for n in range(2)
+        ]
+        settings = Contrastive(chunk=chunk)
+        loss = loss_of(settings, trained, temperature=0.05)(features, None)
+        loss.backward()
+        return float(loss.detach()), [
+            one.grad.clone() for one in trained.parameters() if one.grad is not None
+        ]
+
+    if dropout:
+        again = [gradients(2, seed=1) for _ in range(2)]
+        assert again[0][0] == again[1][0]
+        assert all(map(torch.equal, again[0][1], again[1][1]))
+        return
+    whole_loss, whole = gradients(0)
+    for chunk in (1, 2, 4):
+        loss, cached = gradients(chunk)
+        assert loss == pytest.approx(whole_loss, abs=1e-5)
+        assert len(cached) == len(whole)
+        assert max(float(one.norm()) for one in whole) > 1e-2
+        for one, other in zip(cached, whole, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,121 @@
+"""Mined negatives against a loop over every document."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
+from retrievers.training.finetune.negatives import (
+    Mined,
+    Mining,
+    hard_negatives,
+    merged,
+    mine_source,
+)
+from tests.support.small_finetuning import Search, examples, preset, ranked
+
+DOCUMENTS = 12
+
+
+def by_hand(scores, training, settings):
+    """Walk down each query's ranking, in plain Python."""
+    documents, found = training.documents, []
+    for query, positives in enumerate(training.positives):
+        relevant = {(documents.titles[row], documents.texts[row]) for row in positives}
+        lowest = min(scores[query][row] for row in positives)
+        order = sorted(range(DOCUMENTS), key=lambda row: -scores[query][row])[: settings.depth]
+        wrong = [
+            row for row in order if (documents.titles[row], documents.texts[row]) not in relevant
+        ][settings.skip :]
+        if settings.margin is not None:
+            limit = np.float32(lowest) - np.float32(settings.margin)
+            wrong = [row for row in wrong if scores[query][row] <= limit]
+        found.append(wrong[: settings.keep])
+    return found
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    depth=st.integers(1, DOCUMENTS),
+    skip=st.integers(0, 3),
+    keep=st.integers(1, 6),
+    margin=st.none() | st.floats(-1, 1, width=16),
+    repeats=st.lists(st.integers(0, DOCUMENTS - 1), min_size=DOCUMENTS, max_size=DOCUMENTS),
+)
+def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep, margin, repeats):
+    rng = np.random.default_rng(seed)
+    documents = ListedDocuments(
+        [f"t{n % 2}" for n in range(DOCUMENTS)], [f"text {repeats[n]}" for n in range(DOCUMENTS)]
+    )
+    training = TrainingSet(
+        ("a", "b", "c"),
+        ("x", "y", "z"),
+        tuple(np.sort(rng.choice(DOCUMENTS, n, replace=False)) for n in (1, 2, 3)),
+        documents,
+        (),
+    )
+    scores = rng.permuted(np.linspace(-1, 1, 3 * DOCUMENTS, dtype=np.float32)).reshape(3, -1)
+    settings = Mining(sources=("model",), depth=depth, skip=skip, keep=keep, margin=margin)
+    rows = hard_negatives(ranked(scores, training, depth), training, settings)
+    assert [row[row >= 0].tolist() for row in rows] == by_hand(scores, training, settings)
+
+
+def test_a_document_with_the_text_of_a_relevant_one_is_no_negative():
+    documents = ListedDocuments(["", "", "t", ""], ["same", "same", "same", "other"])
+    training = TrainingSet(("q",), ("?",), (np.array([0]),), documents, ())
+    found = ranked(np.array([[4, 3, 2, 1]], np.float32), training, 4)
+    rows = hard_negatives(found, training, Mining(sources=("model",), keep=3))
+    assert rows.tolist() == [[2, 3, -1]]  # with another title it is another document
+
+
+def test_unfilled_places_of_a_search_are_no_negatives():
+    training = examples(1)
+    hits = Hits(np.array([[1, -np.inf]], np.float32), np.array([[20, -1]]))
+    rows = hard_negatives(Mined(hits, [np.empty(0, np.float32)]), training, Mining(keep=2))
+    assert rows.tolist() == [[20, -1]]
+
+
+def test_sources_are_merged_without_repetition():
+    pools = [np.array([[3, 1, -1], [2, -1, -1]]), np.array([[1, 5], [-1, -1]])]
+    assert merged(pools).tolist() == [[3, 1, 5], [2, -1, -1]]
+
+
+def test_bm25_is_asked_without_a_model_and_has_no_margin():
+    search = Search()
+    settings = Mining(sources=("bm25", "model"), depth=40, keep=3, margin=100.0)
+    rows = mine_source(search, None, examples(), settings, "bm25")
+    assert search.asked == ["bm25"]
+    assert (rows >= 0).all()
+
+
+def test_a_margin_that_leaves_nothing_is_an_error():
+    training = examples(2)
+    scores = np.zeros((2, len(training.documents)), np.float32)
+    settings = Mining(sources=("model",), depth=9, margin=0.5)
+    with pytest.raises(BenchError, match="no negative for any query"):
+        mine_source(lambda *_: ranked(scores, training, 9), None, training, settings, "model")
+
+
+def test_equal_keys_are_equal_texts():
+    documents = ListedDocuments(["a", "", "a", ""], ["b c", "a b c", "b c", "ab c"])
+    keys = TextKeys.read(documents, [np.array([[3, -1], [0, 1]]), np.array([2])])
+    found = keys.of(np.array([0, 1, 2, 3])).tolist()
+    assert found[0] == found[2]
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ('sources = ["bm25"]\nmargin = 0.1', "margin and refresh_steps need"),
+        ('sources = ["bm25", "bm25"]', "named twice"),
+        ('sources = ["model"]\ndepth = 0', "1 or more"),
+        ('sources = ["web"]', "Invalid enum value 'web'"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(table, problem):
+    with pytest.raises(BenchError, match=problem):
+        preset(f"hard_negatives = 1\n[[rounds]]\n{table}\n")

@@ -1,0 +1,162 @@
+"""Which queries come together, and what is drawn for them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foundation.errors import BenchError
+from retrievers.training.engine.inputs import Inputs
+from retrievers.training.finetune.collate import Batches, Pool
+from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
+from retrievers.training.finetune.order import draw_negatives, order_of
+from retrievers.training.finetune.student import network_of, student, tokenizer_of
+from tests.support.small_finetuning import DOCUMENTS, examples, model
+
+
+def order(training, batch_size, steps, seed=0):
+    keys = TextKeys.read(training.documents, training.positives)
+    return order_of(training, keys, batch_size, steps, seed)
+
+
+def test_every_epoch_shows_every_query_once_with_a_relevant_document():
+    found = order(examples(6), batch_size=3, steps=8)
+    shown = found.queries.reshape(4, 6)
+    assert (np.sort(shown, axis=1) == np.arange(6)).all()
+    assert len({tuple(epoch) for epoch in shown.tolist()}) > 1
+    pairs = zip(found.queries.ravel(), found.positives.ravel(), strict=True)
+    assert all(row in examples().positives[query] for query, row in pairs)
+    assert set(found.positives.ravel()) == set(np.concatenate(examples(6).positives))
+
+
+def test_the_same_seed_gives_the_same_order_and_another_one_another():
+    first, again, other = (order(examples(), 3, 5, seed) for seed in (1, 1, 2))
+    assert (first.queries == again.queries).all()
+    assert (first.positives == again.positives).all()
+    assert (first.queries != other.queries).any()
+
+
+def test_a_longer_training_begins_like_a_shorter_one():
+    short, long = order(examples(), 3, 4), order(examples(), 3, 9)
+    assert (long.queries[:4] == short.queries).all()
+
+
+def test_a_batch_larger_than_the_queries_is_refused():
+    with pytest.raises(BenchError, match="8 queries is more than the 7"):
+        order(examples(), 8, 1)
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 1000), groups=st.integers(3, 6))
+def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, groups):
+    """Queries of a group share their documents, some under another row with the same text."""
+    count = 4 * groups
+    texts = [f"text {row % count}" for row in range(2 * count)]
+    positives = tuple(
+        np.sort(np.array([query % groups, groups + query % groups + count * (query % 2)]))
+        for query in range(count)
+    )
+    documents = ListedDocuments([""] * len(texts), texts)
+    names = tuple(map(str, range(count)))
+    training = TrainingSet(names, names, positives, documents, ())
+    for queries in order(training, 3, 6, seed).queries.tolist():
+        assert len({query % groups for query in queries}) == 3
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 1000), count=st.integers(4, 9))
+def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
+    names = tuple(map(str, range(count)))
+    documents = ListedDocuments(["", ""], ["x", "y"])
+    training = TrainingSet(names, names, (np.array([0]),) * count, documents, ())
+    found = order(training, 4, 6, seed)
+    assert found.queries.shape == (6, 4)
+    assert all(len(set(queries)) == 4 for queries in found.queries.tolist())
+    assert found.crowded == 6
+    assert order(examples(), 2, 3, seed).crowded == 0
+
+
+def keys_of(*rows):
+    return TextKeys.read(DOCUMENTS, [np.array(rows)])
+
+
+def test_negatives_are_drawn_without_repetition_while_there_are_enough():
+    pool, keys = np.array([5, 6, 7, 8, -1]), keys_of(5, 6, 7, 8)
+    rng = np.random.default_rng(0)
+    drawn = [draw_negatives(pool, (), keys, 3, rng) for _ in range(50)]
+    assert all(len(set(one)) == 3 for one in drawn)
+    assert set(np.concatenate(drawn)) == {5, 6, 7, 8}
+    assert set(draw_negatives(pool, (), keys, 9, rng)) == {5, 6, 7, 8}
+
+
+def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
+    pool, keys = np.array([5, 6, 7]), keys_of(5, 6, 7)
+    banned = keys.of(np.array([5, 7])).tolist()
+    rng = np.random.default_rng(0)
+    assert draw_negatives(pool, banned, keys, 2, rng).tolist() == [6, 6]
+    assert draw_negatives(pool[:1], banned, keys, 2, rng).tolist() == [-1, -1]
+
+
+@pytest.fixture
+def batches(tmp_path):
+    start = model(tmp_path)
+    trained = student(start, start.recipe)
+    inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
+
+    def make(pool, count=2, seed=0, **fields):
+        training = examples()
+        rows = [] if pool is None else [pool]
+        keys = TextKeys.read(DOCUMENTS, [*training.positives, *rows])
+        pools = None if pool is None else Pool(pool, **fields)
+        own = order(training, 3, 4)
+        return Batches(training, own, pools, keys, inputs, count, seed)
+
+    return make
+
+
+def test_a_place_always_draws_the_same(batches):
+    pool = np.array([list(range(30, 42))] * 7)
+    one, other = batches(pool), batches(pool)
+    forwards = [one.rows_at(place).tolist() for place in range(12)]
+    backwards = [other.rows_at(place).tolist() for place in reversed(range(12))]
+    assert forwards == backwards[::-1]
+    assert forwards != [batches(pool, seed=1).rows_at(place).tolist() for place in range(12)]
+
+
+def test_the_relevant_document_comes_first_and_negatives_are_of_the_pool(batches):
+    pool = np.array([list(range(30, 42))] * 7)
+    made = batches(pool)
+    for place in range(12):
+        positive, *negatives = made.rows_at(place).tolist()
+        query = made.order.queries.ravel()[place]
+        assert positive in examples().positives[query]
+        assert set(negatives) <= set(pool[query])
+
+
+def test_a_query_without_negatives_gets_random_documents_that_are_not_its_own(batches):
+    made = batches(np.full((7, 3), -1))
+    drawn = [made.rows_at(place)[1:] for place in range(12)]
+    for place, rows in enumerate(drawn):
+        query = made.order.queries.ravel()[place]
+        assert not set(rows) & set(examples().positives[query])
+    assert len({tuple(rows) for rows in drawn}) > 6
+
+
+def test_random_documents_are_all_that_are_not_relevant(batches):
+    made = batches(np.full((7, 3), -1), count=400)
+    query = made.order.queries.ravel()[0]
+    assert set(made.rows_at(0)[1:]) == {*range(42)} - set(examples().positives[query])
+
+
+def test_labels_are_the_teachers_scores_of_the_drawn_documents(batches):
+    pool = np.array([[30, 31, 32, 33]] * 7)
+    scores = np.arange(28, dtype=np.float32).reshape(7, 4)
+    own = [np.array([100 + query, 200 + query], np.float32) for query in range(7)]
+    made = batches(pool, scores=scores, positive_scores=own)
+    labels = made([{"place": place} for place in range(3)])["label"].numpy()
+    for place, label in enumerate(labels):
+        query = made.order.queries.ravel()[place]
+        rows = made.rows_at(place)
+        which = examples().positives[query].tolist().index(rows[0])
+        expected = [own[query][which], *(scores[query][row - 30] for row in rows[1:])]
+        assert label.tolist() == expected

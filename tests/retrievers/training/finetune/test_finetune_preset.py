@@ -1,0 +1,115 @@
+"""Presets: strict, shipped with the papers' figures, and changed by name."""
+
+import pytest
+
+from foundation.errors import BenchError
+from retrievers.training.finetune.finetune_preset import (
+    KL,
+    PRESETS,
+    Contrastive,
+    changed,
+    load_preset,
+    parse,
+    preset_names,
+)
+from tests.support.small_finetuning import preset
+
+PAPERS = {
+    # name: queries of a step over all devices, negatives, lr, epochs, lengths of both
+    "dpr": (128, 1, 2e-5, 40, 256, 256),
+    "cocondenser": (8, 7, 5e-6, 3, 32, 128),
+    "retromae-msmarco": (128, 15, 2e-5, 4, 32, 140),
+    "retromae-msmarco-distill": (128, 15, 2e-5, 4, 32, 140),
+    "retromae-beir": (1024, 1, 1e-5, 10, 32, 144),
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_presets_of_papers_have_the_papers_figures(name):
+    found = load_preset(name)
+    query = found.max_query_tokens or found.use.max_query_tokens
+    document = found.max_document_tokens or found.use.max_document_tokens
+    figures = (found.batch_size, found.hard_negatives, found.optimizer.lr, found.epochs)
+    assert (*figures, query, document) == PAPERS[name]
+    assert (found.use.pooling, found.use.normalize, found.use.similarity) == ("cls", False, "dot")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_shipped_preset_can_be_read_and_names_its_source(name):
+    assert load_preset(name).source.startswith("https://")
+    assert load_preset(PRESETS / f"{name}.toml") == load_preset(name)
+
+
+def test_epochs_become_steps_of_whole_batches():
+    settings = parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
+    assert settings.steps_for(10) == 6
+    assert settings.steps_for(1) == 1
+    assert preset(steps=9).steps_for(10) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("stepz = 3", "unknown field `stepz`", "did you mean steps?"),
+        ("[loss]\nname = 'klx'", "Invalid value 'klx'", ""),
+        ("[loss]\nname = 'kl'", "needs a \\[teacher\\]", ""),
+        ("epochs = 2.0", "either steps or epochs", ""),
+        ("hard_negatives = 1", "hard_negatives need sources", ""),
+        ("[[rounds]]\nsources = ['bm25']", "sources need them", ""),
+        ("[teacher]", "only with its margin", ""),
+        ("[teacher]\nmargin = 1.0", "there are none", ""),
+        ("[optimizer]\nlr = 0", ">", ""),
+        ("rounds = []", "at least one round", ""),
+        ("batch_size = 1", ">= 2", ""),
+        (
+            "hard_negatives = 1\n[[rounds]]\nsources = ['model']\nrefresh_steps = 2\n"
+            "[loss]\nname = 'kl'\n[teacher]",
+            "refreshed negatives have no scores",
+            "",
+        ),
+        ("[teacher]\nmodel = 'a'\nstart = 'b'", "either a trained model", ""),
+        ("= 3", "not TOML", ""),
+    ],
+)
+def test_a_wrong_preset_is_refused_and_says_what_was_meant(text, problem, hint):
+    head = "" if "batch_size" in text or text == "= 3" else "batch_size = 4\n"
+    with pytest.raises(BenchError, match=problem) as caught:
+        parse(f'title = "t"\nsteps = 3\n{head}{text}'.encode(), "mine.toml")
+    assert "mine.toml" in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_name_is_refused_with_a_suggestion():
+    with pytest.raises(BenchError, match="called 'retromae-bier'") as caught:
+        load_preset("retromae-bier")
+    assert "retromae-beir" in caught.value.hint
+    with pytest.raises(BenchError, match=r"cannot read nowhere\.toml: No such file"):
+        load_preset("nowhere.toml")
+
+
+def test_fields_are_changed_by_dotted_name():
+    found = changed(
+        load_preset("cocondenser"),
+        {"rounds.1.depth": 7, "optimizer.lr": 0.5, "steps": 3, "loss.temperature": 0.1},
+        "typed",
+    )
+    assert [one.depth for one in found.rounds] == [1000, 7]
+    assert (found.optimizer.lr, found.steps, found.epochs) == (0.5, 3, None)
+    assert found.loss == Contrastive(temperature=0.1, chunk=32)
+
+
+def test_another_loss_drops_the_settings_of_the_old_one():
+    changes = {"loss.name": "kl", "loss.teacher_temperature": 2.0, "teacher": {"negatives": 3}}
+    found = changed(load_preset("cocondenser"), changes, "typed")
+    assert found.loss == KL(teacher_temperature=2.0)
+
+
+@pytest.mark.parametrize("name", ["rounds.7.depth", "optimiser.lr", "rounds.one.depth"])
+def test_a_change_of_what_is_not_there_is_refused(name):
+    with pytest.raises(BenchError, match=f"typed: a preset for fine-tuning has no {name}"):
+        changed(load_preset("cocondenser"), {name: 1}, "typed")
+
+
+def test_a_whole_round_is_not_changed_by_its_number():
+    with pytest.raises(BenchError, match=r"typed: rounds\.0 is a whole table"):
+        changed(load_preset("cocondenser"), {"rounds.0": 1}, "typed")

@@ -1,0 +1,254 @@
+"""Whole trainings of a tiny encoder: negatives, rounds, seeds, interruptions, refusals."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from bench.monitor.scanner import CheckpointScanner, model_folder
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.negatives import Mining, hard_negatives
+from tests.support.small_finetuning import (
+    DOCUMENTS,
+    MINED,
+    TEXTS,
+    TITLES,
+    Search,
+    examples,
+    model,
+    preset,
+    same_weights,
+)
+from tests.support.two_processes import run_in_two
+
+BM25 = '\nhard_negatives = 1\n[[rounds]]\nsources = ["bm25"]\ndepth = 40\n'
+REFRESHED = MINED + "refresh_steps = 2\n"
+QUICK = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\n"
+
+
+def run(folder, table="", name="out", steps=6, **others):
+    settings = preset(table + QUICK, steps=steps)
+    return finetune(settings, model(folder), examples(), folder / name, device="cpu", **others)
+
+
+def first_words_found(folder):
+    """Share of the queries whose best document begins with their first word."""
+    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    queries = list(examples().queries)
+    scores = encoder.encode_queries(queries) @ encoder.encode_documents(TITLES, TEXTS).T
+    best = [TEXTS[row] for row in scores.argmax(axis=1)]
+    return np.mean(
+        [text.split()[0] == query.split()[0] for text, query in zip(best, queries, strict=True)]
+    )
+
+
+class Stop(Exception):  # noqa: N818 - it stands for a kill
+    """Of a training, at a step of a stage."""
+
+
+def stopping(stage, step):
+    def report(name, done, _):
+        if (name, done) == (stage, step):
+            raise Stop
+
+    return report
+
+
+SHARED = """
+import json, shutil, sys
+from pathlib import Path
+from tests.support import small_finetuning as small
+from retrievers.models.model import resolve_model
+from retrievers.training.finetune.finetuning import finetune
+here = Path(sys.argv[1])
+def look(stage, done, total):
+    if done == total:
+        shutil.copytree(here / "whole", here / "killed")
+preset, examples = small.preset(batch_size=4), small.examples()
+for name, report in (("whole", look), ("killed", None)):
+    start = resolve_model(str(here / "start.toml"))
+    done = finetune(
+        preset, start, examples, here / name, device="cpu", save_every=4, report=report
+    )
+print(done.resumed_at)
+"""
+
+
+def test_processes_that_share_a_training_go_on_together(tmp_path):
+    model(tmp_path)
+    assert run_in_two(SHARED, tmp_path, str(tmp_path)) == ["4", "4"]
+    assert same_weights(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("table", ["", BM25 + "[loss]\nname = 'contrastive'\nchunk = 2\n"])
+def test_training_finds_the_relevant_documents(tmp_path, table):
+    run(tmp_path, table, "before", steps=1, mine=Search())
+    run(tmp_path, table, "after", steps=50, mine=Search())
+    assert first_words_found(tmp_path / "after") > 0.8
+    assert first_words_found(tmp_path / "before") < 0.7
+    losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
+    assert len(losses) == 50
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+@pytest.mark.parametrize("table", [BM25, REFRESHED])
+def test_the_same_seed_gives_the_same_weights(tmp_path, table):
+    for name in ("one", "two"):
+        run(tmp_path, table, name, mine=Search())
+    run(tmp_path, f"seed = 1\n{table}", "other", mine=Search())
+    assert same_weights(tmp_path / "one", tmp_path / "two")
+    assert not same_weights(tmp_path / "one", tmp_path / "other")
+
+
+@pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
+def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
+    run(tmp_path, table, "whole", mine=Search(), save_every=3)
+    with pytest.raises(Stop):
+        run(tmp_path, table, report=stopping("round 1", step), mine=Search(), save_every=3)
+    assert not (tmp_path / "out" / "card.toml").exists()
+    run(tmp_path, table, mine=Search(), save_every=3)
+    assert same_weights(tmp_path / "whole", tmp_path / "out")
+    assert [one.step for one in read_curve(tmp_path / "out" / "losses.jsonl")] == [*range(1, 7)]
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
+    seen = {}
+
+    def look(name, done, _):
+        for scanner in [
+            CheckpointScanner(found.parent) for found in tmp_path.rglob("checkpoint-*")
+        ]:
+            for one in (scanner.look(), scanner.look())[1].finished:
+                encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
+                seen[one.step] = encoder.encode_queries(TEXTS[:3])
+
+    run(tmp_path, BM25, report=look, mine=Search(), save_every=2)
+    assert {2, 4} <= set(seen)
+    assert not np.array_equal(seen[2], seen[4])
+
+
+def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(tmp_path):
+    run(tmp_path, REFRESHED, "whole", mine=Search())
+
+    class Failing(Search):
+        def __call__(self, model, depth):
+            if self.asked:
+                raise Stop
+            return super().__call__(model, depth)
+
+    with pytest.raises(Stop):
+        run(tmp_path, REFRESHED, mine=Failing())
+    run(tmp_path, REFRESHED, mine=Search())
+    assert same_weights(tmp_path / "whole", tmp_path / "out")
+
+
+def test_refreshed_negatives_are_those_of_the_model_as_trained_so_far(tmp_path):
+    search = Search()
+    run(tmp_path, REFRESHED, steps=6, mine=search)
+    assert search.asked == ["start", "refreshed", "refreshed"]
+    kept = sorted((tmp_path / "out" / "negatives").iterdir())
+    assert [path.name for path in kept] == [f"model-0000000{n}.npy" for n in (0, 2, 4)]
+    first, second, third = map(np.load, kept)
+    assert (first != second).any()
+    assert (second != third).any()
+    assert not (tmp_path / "out" / "refreshed").exists()
+
+
+def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
+    """A training of two steps ends where one of three is searched with."""
+    constant = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nschedule = 'constant'\n"
+    start = model(tmp_path)
+    for name, steps in (("long", 3), ("short", 2)):
+        settings = preset(REFRESHED + constant, steps=steps)
+        finetune(settings, start, examples(), tmp_path / name, mine=Search(), device="cpu")
+    found = Search()(resolve_model(str(tmp_path / "short")), 12)
+    expected = hard_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
+    held = np.load(tmp_path / "long" / "negatives" / "model-00000002.npy")
+    assert (held[:, :10] == expected).all()
+
+
+def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
+    search = Search()
+    table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
+    trained = run(tmp_path, table, mine=search)
+    assert search.asked == ["bm25", "1"]
+    assert trained.rounds == 2
+    run(tmp_path, BM25, "first", mine=Search())
+    assert same_weights(tmp_path / "first", tmp_path / "out" / "rounds" / "1")
+    assert resolve_model(str(tmp_path / "out" / "rounds" / "1")).card.trained_on == ("toy",)
+
+
+def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
+    table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
+    run(tmp_path, table, "whole", mine=Search())
+    with pytest.raises(Stop):
+        run(tmp_path, table, report=stopping("round 2", 4), mine=Search(), save_every=2)
+    stages = []
+    again = Search()
+    run(tmp_path, table, report=lambda *one: stages.append(one[:2]), mine=again, save_every=2)
+    assert again.asked == []
+    assert stages == [("round 2", step) for step in (3, 4, 5, 6)] or stages[0][0] == "round 2"
+    assert same_weights(tmp_path / "whole", tmp_path / "out")
+
+
+def test_what_is_finished_is_not_repeated(tmp_path):
+    first = run(tmp_path, BM25, mine=Search())
+    search = Search()
+    assert run(tmp_path, BM25, mine=search) == first
+    assert search.asked == []
+
+
+def test_another_training_in_the_same_folder_is_refused(tmp_path):
+    run(tmp_path)
+    with pytest.raises(BenchError, match="another training: it differs in preset"):
+        run(tmp_path, steps=7)
+    with pytest.raises(BenchError, match="it differs in examples"):
+        finetune(preset(QUICK), model(tmp_path), examples(5), tmp_path / "out", device="cpu")
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letter.txt").write_text("dear")
+    with pytest.raises(BenchError, match="holds something else"):
+        run(tmp_path)
+    assert (tmp_path / "out" / "letter.txt").read_text() == "dear"
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
+    with pytest.raises(BenchError, match="no longer a number at step 1"):
+        finetune(settings, model(tmp_path), examples(), tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out" / "card.toml").exists()
+
+
+def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_path):
+    run(tmp_path, name="before")
+    run(tmp_path, 'precision = "bfloat16"\ngradient_checkpointing = true\n')
+    run(tmp_path, name="after")
+    assert not same_weights(tmp_path / "before", tmp_path / "out")
+    assert same_weights(tmp_path / "before", tmp_path / "after")
+    assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
+
+
+def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
+    finetune(
+        preset('precision = "bfloat16"\n', steps=1), model(tmp_path), examples(), tmp_path / "out"
+    )
+    assert (tmp_path / "out" / "card.toml").exists()
+
+
+def test_nothing_is_written_to_stdout(tmp_path, capfd):
+    run(tmp_path, BM25, mine=Search())
+    assert capfd.readouterr().out == ""
+
+
+def test_what_was_trained_is_written_down(tmp_path):
+    trained = run(tmp_path, BM25, mine=Search())
+    assert (trained.steps, trained.rounds, trained.queries) == (6, 1, len(examples()))
+    job = msgspec.json.decode((tmp_path / "out" / "training.json").read_bytes())
+    assert job["trained_on"] == ["toy"]
+    assert job["preset"]["rounds"][0]["sources"] == ["bm25"]
+    assert len(DOCUMENTS) == 42

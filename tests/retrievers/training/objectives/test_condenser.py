@@ -1,0 +1,150 @@
+"""Condenser: the loss against loops, what its head sees, and what is left of it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.condenser import Condenser
+from retrievers.training.objectives.objective import objective_type, read_objective
+from tests.support import slow_transformer as slow
+from tests.support import tiny_encoders as tiny
+
+Batch = dict[str, Tensor]
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    collate = Condenser(mask=0.3).collator(tiny.tokenizer(tmp_path), 16)
+    return collate(tiny.examples(tiny.TEXTS[:3]))
+
+
+def slow_losses(heads: Any, batch: Batch, skip_from: int) -> tuple[float, float]:
+    """Losses of the head and of the last layer, one token at a time."""
+    states = heads.encoder(batch["input_ids"], batch["attention_mask"])
+    head, late = [], []
+    for i, real in enumerate(batch["attention_mask"]):
+        last, early = states[-1][i].tolist(), states[skip_from][i].tolist()
+        hidden = [last[0], *early[1:]]
+        seen = [[j for j, here in enumerate(real) if here] for _ in hidden]
+        for layer in heads.layers:
+            hidden = slow.transformer_layer(layer, hidden, seen)
+        head.append(hidden)
+        late.append(last)
+    model = heads.encoder.model
+    return (
+        slow.masked_lm_loss(model, head, batch["labels"]),
+        slow.masked_lm_loss(model, late, batch["labels"]),
+    )
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@pytest.mark.parametrize(("skip_from", "layer"), [(None, 2), (0, 0), (3, 3)])
+def test_the_loss_is_that_of_the_head_and_of_the_last_layer(
+    architecture: str, skip_from: int | None, layer: int, batch: Batch
+) -> None:
+    heads = Condenser(skip_from=skip_from).heads(tiny.encoder(architecture)).double()
+    with torch.no_grad():
+        losses = heads(**batch)
+        head, late = slow_losses(heads, batch, layer)
+    assert float(losses["head_mlm"]) == pytest.approx(head, abs=1e-8)
+    assert float(losses["late_mlm"]) == pytest.approx(late, abs=1e-8)
+    assert float(losses["loss"]) == pytest.approx(head + late, abs=1e-8)
+
+
+def test_without_late_mlm_the_head_alone_is_trained(batch: Batch) -> None:
+    both = Condenser().heads(tiny.encoder()).double()
+    alone = Condenser(late_mlm=False).heads(tiny.encoder()).double()
+    alone.load_state_dict(both.state_dict())
+    losses = alone(**batch)
+    assert losses.keys() == {"loss", "head_mlm"}
+    assert torch.equal(losses["loss"], both(**batch)["head_mlm"])
+
+
+def states_of(heads: Any, batch: Batch) -> tuple[list[Tensor], Tensor]:
+    """Hidden states that keep their gradients, and the head's loss."""
+    kept: list[Tensor] = []
+    forward = heads.encoder.forward
+
+    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
+        states: tuple[Tensor, ...] = forward(*inputs)
+        kept.extend(state.detach().requires_grad_() for state in states)
+        return tuple(kept)
+
+    heads.encoder.forward = keep
+    loss = heads(**batch)["head_mlm"]
+    return kept, loss
+
+
+def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
+    heads = Condenser(skip_from=2).heads(tiny.encoder()).double()
+    states, loss = states_of(heads, batch)
+    loss.backward()
+
+    early, late = states[2].grad, states[4].grad
+    assert early is not None
+    assert late is not None
+    real = batch["attention_mask"]
+    assert not early[:, 0].any()
+    assert early[:, 1:][real[:, 1:]].any(dim=1).all()
+    assert late[:, 0].any(dim=1).all()
+    assert not late[:, 1:].any()
+    assert all(states[layer].grad is None for layer in (0, 1, 3))
+
+
+def test_padding_changes_nothing(batch: Batch) -> None:
+    heads = Condenser().heads(tiny.encoder()).double()
+    longer = {
+        "input_ids": torch.nn.functional.pad(batch["input_ids"], (0, 3), value=7),
+        "attention_mask": torch.nn.functional.pad(batch["attention_mask"], (0, 3)),
+        "labels": torch.nn.functional.pad(batch["labels"], (0, 3), value=-100),
+    }
+    torch.testing.assert_close(heads(**longer)["loss"], heads(**batch)["loss"])
+
+
+def test_a_batch_without_masked_tokens_has_no_loss(batch: Batch) -> None:
+    heads = Condenser().heads(tiny.encoder()).double()
+    nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
+    assert not heads(**nothing)["loss"].any()
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
+    heads = Condenser().heads(tiny.encoder(architecture, initializer_range=0.1)).double()
+    losses = tiny.train(heads, batch, steps=120, lr=0.01)
+    assert losses[-1] < 0.05 < 3 < losses[0]
+
+
+def test_the_encoder_holds_nothing_of_the_head() -> None:
+    encoder = tiny.encoder()
+    before = set(encoder.state_dict())
+    heads = Condenser(head_layers=3).heads(encoder)
+    assert set(heads.encoder.state_dict()) == before
+    assert len(heads.layers) == 3
+    assert all(name.startswith(("encoder.", "layers.")) for name, _ in heads.named_parameters())
+
+
+def test_half_the_depth_is_skipped_by_default() -> None:
+    assert Condenser().heads(tiny.encoder()).skip_from == 2
+    assert Condenser().heads(tiny.encoder(num_hidden_layers=1)).skip_from == 0
+
+
+def test_a_skip_to_the_last_layer_is_refused() -> None:
+    with pytest.raises(BenchError, match="skip_from is 4, but the encoder has 4 layers") as e:
+        Condenser(skip_from=4).heads(tiny.encoder())
+    assert "at most 3" in e.value.hint
+
+
+def test_settings_are_read_strictly() -> None:
+    assert read_objective({"name": "condenser", "skip_from": 3}) == Condenser(skip_from=3)
+    with pytest.raises(BenchError) as error:
+        read_objective({"name": "condenser", "skip_form": 3})
+    assert error.value.hint == "did you mean skip_from?"
+    with pytest.raises(BenchError, match="head_layers"):
+        read_objective({"name": "condenser", "head_layers": 0})
+    assert objective_type("condenser") is Condenser
+    assert msgspec.to_builtins(Condenser())["name"] == "condenser"

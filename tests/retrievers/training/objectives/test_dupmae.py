@@ -1,0 +1,106 @@
+"""DupMAE: the bag of words against loops, beside RetroMAE's own losses."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foundation.errors import BenchError
+from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.objectives.dupmae import DupMAE
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.retromae import RetroMAE
+from tests.support import slow_transformer as slow
+from tests.support import tiny_encoders as tiny
+
+Batch = dict[str, Tensor]
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    collate = DupMAE().collator(tiny.tokenizer(tmp_path), 16)
+    return collate(tiny.examples(tiny.TEXTS[:4]))
+
+
+def slow_bag_of_words(model: Any, states: Tensor, batch: Batch) -> float:
+    """The sum over texts and their distinct tokens, one logit at a time."""
+    total = 0.0
+    for i, text in enumerate(states.tolist()):
+        real = batch["attention_mask"][i].tolist()
+        scores = [slow.logits(model, text[j]) for j in range(1, len(text)) if real[j]]
+        highest = [max(column) for column in zip(*scores, strict=True)]
+        below = math.log(sum(math.exp(score) for score in highest))
+        tokens = [token for token in batch["decoder_labels"][i].tolist() if token != -100]
+        total -= sum(highest[token] - below for token in set(tokens)) / len(tokens)
+    return total / len(states)
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_the_loss_is_retromae_s_and_that_of_the_bag_of_words(
+    architecture: str, batch: Batch
+) -> None:
+    heads = DupMAE(bow_weight=0.5).heads(tiny.encoder(architecture)).double()
+    retromae = RetroMAE().heads(tiny.encoder(architecture)).double()
+    retromae.load_state_dict(heads.state_dict())
+    with torch.no_grad():
+        losses = {name: loss.item() for name, loss in heads(**batch).items()}
+        expected = {name: loss.item() for name, loss in retromae(**batch).items()}
+        states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1]
+    bow = 0.5 * slow_bag_of_words(heads.encoder.model, states, batch)
+    assert losses["bow"] == pytest.approx(bow, abs=1e-8)
+    assert losses == pytest.approx({**expected, "loss": expected["loss"] + bow, "bow": bow})
+
+
+def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -> None:
+    heads = DupMAE().heads(tiny.encoder()).double()
+    states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].detach()
+    states.requires_grad_()
+    heads.bag_of_words(states, batch["attention_mask"], batch["decoder_labels"]).backward()
+    assert states.grad is not None
+    assert not states.grad[:, 0].any()
+    assert not states.grad[~batch["attention_mask"]].any()
+    assert states.grad.any()
+
+
+def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
+    """The fifth text says ``gamma`` four times; its loss still divides by all of its tokens."""
+    assert tiny.TEXTS[4].count("gamma") == 4
+    heads = DupMAE().heads(tiny.encoder()).double()
+    states = torch.randn(1, 5, 16).double()
+    real = torch.ones(1, 5, dtype=torch.bool)
+    once = heads.bag_of_words(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
+    again = heads.bag_of_words(states, real, torch.tensor([[-100, 7, 8, 8, -100]]))
+    torch.testing.assert_close(again, once * 2 / 3)
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
+    """But for the bag's own entropy: with S distinct of N tokens, S / N ln S is left."""
+    encoder = tiny.encoder(architecture, initializer_range=0.1)
+    heads = DupMAE(bow_weight=1.0).heads(encoder).double()
+    losses = tiny.train(heads, batch, steps=120, lr=0.01)
+    rest = sum(
+        len(set(words)) / len(words) * math.log(len(set(words)))
+        for row in batch["decoder_labels"].tolist()
+        for words in [[token for token in row if token != -100]]
+    ) / len(batch["labels"])
+    assert rest - 1e-6 < losses[-1] < rest + 0.3 < 8 < losses[0]
+
+
+def test_training_goes_on_with_the_decoder_of_retromae(tmp_path: Path) -> None:
+    retromae = RetroMAE().heads(tiny.encoder())
+    torch.nn.init.constant_(retromae.decoder.up.weight, 0.25)
+    save_heads(retromae, retromae.encoder.encoder, tmp_path, RetroMAE())
+    heads = DupMAE().heads(tiny.encoder())
+    assert load_heads(heads, heads.encoder.encoder, tmp_path, DupMAE())
+    assert torch.equal(heads.decoder.up.weight, retromae.decoder.up.weight)
+
+
+def test_settings_are_read_strictly() -> None:
+    assert read_objective({"name": "dupmae", "bow_weight": 0.2}) == DupMAE(bow_weight=0.2)
+    with pytest.raises(BenchError) as error:
+        read_objective({"name": "dupmae", "bowweight": 0.2})
+    assert error.value.hint == "did you mean bow_weight?"

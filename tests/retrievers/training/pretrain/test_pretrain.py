@@ -1,0 +1,364 @@
+"""Pre-training as a whole: kills, seeds, NaN, and a folder that can be used at once."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bench.monitor.scanner import CheckpointScanner, model_folder
+from foundation.errors import BenchError
+from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.saved import save_checkpoint
+from retrievers.training.engine.trainer import Progress
+from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.pretrain.preset import changed
+from retrievers.training.pretrain.pretrain import explained, pretrain
+from tests.support import small_starts as small
+from tests.support.two_processes import run_in_two
+
+ROOT = Path(__file__).parents[4]
+TEXTS = small.texts()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    return small.write_start(tmp_path_factory.mktemp("start") / "bert", TEXTS)
+
+
+@pytest.fixture(scope="module")
+def finished(start, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "small-retromae"
+    pretrain(small.preset(start), TEXTS, out, trained_on=("my/texts",), device="cpu")
+    return out
+
+
+def train(preset: Any, out: Path, **options: Any) -> Any:
+    return pretrain(preset, TEXTS, out, device="cpu", **options)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    heads = load_file(folder / "heads" / "model.safetensors")
+    return load_file(folder / "model.safetensors") | {f"heads {k}": v for k, v in heads.items()}
+
+
+def losses(folder: Path) -> list[float]:
+    return [point.losses["loss"] for point in read_curve(folder / "losses.jsonl")]
+
+
+def assert_equal_trainings(one: Path, other: Path) -> None:
+    assert losses(one) == losses(other)
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+KILLED = """
+import json, sys
+from pathlib import Path
+from retrievers.training.pretrain.preset import from_table
+from retrievers.training.pretrain.pretrain import pretrain
+table, texts, out = json.load(sys.stdin)
+say = lambda progress: print(progress.step, flush=True)
+pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=4, progress=say)
+"""
+
+
+def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(start, tmp_path):
+    out, seen = tmp_path / "out", {}
+    scanner = CheckpointScanner(out)
+
+    def look(progress: Progress) -> None:
+        for one in (scanner.look(), scanner.look())[1].finished:
+            model = resolve_model(str(model_folder(one.folder)))
+            seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
+
+    train(small.preset(start), out, save_every=4, progress=look)
+    assert {4, 8} <= set(seen)
+    assert not np.array_equal(seen[4], seen[8])
+    encoder = open_encoder(resolve_model(str(out)), "cpu")
+    assert not np.array_equal(seen[8], encoder.encode_queries(TEXTS[:3]))
+
+
+def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished, tmp_path):
+    table = msgspec.to_builtins(small.preset(start))
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], cwd=ROOT, stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps([table, TEXTS, str(tmp_path / "out")]))
+        child.stdin.close()
+        for line in child.stdout:
+            if int(line) == 10:
+                child.kill()
+                break
+    assert child.returncode == -signal.SIGKILL
+    # As if killed while it wrote the last one:
+    (tmp_path / "out" / "checkpoints" / "checkpoint-11").mkdir()
+    assert train(small.preset(start), tmp_path / "out", save_every=4).resumed_at == 8
+    assert_equal_trainings(tmp_path / "out", finished)
+
+
+SHARED = """
+import json, shutil, sys
+from pathlib import Path
+from retrievers.training.pretrain.preset import from_table
+from retrievers.training.pretrain.pretrain import pretrain
+table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
+def look(progress):
+    if progress.step == 6:
+        shutil.copytree(out, killed)
+for folder, progress in ((out, look), (killed, None)):
+    preset = from_table(table, "test")
+    done = pretrain(preset, texts, Path(folder), device="cpu", save_every=5, progress=progress)
+print(done.resumed_at)
+"""
+
+
+def test_processes_share_each_step_and_go_on_together(tmp_path):
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    start = small.write_start(tmp_path / "start", TEXTS, **dropout)
+    train(small.preset(start, accumulate=2, steps=6), tmp_path / "alone")
+    job = [msgspec.to_builtins(small.preset(start, steps=6)), TEXTS]
+    job += [str(tmp_path / "shared"), str(tmp_path / "killed")]
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    assert run_in_two(SHARED, tmp_path, str(tmp_path / "job.json")) == ["5", "5"]
+    one, other = weights(tmp_path / "alone"), weights(tmp_path / "shared")
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert_equal_trainings(tmp_path / "killed", tmp_path / "shared")
+
+
+def test_the_seed_decides_everything(start, finished, tmp_path):
+    train(small.preset(start), tmp_path / "same")
+    assert_equal_trainings(tmp_path / "same", finished)
+    train(small.preset(start, seed=1), tmp_path / "other")
+    assert losses(tmp_path / "other") != losses(finished)
+
+
+def test_a_finished_training_is_not_repeated(start, finished):
+    before = (finished / "model.safetensors").stat().st_mtime_ns
+    again = pretrain(small.preset(start), TEXTS, finished, trained_on=("my/texts",), device="cpu")
+    assert (again.steps, again.texts_read) == (12, 48)
+    assert (finished / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_another_training_is_refused(start, finished):
+    with pytest.raises(BenchError, match=r"differs in preset\.seed, trained_on$"):
+        train(small.preset(start, seed=1), finished)
+    with pytest.raises(BenchError, match="differs in texts, sample"):
+        pretrain(small.preset(start), TEXTS[1:], finished, trained_on=("my/texts",), device="cpu")
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
+    other = tmp_path / "checkpoints" / "checkpoint-best"
+    other.mkdir(parents=True)
+    (other / "optimizer.pt").write_bytes(b"theirs")
+    with pytest.raises(BenchError, match="holds something else"):
+        train(small.preset(start), tmp_path)
+    assert (other / "optimizer.pt").read_bytes() == b"theirs"
+
+
+def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(start, tmp_path):
+    (tmp_path / ".training.json").write_text("{")
+    train(small.preset(start, steps=1), tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
+    preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
+    with pytest.raises(BenchError, match="contrasts the 41 texts of a batch") as caught:
+        train(preset, tmp_path / "out")
+    assert f"--batch-size {len(TEXTS)}" in caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
+    short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
+    with pytest.raises(BenchError, match="no longer a number"):
+        train(short_of_memory, tmp_path, save_every=100)
+    train(small.preset(start, batch_size=2, accumulate=2, steps=1), tmp_path)
+    assert len(losses(tmp_path)) == 1
+
+
+def test_the_folder_is_a_model_at_once(finished):
+    model = resolve_model(str(finished))
+    assert model.card.name == "small-retromae"
+    assert (model.recipe.pooling, model.recipe.similarity) == ("cls", "dot")
+    assert model.card.trained_on == ("my/texts",)
+    assert "pre-trained only" in model.card.warning
+    vectors = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
+    expected = sentence_transformers_vectors(finished, TEXTS[:3])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def sentence_transformers_vectors(folder: Path, texts: list[str]) -> Any:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    assert model.similarity_fn_name == "dot"
+    assert model.max_seq_length == 16
+    return model.encode(texts)
+
+
+def test_what_it_was_trained_on_stays_with_it_under_another_card(finished):
+    like = resolve_model(str(finished), like="bert", max_query_tokens=9, max_document_tokens=9)
+    assert like.card.trained_on == ("my/texts",)
+
+
+def test_nothing_of_a_training_in_progress_is_left(finished):
+    assert not (finished / "checkpoints").exists()
+    assert not list(finished.glob(".*"))
+    assert "decoder" not in " ".join(load_file(finished / "model.safetensors"))
+
+
+def test_training_goes_on_with_the_heads_of_a_folder(finished, tmp_path):
+    new = changed(small.preset(finished, steps=1), {"optimizer.lr": 1e-12}, "test")
+    train(new, tmp_path / "retromae")
+    held, old = weights(tmp_path / "retromae"), weights(finished)
+    assert all(torch.allclose(held[name], old[name], atol=1e-8) for name in old)
+    assert losses(tmp_path / "retromae")[0] < losses(finished)[0]
+    assert resolve_model(str(tmp_path / "retromae")).card.trained_on == ("my/texts",)
+
+
+def test_another_objective_takes_the_head_of_masked_language_modelling_only(finished, tmp_path):
+    train(
+        small.preset(finished, steps=1, objective={"name": "mlm"}, optimizer={"lr": 1e-12}),
+        tmp_path,
+    )
+    held, old = weights(tmp_path), weights(finished)
+    assert sum(name.startswith("heads") for name in held) > 0
+    assert all(torch.allclose(held[name], old[name], atol=1e-8) for name in held)
+
+
+def test_gradient_checkpointing_changes_memory_and_no_loss(start, finished, tmp_path):
+    train(small.preset(start, gradient_checkpointing=True), tmp_path)
+    assert losses(tmp_path) == pytest.approx(losses(finished), abs=1e-4)
+
+
+def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path):
+    train(small.preset(start, precision="bfloat16"), tmp_path)
+    assert losses(tmp_path) != losses(finished)
+    assert losses(tmp_path) == pytest.approx(losses(finished), rel=0.02)
+    assert all(one.dtype == torch.float32 for one in weights(tmp_path).values())
+
+
+def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
+    pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, tmp_path)
+    assert len(losses(tmp_path)) == 1
+
+
+class Breaks(MLM, frozen=True, tag="breaks"):
+    """Masked language modelling whose loss is no number from the eighth step on."""
+
+    name: ClassVar[str] = "breaks"
+
+    def heads(self, encoder: Any) -> Any:
+        class Training(MLMTraining):
+            calls = 0
+
+            def forward(self, **batch: Any) -> Any:
+                self.calls += 1
+                return {"loss": super().forward(**batch)["loss"] / (self.calls < 8)}
+
+        return Training(encoder)
+
+
+def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp_path):
+    preset = msgspec.structs.replace(small.preset(start), objective=Breaks())
+    with pytest.raises(BenchError, match=r"no longer a number at step 8; .* step 6 ") as e:
+        train(preset, tmp_path / "out", save_every=3)
+    good = tmp_path / "out" / "last-good"
+    assert f"--start {good} --lr 0.0003" in e.value.hint
+    assert not (tmp_path / "out" / "card.toml").exists()
+    assert all(bool(one.isfinite().all()) for one in weights(good).values())
+    train(small.preset(good, steps=1), tmp_path / "slower")
+
+
+def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
+    preset = small.preset(start, batch_size=12, accumulate=2)
+    with (
+        pytest.raises(BenchError, match="12 texts of 16 tokens") as e,
+        explained(preset),
+    ):
+        torch.empty(10**16)
+    assert "--batch-size 6 --accumulate 4" in e.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_tokens": 80}, "max_tokens is 80, and the model has positions for 66"),
+        ({"start": {"model": "./nowhere"}}, "no card and no folder './nowhere'"),
+        ({"start": {"model": "bm25"}}, "no checkpoint to start from"),
+        ({"start": {"model": "bert-beir-ft"}}, "no checkpoint to start from"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, message):
+    with pytest.raises(BenchError, match=message):
+        train(small.preset(start, **changes), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_package_says_what_to_install(start, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # as if it were not installed
+    with pytest.raises(BenchError, match="accelerate") as caught:
+        train(small.preset(start), tmp_path)
+    assert caught.value.hint == "pip install 'retrieval-bench[train]'"
+
+
+def test_no_texts_are_refused(start, tmp_path):
+    with pytest.raises(BenchError, match="no texts"):
+        pretrain(small.preset(start), [], tmp_path)
+
+
+def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_path):
+    from safetensors.torch import save_file
+
+    folder = small.write_start(tmp_path / "bert", TEXTS)
+    held = load_file(folder / "model.safetensors")
+    del held["encoder.layer.1.output.dense.weight"]
+    save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BenchError, match=r"lacks 1 weights of its encoder.*layer\.1\.output"):
+        train(small.preset(folder), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("objective", ["mlm", "retromae"])
+def test_the_loss_falls_on_a_real_corpus(bench_data, tmp_path, kind, objective):
+    lines = (bench_data / "beir" / "nfcorpus" / "corpus.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines[:600]]
+    start = small.write_start(tmp_path / kind, texts, kind, vocabulary=600)
+    preset = small.preset(
+        start, objective={"name": objective}, steps=40, batch_size=16, max_tokens=32
+    )
+    pretrain(preset, texts, tmp_path / "out", device="cpu")
+    curve = losses(tmp_path / "out")
+    assert np.mean(curve[-10:]) < 0.92 * np.mean(curve[:3])
+    assert resolve_model(str(tmp_path / "out")).recipe.dim == 32
+
+
+def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
+    start, finished, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+
+    def full(model: Any, tokenizer: Any, folder: Path, card: Any) -> None:
+        if folder == out:
+            raise OSError("no space left")
+        save_checkpoint(model, tokenizer, folder, card)
+
+    with monkeypatch.context() as disk:
+        disk.setattr("retrievers.training.pretrain.pretrain.save_checkpoint", full)
+        with pytest.raises(OSError, match="no space"):
+            train(small.preset(start), out)
+    assert not (out / "card.toml").exists()
+    assert train(small.preset(start), out).resumed_at == 12
+    assert_equal_trainings(out, finished)

@@ -1,0 +1,90 @@
+"""Reports of ablations with known figures."""
+
+import msgspec
+import numpy as np
+
+from bench.compare.statistics import Differences, paired
+from bench.experiments.records import (
+    MEAN,
+    AxisFound,
+    CellFound,
+    OnCollection,
+    Point,
+    Report,
+    RowFound,
+)
+from bench.experiments.twolevel import interval
+from tests.support.results import CONDITIONS
+
+RNG = np.random.default_rng(2)
+NOISE = {name: RNG.normal(0, 0.02, (3, 60)) for name in ("a", "b")}
+
+
+def on(collection, mean, against=None, verdict="", seeds=3):
+    """Figures of a row: ``mean``, and its difference to ``against``."""
+    scores = mean + NOISE["a"][:seeds]
+    found = OnCollection(
+        collection=collection, measure="nDCG@10", queries=60, score=interval([scores])
+    )
+    if against is None:
+        return found
+    differences = scores - against - NOISE["b"][:seeds]
+    changes = {"seeds": tuple(range(seeds)), "p_holm": 0.00001, "verdict": verdict}
+    if seeds > 1:
+        changes["recipes"] = interval([differences])
+    else:
+        drawn = RNG.normal(mean - against, 0.004, 999)
+        flipped = RNG.normal(0, 0.004, 999)
+        changes["checkpoints"] = paired([Differences(differences[0], drawn, flipped)])
+    return msgspec.structs.replace(found, **changes)
+
+
+def row(name, mean, verdict="", change="", failed=(), published=None, seeds=3):
+    """A row on two collections and in their mean."""
+    against = "" if name == "reference" else "reference"
+    base = None if name == "reference" else 0.3
+    cells = tuple(
+        CellFound(seed=seed, scores={}, failed_at="finetune", error="loss is | not a number")
+        if seed in failed
+        else CellFound(
+            seed=seed,
+            scores={"beir/nfcorpus": mean + seed / 100, "beir/scifact": mean + 0.1 + seed / 100},
+            seconds={"pretrain": 60.0 + seed, "evaluate": 9.0},
+            tokens={"pretrain": 1000, "evaluate": 77},
+            parameters={"pretrain": 12_345, "evaluate": 1},
+        )
+        for seed in range(seeds)
+    )
+    shown = () if len(failed) == seeds else tuple(
+        on(where, mean, base, verdict, seeds) for where in ("beir/nfcorpus", "beir/scifact", MEAN)
+    )  # fmt: skip
+    return RowFound(
+        name=name, against=against, change=change, cells=cells, on=shown, published=published or {}
+    )
+
+
+def report(*rows, seeds=3):
+    """A report of these rows along one axis."""
+    points = tuple(Point(one.name.rpartition("=")[2], one.name, one.published) for one in rows)
+    return Report(
+        name="masks",
+        title="Masks",
+        command="python -m bench ablate masks",
+        seeds=tuple(range(seeds)),
+        reference={"pretrain": {"steps": 1}, "evaluate": {"on": ["beir/nfcorpus"]}},
+        rows=rows,
+        axes=(AxisFound(title="mask", field="pretrain.mask", against="reference", points=points),),
+        source="Somebody et al., Table 1",
+        published_on="msmarco/dev",
+        leaks=("2 queries read like one that is scored: they are left out.",),
+        commits=("0123456789abcdef",),
+        seconds=3_700.0,
+        conditions=CONDITIONS,
+    )
+
+
+REFERENCE = row("reference", 0.3, published={"RR@10": 0.3553})
+BETTER = row("mask=0.15", 0.4, "better", "pretrain.mask: 0.5 -> 0.15", published={"RR@10": 0.3496})
+OPEN = row("mask=0.9", 0.301, "cannot tell", "pretrain.mask: 0.5 -> 0.9")
+GAP = row("mask=1.0", 0.3, change="pretrain.mask: 0.5 -> 1.0", failed=(0, 1, 2))
+FULL = report(REFERENCE, BETTER, OPEN, GAP)

@@ -1,0 +1,95 @@
+"""A retriever, a collection and a search that are small enough to look at every number."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
+from retrievers.training.finetune.finetune_preset import Finetuning, parse
+from retrievers.training.finetune.negatives import Mined
+from tests.support import tiny_checkpoints as tiny
+
+WORDS = tiny.WORDS[:7]
+TEXTS = [f"{one} {other} the {one}" for one in WORDS for other in WORDS if one != other]
+TITLES = ["" if row % 3 else text.split()[0] for row, text in enumerate(TEXTS)]
+DOCUMENTS = ListedDocuments(TITLES, TEXTS)
+QUERIES = [f"{one} of {other}" for one, other in zip(WORDS, WORDS[1:] + WORDS[:1], strict=True)]
+
+
+def examples(count: int = 7) -> TrainingSet:
+    """A query for each word; relevant are the first two documents that begin with it."""
+    rows = [[row for row, text in enumerate(TEXTS) if text.startswith(word)] for word in WORDS]
+    return TrainingSet(
+        query_ids=tuple(f"q{number}" for number in range(count)),
+        queries=tuple(QUERIES[:count]),
+        positives=tuple(np.array(own[:2]) for own in rows[:count]),
+        documents=DOCUMENTS,
+        trained_on=("toy",),
+    )
+
+
+def model(folder: Path, seed: int = 0, **card: Any) -> Model:
+    """A tiny BERT with a card of its own."""
+    tiny.write_bert(folder / "start", seed=seed, initializer_range=0.1)
+    fields = {"checkpoint": "start", "pooling": "cls"} | card
+    return resolve_model(str(tiny.write_card(folder / "start.toml", **fields)))
+
+
+def preset(text: str = "", steps: int = 6, batch_size: int = 3) -> Finetuning:
+    """A preset with TOML of its own; tables come last."""
+    head = f'title = "test"\nsteps = {steps}\nbatch_size = {batch_size}\n'
+    return parse((head + text).encode(), "test")
+
+
+MINED = """
+hard_negatives = 2
+[[rounds]]
+sources = ["model"]
+depth = 12
+"""
+
+
+@dataclass
+class Search:
+    """Scores every document by brute force; keeps who asked."""
+
+    training: TrainingSet = field(default_factory=examples)
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, model: Model | None, depth: int) -> Mined:
+        """The best by inner product; for BM25 the documents as they lie."""
+        self.asked.append(model.card.name if model else "bm25")
+        count = len(self.training)
+        if model is None:
+            scores = -np.arange(len(TEXTS), dtype=np.float32)[None].repeat(count, 0)
+        else:
+            encoder = open_encoder(model, "cpu")
+            documents = encoder.encode_documents(TITLES, TEXTS)
+            scores = encoder.encode_queries(list(self.training.queries)) @ documents.T
+        return ranked(scores, self.training, depth)
+
+
+def ranked(scores: Any, training: TrainingSet, depth: int) -> Mined:
+    """What a search with these scores ``(q, documents)`` finds."""
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    own = [row[one] for row, one in zip(scores, training.positives, strict=True)]
+    return Mined(Hits(np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)), own)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """Tensors of a checkpoint by name."""
+    from safetensors.numpy import load_file
+
+    return load_file(str(folder / "model.safetensors"))
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two checkpoints hold the same bytes."""
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) for name in first
+    )
