@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets_cfg.dataset import Dataset as Dataset
     from foundation.errors import BenchError as BenchError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _HOME = {
     "BenchError": "foundation.errors",
     "ComparisonResult": "bench.api.decisions",

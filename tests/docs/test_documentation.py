@@ -1,0 +1,119 @@
+"""The documentation: commands can be typed, links lead somewhere, the workflow works."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bench
+from bench.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {"commands", "cards", "collections", "results", "presets", "grids"}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
+    page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if "experiments/" not in page.as_posix() and page.stem not in GENERATED
+]
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Code blocks of a language, with the page that they are on."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [
+        (page.relative_to(ROOT).as_posix(), text)
+        for page in PAGES
+        for text in fence.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line ``python -m bench ...`` of the documentation."""
+    found = []
+    for page, text in [*blocks("bash"), *blocks("sh")]:
+        for line in text.replace("\\\n", " ").splitlines():
+            for part in line.split("&&"):
+                if part.strip().startswith("python -m bench "):
+                    found.append((page, part.strip()))
+    return found
+
+
+def id_of(case: tuple[str, str]) -> str:
+    return f"{case[0]}: {case[1].partition(chr(10))[0]}"[:90]
+
+
+@pytest.mark.parametrize("case", commands(), ids=id_of)
+def test_every_command_of_the_documentation_can_be_typed(case):
+    words = shlex.split(case[1], comments=True)[3:]
+    app().parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_the_documentation_shows_commands():
+    assert len(commands()) > 40
+
+
+@pytest.mark.parametrize("case", blocks("python"), ids=id_of)
+def test_python_of_the_documentation_names_what_there_is(case):
+    for node in ast.walk(ast.parse(case[1])):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "bench":
+            assert hasattr(bench, node.attr)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_inside_the_repository_lead_somewhere(page):
+    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    missing = [
+        target
+        for target in targets
+        if not (page.parent / target).exists() and Path(target).stem not in GENERATED
+    ]
+    assert missing == []
+
+
+def test_the_readme_fits_eight_kilobytes():
+    assert (ROOT / "README.md").stat().st_size <= 8 * 1024
+
+
+def workflow() -> dict:
+    return yaml.safe_load((ROOT / "docs/tutorials/gate.yml").read_text())["jobs"]["check"]
+
+
+def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
+    """Its step is run as it is written, on a small collection in place of the published ones."""
+    from tests.bench.collections_for_tests import write_collection
+
+    collection = write_collection(tmp_path / "tiny")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "BENCH_CACHE": str(tmp_path / "cache"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "CANDIDATE": "hashing",
+        "BASELINE": "hashing",
+        "COLLECTIONS": str(collection),
+    }
+    assert (
+        environment.keys() >= {"CANDIDATE", "BASELINE", "COLLECTIONS"} <= workflow()["env"].keys()
+    )
+
+    def bash(script: str) -> int:
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, check=False
+        )
+        return done.returncode
+
+    (step,) = (step for step in workflow()["steps"] if step.get("name") == "Check")
+    assert bash(step["run"]) == 2  # no result of the baseline is committed
+    made = "python -m bench run $COLLECTIONS --model $BASELINE --out baseline-results --quiet"
+    assert bash(made) == 0
+    assert bash(step["run"]) == 0
+    assert "OK" in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "check.xml").is_file()
