@@ -87,7 +87,7 @@ def workflow() -> dict:
 
 def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
     """Its step is run as it is written, on a small collection in place of the published ones."""
-    from tests.bench.collections_for_tests import write_collection
+    from tests.support.collections import write_collection
 
     collection = write_collection(tmp_path / "tiny")
     environment = {
