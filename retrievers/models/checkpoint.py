@@ -51,6 +51,7 @@ VOCABULARIES = (
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 # Attention by relative distance: the length is not bounded by a table of positions.
 UNBOUNDED = ("t5", "mt5")
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
 COPY_AGAIN = "copy or download the checkpoint again"
@@ -104,8 +105,7 @@ class Checkpoint:
     @property
     def hidden_width(self) -> int:
         """Width of the model's token vectors, or of a DPR encoder's projection."""
-        names = ("hidden_size", "d_model", "dim", "n_embd")
-        width = self.config.get("projection_dim") or _first(self.config, names)
+        width = self.config.get("projection_dim") or first_stated(self.config, WIDTHS)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
         return width
@@ -126,11 +126,12 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
     folder = root / inner
     if (folder / "adapter_config.json").exists():
         raise BenchError(
-            f"{folder} holds an adapter, not a model", f"--model BASE --adapter {folder}"
+            f"{folder} holds an adapter, not a model",
+            f"name the model that it was trained on, and add --adapter {folder}",
         )
     config = read_config(folder)
     _refuse_own_code(folder, config)
-    layers = _first(config, LAYERS)
+    layers = first_stated(config, LAYERS)
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise BenchError(f"{folder / 'config.json'} states {layers:.3g} layers", COPY_AGAIN)
     weights = find_weights(folder)
@@ -291,7 +292,7 @@ def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
         raise BenchError(
             f"cannot get {repository}@{revision} from the Hugging Face Hub: {reason}",
             "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "
-            "(HF_HOME), or give a folder: --model path/to/checkpoint --like NAME",
+            "(HF_HOME), or name a folder of it and add --like CARD",
         ) from error
     return Path(folder)
 
@@ -345,5 +346,6 @@ def _refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def _first(config: Mapping[str, Any], names: Iterable[str]) -> object:
+def first_stated(config: Mapping[str, Any], names: Iterable[str]) -> object:
+    """The value of the first of these names that a configuration has; None where it has none."""
     return next((config[name] for name in names if name in config), None)

@@ -13,6 +13,7 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
+from retrievers.models.candidates import plain_checkpoint
 from retrievers.models.card import Card, all_cards, card_names, load_card
 from retrievers.models.checkpoint import fetch_file, locate, position_limit, read_config
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
@@ -28,6 +29,7 @@ CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
 OF_ONE_CHECKPOINT = (
     "revision",
     "package",
+    "network",
     "weights_sha256",
     "trained_on",
     "expected",
@@ -78,7 +80,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
     if card.query_checkpoint:
         raise BenchError(
             f"--like {card.name}: that model has two encoders, and one checkpoint was given",
-            "write a card with checkpoint and query_checkpoint, and use --model path/to/card.toml",
+            "write a card with checkpoint and query_checkpoint, and name that: path/to/card.toml",
         )
     path = Path(checkpoint).expanduser()
     where = str(path.resolve()) if path.is_dir() else checkpoint
@@ -92,7 +94,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
 
 def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
-        raise _plain_checkpoint(typed)
+        raise plain_checkpoint(typed, folder)
     content = read_st_folder(folder)
     limit = position_limit(read_config(folder / content.inner))
     length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
@@ -131,20 +133,12 @@ def _warnings(content: StFolder) -> list[str]:
 def _card_of_repository(repository: str) -> Card:
     for name, card in all_cards().items():
         if card.checkpoint == repository:
-            raise BenchError(f"{repository} has a card", f"use --model {name}")
+            raise BenchError(f"{repository} has a card", f"name its card: {name}")
     if fetch_file(repository, "main", "modules.json") is None:
-        raise _plain_checkpoint(repository)
+        config = fetch_file(repository, "main", "config.json")
+        raise plain_checkpoint(repository, config.parent if config else None)
     card = _card_of_folder(locate(repository, "main", base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
-
-
-def _plain_checkpoint(typed: str) -> BenchError:
-    return BenchError(
-        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
-        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
-        f"name a card that it is used like: --model {typed} --like retromae "
-        "(see `python -m bench list models`), or write a card: --model path/to/card.toml",
-    )
 
 
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:

@@ -210,7 +210,7 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
             f"{document.weights_sha256}, the card says {card.weights_sha256}",
-            f"for another checkpoint use --model {root} --like {card.name}",
+            f"for another checkpoint name its folder, {root}, and add --like {card.name}",
         )
     _check_fit(card, document, query)
     adapter = adapter_folder(card.adapter, base) if card.adapter else None

@@ -179,7 +179,7 @@ def read_st_folder(folder: Path) -> StFolder:
     stated = transformer.max_seq_length or tokenizer.max_tokens
     return StFolder(
         inner=modules[0].path,
-        pooling=_read_pooling(inside(folder, modules[1].path) / "config.json"),
+        pooling=read_pooling(inside(folder, modules[1].path) / "config.json"),
         stages=tuple(_read_stage(folder, module) for module in modules[order]),
         normalize=names[-1] == "Normalize",
         similarity=_read_similarity(settings.similarity_fn_name),
@@ -219,7 +219,12 @@ def _stage_slice(names: Sequence[str]) -> slice | None:
     return slice(2, end) if fits else None
 
 
-def _read_pooling(path: Path) -> Pooling:
+def read_pooling(path: Path) -> Pooling:
+    """The pooling that the ``config.json`` of a pooling module states.
+
+    Raises:
+        BenchError: it is damaged, or states one that is not supported.
+    """
     config = read_json(path, _Pooling)
     modes = config.pooling_mode
     if modes is None:
@@ -249,7 +254,7 @@ def _read_transformer(folder: Path) -> _Transformer:
     if names:
         raise BenchError(
             f"{path}: {', '.join(names)} of another value than usual is not supported",
-            "write a card that says how vectors are made: --model path/to/card.toml",
+            "write a card that says how vectors are made, and name its file: path/to/card.toml",
         )
     return settings
 

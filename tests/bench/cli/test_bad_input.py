@@ -377,7 +377,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     ),
     "a plain checkpoint": (
         lambda f: (f / "modules.json").unlink(),
-        ("plain checkpoint", "--like retromae", "list models"),
+        ("plain checkpoint", "--like CARD", "1_Pooling says mean pooling", "list models"),
     ),
     "a stage outside the folder": (
         lambda f: (f / "modules.json").write_text(

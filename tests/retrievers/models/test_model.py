@@ -59,7 +59,8 @@ def test_a_card_name_gives_its_recipe() -> None:
 def test_a_plain_checkpoint_is_refused_without_a_card(folder: Path) -> None:
     with pytest.raises(BenchError, match="is a plain checkpoint") as caught:
         resolve_model(str(folder))
-    assert f"--model {folder} --like" in caught.value.hint
+    assert "add --like CARD" in caught.value.hint
+    assert "or write card.toml into its folder" in caught.value.hint
 
 
 def test_like_uses_the_recipe_and_drops_what_belongs_to_the_other_checkpoint(
@@ -134,7 +135,7 @@ def test_an_unknown_model_gets_a_suggestion(name: str) -> None:
 def test_the_hub_id_of_a_card_leads_to_the_card() -> None:
     with pytest.raises(BenchError, match="Shitao/RetroMAE_BEIR has a card") as caught:
         resolve_model("Shitao/RetroMAE_BEIR")
-    assert caught.value.hint == "use --model retromae"
+    assert caught.value.hint == "name its card: retromae"
 
 
 def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
