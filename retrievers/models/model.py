@@ -28,7 +28,12 @@ from retrievers.models.checkpoint import (
 )
 from retrievers.models.lookup import find_card, replace_fields
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
-from retrievers.models.st_folder import is_st_folder, read_st_folder, read_stage_file
+from retrievers.models.st_folder import (
+    find_transformer,
+    is_st_folder,
+    read_st_folder,
+    read_stage_file,
+)
 from retrievers.models.tokenizer_files import read_tokenizer_facts
 
 logger = logging.getLogger(__name__)
@@ -225,7 +230,7 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
 def _inner_folder(root: Path) -> str:
     """Where the transformer is: old sentence-transformers folders keep it in a folder inside."""
     in_root = (root / "config.json").exists() or not is_st_folder(root)
-    return "" if in_root else read_st_folder(root).inner
+    return "" if in_root else find_transformer(root)
 
 
 def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> None:
@@ -239,20 +244,30 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
                 f"set max_query_tokens and max_document_tokens to at most {limit}",
             )
     for checkpoint in filter(None, (document, query)):
-        side = read_tokenizer_facts(checkpoint.folder).truncation_side
-        if side != card.truncation_side:
-            logger.warning(
-                "the tokenizer in %s cuts long texts on the %s, and is used cutting on the %s",
-                checkpoint.folder,
-                side,
-                card.truncation_side,
-            )
-    if is_st_folder(document.root):
-        stated = read_st_folder(document.root).pooling
-        if stated != card.pooling:
-            logger.warning(
-                "%s states %s pooling, and is used with %s", document.root, stated, card.pooling
-            )
+        for difference in _differences(card, checkpoint):
+            logger.warning("%s states %s", checkpoint.root, difference)
+
+
+def _differences(card: Card, checkpoint: Checkpoint) -> list[str]:
+    """What a checkpoint's own files say of its use, where its card says otherwise."""
+    side = read_tokenizer_facts(checkpoint.folder).truncation_side
+    differences = []
+    if side != card.truncation_side:
+        differences.append(
+            f"that long texts are cut on the {side}, and is used cutting on the "
+            f"{card.truncation_side}"
+        )
+    if not is_st_folder(checkpoint.root):
+        return differences
+    try:
+        own = read_st_folder(checkpoint.root)
+    except BenchError as error:  # what a card says of the same is used
+        return [*differences, f"what cannot be followed: {error}"]
+    if own.pooling != card.pooling:
+        differences.append(f"{own.pooling} pooling, and is used with {card.pooling}")
+    if own.lower_case and not card.lower_case:
+        differences.append("that texts are lower-cased, and is used without that")
+    return differences
 
 
 def _transformer_recipe(

@@ -153,6 +153,19 @@ def is_st_folder(folder: Path) -> bool:
     return (folder / "modules.json").is_file()
 
 
+def find_transformer(folder: Path) -> str:
+    """Path of the transformer inside a folder; empty when it is the folder itself.
+
+    Raises:
+        BenchError: ``modules.json`` is damaged, or does not begin with a transformer.
+    """
+    first = next(iter(_read_modules(folder / "modules.json")), None)
+    if first is None or first.name != "Transformer":
+        raise BenchError(f"{folder / 'modules.json'} does not begin with a Transformer")
+    inside(folder, first.path)
+    return first.path
+
+
 def read_st_folder(folder: Path) -> StFolder:
     """Read modules, prompts, lengths and what is done to texts.
 

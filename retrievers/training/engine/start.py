@@ -18,7 +18,7 @@ from retrievers.models.card import Card, card_names, load_card
 from retrievers.models.checkpoint import Checkpoint, locate, open_checkpoint, position_limit
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.models.lookup import CARD_FILE
-from retrievers.models.st_folder import is_st_folder, read_st_folder
+from retrievers.models.st_folder import find_transformer, is_st_folder
 from retrievers.training.objectives.masked_lm import HEADS, MaskedLM
 from retrievers.training.pretrain.preset import Scratch, Start
 
@@ -110,7 +110,7 @@ def _folder_of(card: Card, base: Path) -> Path:
 
 
 def _open(root: Path) -> Checkpoint:
-    inner = read_st_folder(root).inner if is_st_folder(root) else ""
+    inner = find_transformer(root) if is_st_folder(root) else ""
     return open_checkpoint(root, inner)
 
 

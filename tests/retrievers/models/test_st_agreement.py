@@ -14,6 +14,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
 from tests.support import tiny_checkpoints as tiny
 
@@ -88,7 +89,7 @@ def test_a_default_prompt_that_is_missing_is_refused_by_both(tmp_path: Path) -> 
     folder = write_folder(tmp_path, prompts={"other": "gamma "}, default_prompt_name="missing")
     with pytest.raises(ValueError, match="missing"):
         sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    with pytest.raises(Exception, match="missing"):
+    with pytest.raises(BenchError, match="missing"):
         resolve_model(str(folder))
 
 
@@ -124,7 +125,21 @@ def test_a_card_decides_on_which_side_texts_are_cut_and_a_difference_is_said(
     change(folder / "tokenizer_config.json", truncation_side="left")
     like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
     assert resolve_model(str(folder), like=str(like)).recipe.truncation_side == "right"
-    assert "cuts long texts on the left, and is used cutting on the right" in caplog.text
+    assert (
+        "states that long texts are cut on the left, and is used cutting on the right"
+        in caplog.text
+    )
+
+
+def test_what_cannot_be_followed_is_said_where_a_card_decides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_folder(tmp_path, truncate_dim=16)
+    like = tiny.write_card(tmp_path / "like.toml", checkpoint="-", pooling="mean")
+    with pytest.raises(BenchError, match="truncate_dim = 16 is not supported"):
+        resolve_model(str(folder))
+    assert resolve_model(str(folder), like=str(like)).recipe.dim == 32
+    assert "truncate_dim = 16 is not supported" in caplog.text
 
 
 def test_lengths_are_the_tokenizers_within_the_positions(tmp_path: Path) -> None:
@@ -185,6 +200,12 @@ def test_the_layout_of_ance(tmp_path: Path) -> None:
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     assert theirs.tokenizer.tokenize("ABC") == theirs.tokenizer.tokenize("abc")
     assert_agrees(folder, [*LONG, "THE RIVER OF STONE", "the river of stone", "\u00c4\u00d6 <s> X"])
-    recipe = resolve_model(str(folder)).recipe
-    assert recipe.lower_case
-    assert [stage.kind for stage in recipe.stages] == ["dense", "layer-norm"]
+    assert resolve_model(str(folder)).recipe.lower_case
+
+
+def test_the_card_of_ance_gives_the_vectors_of_sentence_transformers(tmp_path: Path) -> None:
+    folder = write_ance(tmp_path)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    lengths = {"max_query_tokens": 64, "max_document_tokens": 64}
+    ours = open_encoder(resolve_model(str(folder), like="ance", **lengths), "cpu")
+    np.testing.assert_allclose(ours.encode_queries(LONG), theirs.encode_query(LONG), atol=1e-5)
