@@ -23,6 +23,7 @@ from retrievers.models.recipe import (
     TruncationSide,
 )
 
+MOST_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
 WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
 
@@ -169,8 +170,11 @@ class Card(Record, kw_only=True):
         unknown = set(self.unverified) - set(self.__struct_fields__)
         if unknown:
             raise ValueError(f"unverified names fields that do not exist: {sorted(unknown)}")
-        if min(self.max_query_tokens, self.max_document_tokens) < 1:
-            raise ValueError("lengths are at least 1 token")
+        if not all(
+            1 <= length <= MOST_TOKENS
+            for length in (self.max_query_tokens, self.max_document_tokens)
+        ):
+            raise ValueError(f"lengths are from 1 to {MOST_TOKENS:,} tokens")
         if not self.missing:
             self._check_usable()
         self._fill_in_sources()

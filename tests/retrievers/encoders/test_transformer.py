@@ -1,5 +1,6 @@
 """The encoder of transformer cards: order, batches, repeats, refusals, and the real MiniLM."""
 
+import json
 import logging
 import os
 import pickle
@@ -308,6 +309,25 @@ def test_a_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bert" / "tokenizer.json").write_text("{}")
     with pytest.raises(BenchError, match=r"the tokenizer in .* cannot be loaded"):
         encode(card)
+
+
+def test_a_tokenizer_without_a_special_token_that_it_uses_is_refused(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    path = tmp_path / "bert" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    del content["post_processor"]["special_tokens"]["[CLS]"]
+    path.write_text(json.dumps(content))
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="cls")
+    with pytest.raises(BenchError, match=r"tokenizer in .* cannot be loaded"):
+        open_encoder(resolve_model(str(card)), "cpu").encode_queries(["alpha"])
+
+
+def test_tokens_that_the_network_does_not_know_are_bad_input(tmp_path: Path) -> None:
+    tiny.write_bert(tmp_path / "bert", vocab_size=20)
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="cls")
+    with pytest.raises(BenchError, match="cannot be run: index out of range") as caught:
+        open_encoder(resolve_model(str(card)), "cpu").encode_queries(["zzz"])
+    assert "tokenizer" in caught.value.hint
 
 
 def test_the_separator_rule_needs_a_separator_token(tmp_path: Path) -> None:
