@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.experiments.records import AxisFound, OnCollection, Report, RowFound
+from bench.experiments.report_record import AxisFound, OnCollection, Report, RowFound
 from reports.figures import BLUE, GREY, VERMILION, save
 
 if TYPE_CHECKING:

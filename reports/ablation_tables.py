@@ -1,10 +1,11 @@
 """An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
-from bench.experiments.records import OnCollection, Report, RowFound
+from bench.experiments.report_record import OnCollection, Report, RowFound
+from reports.ablation_sequences import sequence_sections
 from reports.csv_table import csv_table
 from reports.markdown import code, plain, table
 
@@ -13,11 +14,16 @@ COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seed
            "tokens", "seconds", "of_parameters", "saved_bytes")  # fmt: skip
 
 
-def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
+def markdown(
+    report: Report,
+    pictures: Sequence[tuple[str, str]] = (),
+    heat_maps: Mapping[str, str] | None = None,
+) -> str:
     """The whole report.
 
     Args:
         pictures: file, relative to the report, and title of each.
+        heat_maps: file of the forgetting matrix by row.
     """
     parts = [f"# {plain(report.title or report.name)}", _opening(report)]
     for name in reversed(report.collections):
@@ -28,6 +34,7 @@ def markdown(report: Report, pictures: Sequence[tuple[str, str]] = ()) -> str:
     parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
     parts += ["## Cost", cost_table(report)]
     parts += ["## How", _method(report)]
+    parts += sequence_sections(report, heat_maps or {})
     return "\n\n".join(parts) + "\n"
 
 
@@ -187,7 +194,7 @@ def cost_table(report: Report) -> str:
 
 def parameters_of(row: RowFound) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
-    for stage in ("finetune", "pretrain", "evaluate"):
+    for stage in ("finetune", "adapt", "pretrain", "evaluate"):
         if found := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
             return max(found)
     return None

@@ -108,4 +108,5 @@ def _legend(found: Forgetting) -> Iterator[str]:
     count, seed = found.resampling.resamples, found.resampling.seed
     yield f"intervals: bootstrap over queries, {count:,} resamples, seed {seed}"
     yield "p: paired sign flips; Holm: over the collections of one kind of transfer"
-    yield "one training of each: how much another seed would change is not in the intervals"
+    trained = "one training" if found.trainings == 1 else f"means of {found.trainings} trainings"
+    yield f"{trained} of each: how much another seed would change is not in the intervals"

@@ -30,7 +30,7 @@ STUDY = Group("Study", sort_key=4)
 DATA = Group("Data", sort_key=5)
 
 # Record of the options, group in `--help`; the command is a function of the same name in
-# `bench.cli.commands`, with an underscore where Python has that word.
+# `bench.cli.commands`, but for those of `FUNCTIONS`.
 COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "run": (evaluate.RunOptions, EVALUATE),
     "score": (evaluate.ScoreOptions, EVALUATE),
@@ -56,6 +56,8 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "import": (decide.ImportOptions, DATA),
     "merge": (decide.MergeOptions, DATA),
 }
+
+FUNCTIONS = {"list": "listing", "import": "import_", "continual": "ablate"}
 
 EXAMPLES = """\
     python -m bench run stdlib-code --model minilm            the embedded default, no download
@@ -110,8 +112,7 @@ def app() -> App:
 
 def _command(name: str, record: type[Any]) -> Any:
     """A function of the record of options, which imports the real one when it is called."""
-    words = {"list": "listing", "import": "import_"}
-    function = words.get(name, name)
+    function = FUNCTIONS.get(name, name)
 
     def command(options: Any) -> int:
         _prepare(options)

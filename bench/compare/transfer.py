@@ -70,6 +70,7 @@ class Forgetting(Record, kw_only=True):
         backward: None with one training.
         forward: None with one training or without a base.
         kept: on further collections, last checkpoint minus the base; None without either.
+        trainings: of each checkpoint; scores are means over them.
     """
 
     measure: str
@@ -83,6 +84,7 @@ class Forgetting(Record, kw_only=True):
     forward: Transfers | None
     kept: Transfers | None
     resampling: Resampling
+    trainings: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The stage ``evaluate``: a checkpoint on collections that it was not trained on."""
+"""The stage ``evaluate``: a checkpoint on collections, or every checkpoint of a sequence."""
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -15,9 +15,10 @@ from bench.evaluate.pipeline import Options, evaluate
 from bench.experiments.findings import Scored
 from bench.experiments.grid import Table
 from bench.experiments.plan import Task
+from bench.experiments.sequence import read_sequence, write_sequence
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
-from bench.results.record import save
+from bench.results.record import Stored, save
 from bench.store import VectorStore
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
@@ -25,10 +26,11 @@ from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.models.card_file import write_card
 from retrievers.models.model import Model, open_encoder, resolve_model
 from retrievers.models.recipe import Dtype, Prompts, StoreDtype
 
-RESULTS, VECTORS = "results", "vectors"
+RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
 MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
 
@@ -67,7 +69,7 @@ class Evaluate:
 
     space: Workspace
 
-    def settle(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All fields of `Evaluation`."""
         settings = convert_table(table, Evaluation, "[evaluate]")
         _check_index(IndexSpec.parse(settings.index))
@@ -95,16 +97,17 @@ class Evaluate:
         return found
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
-        """Encode, search and score; vectors of a checkpoint of the ablation are not kept."""
+        """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
         start = time.perf_counter()
         chosen = convert_table(settings, Evaluation, "[evaluate]")
-        found = _resolved(model, chosen)
-        own = Path(model).name == MODEL
-        store = VectorStore(out / VECTORS if own else self.space.cache_dir / VECTORS)
         tokens, parameters = 0, 0
-        for dataset in self.space.datasets(chosen.on):
-            spent, parameters = self._score(dataset, found, chosen, store, out)
-            tokens += spent
+        for name, like in _models(model, out):
+            own = MODEL in (Path(name).name, Path(name).parent.name)
+            store = VectorStore(out / VECTORS) if own else self.space.store
+            resolved = _resolved(name, chosen, like)
+            for dataset in self.space.datasets(chosen.on):
+                spent, parameters = self._score(dataset, resolved, chosen, store, out)
+                tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(time.perf_counter() - start, tokens, parameters)
 
@@ -134,10 +137,30 @@ class Evaluate:
         return done.result.timings.encoded_tokens, counted.total if counted else 0
 
 
-def _resolved(model: str, chosen: Evaluation) -> Model:
+def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
+    """What is evaluated, and the card that it is used like, where that is another.
+
+    A sequence is evaluated whole: what it starts from, then each checkpoint, which is used as the
+    start is. Its record is kept beside the results.
+    """
+    sequence = read_sequence(Path(model))
+    if sequence is None:
+        yield model, None
+        return
+    write_sequence(sequence, out)
+    yield sequence.start, None
+    (out / START).mkdir(exist_ok=True)
+    start = str(write_card(resolve_model(sequence.start).card, out / START))
+    for name in sequence.checkpoints:
+        # An adapter has a card of its own, made of the start's.
+        yield str(Path(model) / name), None if sequence.separate else start
+
+
+def _resolved(model: str, chosen: Evaluation, like: str | None) -> Model:
     """The model as it is encoded with: with every pooling where there is a view."""
     found = resolve_model(
         model,
+        like=like,
         dtype=chosen.dtype,
         store_dtype=chosen.store_dtype,
         backend=chosen.backend,
@@ -165,10 +188,21 @@ def _check_index(spec: IndexSpec) -> None:
 
 
 def read_scores(task: Task, out: Path) -> dict[str, Scored]:
-    """Main measure of each query of a finished evaluation, by collection."""
-    found = {}
-    for stored in find_results(task.folder(out) / RESULTS):
-        ids, values = stored.scores()
-        measure = stored.result.main_measure
-        found[stored.collection] = Scored(measure, ids, values[measure])
-    return found
+    """Main measure of each query of a finished evaluation, by collection.
+
+    After a sequence, a collection is searched as `LearntSequence.after` says.
+    """
+    folder = task.folder(out)
+    sequence = read_sequence(folder)
+    return {
+        stored.collection: scored(stored)
+        for stored in find_results(folder / RESULTS)
+        if sequence is None or stored.result.model == sequence.after(stored.collection)
+    }
+
+
+def scored(stored: Stored) -> Scored:
+    """The main measure of each query of a stored result."""
+    ids, values = stored.scores()
+    measure = stored.result.main_measure
+    return Scored(measure, ids, values[measure])

@@ -11,7 +11,7 @@ from bench.compare.statistics import ALPHA, Differences, Resampling, holm, paire
 from bench.experiments.execute import Outcome
 from bench.experiments.grid import Axis
 from bench.experiments.plan import Cell, Plan, Task
-from bench.experiments.records import (
+from bench.experiments.report_record import (
     MEAN,
     AxisFound,
     CellFound,
@@ -74,7 +74,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         if cell.task.key in outcome.finished:
             scores[cell.row][cell.seed] = scores_of(cell.task)
     on = {row.name: _on_all(scores[row.name], scores.get(row.against), made) for row in plan.rows}
-    settled = _corrected(on)
+    on_all = with_verdicts(on)
     published = plan.ablation.published
     used = [
         outcome.finished[key]
@@ -88,7 +88,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         seeds=plan.ablation.seeds,
         reference={name: dict(table) for name, table in plan.rows[0].settings.items()},
         rows=tuple(
-            _row(row, plan, outcome, scores, settled[row.name], made.weights) for row in plan.rows
+            _row(row, plan, outcome, scores, on_all[row.name], made.weights) for row in plan.rows
         ),
         axes=tuple(_axis(axis, plan) for axis in plan.ablation.axes),
         source=published.source if published else "",
@@ -167,22 +167,31 @@ def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[OnCollection
     if not own:
         return ()
     names = list(next(iter(own.values())))
-    found = [_on(name, {name: 1.0}, own, other, made.resampling) for name in names]
+    found = [compare_seeds(name, {name: 1.0}, own, other, made.resampling) for name in names]
     if len(names) > 1 and len({one.measure for one in found}) == 1:
         weights = made.weights or dict.fromkeys(names, 1 / len(names))
         shares = {name: weights[name] for name in names}
-        found.append(_on(MEAN, shares, own, other, made.resampling))
+        found.append(compare_seeds(MEAN, shares, own, other, made.resampling))
     return tuple(found)
 
 
-def _on(
+def compare_seeds(
     title: str,
     shares: Mapping[str, float],
     own: BySeed,
     other: BySeed | None,
     resampling: Resampling,
 ) -> OnCollection:
-    """A row in the mean of collections that weigh so much in it."""
+    """A row in the mean of collections, and its difference from another row.
+
+    Args:
+        shares: weight of each collection in the mean; they sum to 1.
+        own: scores by collection of each seed of the row.
+        other: of the row that it is compared with, on the seeds that both have; None for none.
+
+    Raises:
+        BenchError: cells were scored on different queries.
+    """
     names, weights = list(shares), list(shares.values())
     first = next(iter(own.values()))
     seeds = tuple(seed for seed in own if seed in (other or {}))
@@ -231,7 +240,7 @@ def _paired_part(
     return Differences(a - b, bootstrap, drawn.flipped[:, 0] - drawn.flipped[:, 1])
 
 
-def _corrected(
+def with_verdicts(
     on: Mapping[str, tuple[OnCollection, ...]],
 ) -> dict[str, tuple[OnCollection, ...]]:
     """With p of each collection corrected for all the rows that were compared on it."""

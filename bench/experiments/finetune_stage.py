@@ -10,6 +10,7 @@ import msgspec
 
 from bench.experiments.grid import Table
 from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
+from bench.experiments.sequence import last_checkpoint
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
 from bench.store import VectorStore
@@ -33,7 +34,7 @@ class Finetune:
     space: Workspace
     held_out: tuple[str, ...]
 
-    def settle(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on`` and ``split``."""
         own, changes = split_off(table, "finetune")
         base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
@@ -69,7 +70,7 @@ class Finetune:
         start = time.perf_counter()
         trained = finetune_on(
             _preset(settings),
-            resolve_model(model),
+            resolve_model(last_checkpoint(model)),
             self.space.datasets(settings["on"], settings["split"]),
             out / MODEL,
             VectorStore(self.space.cache_dir / "vectors"),

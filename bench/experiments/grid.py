@@ -21,6 +21,8 @@
     values = [0.15, 0.5, 0.9]          # each that is not the reference's is a row
 
 Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
+``adapt`` trains on one collection of its ``on`` after the other: its ``method`` and the fields of
+that (see `retrievers.training.continual.continual.Adaptation`) stand beside those of its preset.
 """
 
 from collections.abc import Mapping
@@ -34,7 +36,7 @@ from foundation.records import Record
 from foundation.suggestions import did_you_mean
 from foundation.toml_files import Name, TomlFiles, variant_fields
 
-STAGES = ("pretrain", "finetune", "evaluate")
+STAGES = ("pretrain", "adapt", "finetune", "evaluate")
 
 Table = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
@@ -106,6 +108,7 @@ class Variant(Record, kw_only=True):
     seeds: tuple[Seed, ...] = ()
     model: str = ""
     pretrain: Table | None = None
+    adapt: Table | None = None
     finetune: Table | None = None
     evaluate: Table | None = None
     axes: tuple[str, ...] = ()
@@ -116,10 +119,10 @@ class Ablation(Record, kw_only=True):
 
     Attributes:
         name: of the folder of its report.
-        model: card, folder or Hub id that is fine-tuned or evaluated; "" where ``pretrain`` says
-            what is trained.
+        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" where
+            ``pretrain`` says what is trained.
         seeds: every row is trained once with each.
-        pretrain, finetune, evaluate: settings of the reference; None for no such stage.
+        pretrain, adapt, finetune, evaluate: settings of the reference; None for no such stage.
     """
 
     name: Name
@@ -127,6 +130,7 @@ class Ablation(Record, kw_only=True):
     model: str = ""
     seeds: tuple[Seed, ...] = (0,)
     pretrain: Table | None = None
+    adapt: Table | None = None
     finetune: Table | None = None
     evaluate: Table
     axes: tuple[Axis, ...]
@@ -140,7 +144,7 @@ class Ablation(Record, kw_only=True):
             raise ValueError("a seed is named twice")
         if bool(self.model) == bool(self.pretrain):
             raise ValueError("set either model or [pretrain]: what is trained or evaluated")
-        if "seed" in (self.pretrain or {}) or "seed" in (self.finetune or {}):
+        if any("seed" in table for table in self.stages().values()):
             raise ValueError("seeds says with which seeds every row is trained")
         titles = [axis.title for axis in self.axes]
         for title in titles:

@@ -25,7 +25,7 @@ def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
     """
     evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
-    read = {tuple(table["on"]) for table in _tables(plan, "pretrain")}
+    read = {tuple(table["on"]) for stage in ("pretrain", "adapt") for table in _tables(plan, stage)}
     said = [
         _queries(one, evaluated) for on, split in sorted(tuned) for one in space.datasets(on, split)
     ]

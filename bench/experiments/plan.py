@@ -88,7 +88,7 @@ def plan_of(
     Raises:
         BenchError: see `rows_of`.
     """
-    rows, places = rows_of(ablation, lambda name, table: stages[name].settle(table))
+    rows, places = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
     makers = _Makers(ablation.model, stages, here or {})
     cells = [
         Cell(row.name, seed, makers.task(row, seed, list(row.settings)))

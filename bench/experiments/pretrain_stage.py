@@ -29,7 +29,7 @@ class Pretrain:
 
     space: Workspace
 
-    def settle(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
         own, changes = split_off(table, "pretrain")
         if "split" in own:

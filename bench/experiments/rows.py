@@ -10,7 +10,12 @@ from foundation.suggestions import did_you_mean
 
 REFERENCE = "reference"
 # What rows must share to be compared.
-FIXED = {"pretrain": ("seed",), "finetune": ("seed",), "evaluate": ("on", "measures", "depth")}
+FIXED = {
+    "pretrain": ("seed",),
+    "adapt": ("seed",),
+    "finetune": ("seed",),
+    "evaluate": ("on", "measures", "depth"),
+}
 Settle = Callable[[str, Mapping[str, Any]], Table]
 
 

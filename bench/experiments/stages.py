@@ -29,7 +29,7 @@ class Cost(Record):
 class Stage(Protocol):
     """One of pretrain, finetune and evaluate; picklable, because it works in a process apart."""
 
-    def settle(self, table: Mapping[str, Any]) -> Table:
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Complete settings, from what the file says or from complete ones.
 
         Raises:

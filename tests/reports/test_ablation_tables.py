@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from bench.experiments.records import Report, read_report
+from bench.experiments.report_record import Report, read_report
 from foundation.errors import BenchError
 from reports.ablation_tables import comma_separated, cost_table, markdown, plan_table, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from bench.compare.statistics import Differences, paired
-from bench.experiments.records import (
+from bench.experiments.report_record import (
     MEAN,
     AxisFound,
     CellFound,

@@ -31,7 +31,7 @@ class FakeStage:
     name: str
     fails_at: float = -1.0
 
-    def settle(self, table: Mapping) -> dict:
+    def resolve_settings(self, table: Mapping) -> dict:
         try:
             return msgspec.to_builtins(msgspec.convert(dict(table), Settings))
         except msgspec.ValidationError as error:

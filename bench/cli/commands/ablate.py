@@ -1,5 +1,6 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +10,7 @@ from bench.cli.commands.plans import report, say, typed
 from bench.cli.options.study import AblateOptions
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
+from bench.experiments.adapt_stage import Adapt
 from bench.experiments.evaluation import Evaluate, read_scores
 from bench.experiments.execute import execute, finished
 from bench.experiments.findings import Made, report_of
@@ -18,8 +20,9 @@ from bench.experiments.isolation import isolated
 from bench.experiments.leakage import check_leaks
 from bench.experiments.plan import Plan, Task, plan_of
 from bench.experiments.pretrain_stage import Pretrain
-from bench.experiments.records import Report
 from bench.experiments.rehearsal import rehearse
+from bench.experiments.report_record import Report
+from bench.experiments.sequence_findings import check_resamples, with_sequences
 from bench.experiments.stages import Cost, Stage
 from bench.experiments.times import Times
 from bench.results.record import Conditions
@@ -46,6 +49,8 @@ def ablate(options: AblateOptions) -> int:
     stages = _stages(ablation, space)
     conditions = conditions_here(options.hardware.device)
     plan = plan_of(ablation, stages, _here(ablation, conditions))
+    resampling = resampling_of(options.resampling)
+    check_resamples(plan, resampling)
     leaks = check_leaks(plan, space)
     differing = _differing(plan, space)
     if options.dry_run:
@@ -55,25 +60,27 @@ def ablate(options: AblateOptions) -> int:
         rehearse(plan, stages, options.out, _apart, say)
     outcome = execute(plan, stages, options.out, _apart, say, conditions.commit)
     made = Made(
-        command=typed("ablate", options),
+        command=typed(options),
         leaks=leaks,
         differing=differing,
         weights=_weights(plan, space),
         conditions=conditions,
-        resampling=resampling_of(options.resampling),
+        resampling=resampling,
     )
-    found = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
+    record = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
+    record = with_sequences(record, plan, outcome, options.out, resampling)
     folder = options.out / ablation.name
-    text = markdown(found, _pictures(found, folder))
-    report(folder, found, text, comma_separated(found), options.output.json)
-    return ExitCode.MISSING if found.gaps else ExitCode.OK
+    text = markdown(record, *_pictures(record, folder))
+    report(folder, record, text, comma_separated(record), options.output.json)
+    return ExitCode.MISSING if record.gaps else ExitCode.OK
 
 
 def _stages(ablation: Ablation, space: Workspace) -> dict[str, Stage]:
     on = ablation.evaluate.get("on")
-    held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when settled
+    held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
         "pretrain": Pretrain(space),
+        "adapt": Adapt(space, held_out, ablation.model),
         "finetune": Finetune(space, held_out),
         "evaluate": Evaluate(space),
     }
@@ -159,11 +166,18 @@ def _overview(plan: Plan, out: Path) -> str:
     return f"{cells}; {times.left(left)}" + ("" if known else "; the time is known after one cell")
 
 
-def _pictures(found: Report, folder: Path) -> list[tuple[str, str]]:
-    """Draw every axis, where that can be done."""
+def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Draw every axis, and the forgetting matrix of each row that has one."""
     if not can_plot():
         say("no pictures: pip install 'retrieval-bench[plots]'")
-        return []
+        return [], {}
     from reports.ablation_plots import draw
+    from reports.forgetting_plots import draw as draw_heat_map
 
-    return draw(found, folder)
+    heat_maps = {}
+    for row in record.rows:
+        if row.sequence:
+            file = folder / f"forgetting-{re.sub(r'[^A-Za-z0-9.]+', '-', row.name)}.svg"
+            draw_heat_map(row.sequence.forgetting, file)
+            heat_maps[row.name] = file.name
+    return draw(record, folder), heat_maps

@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.common import print_json
-from bench.cli.options.study import AblateOptions, ContinualOptions
+from bench.cli.options.study import AblateOptions
 from bench.compare.statistics import Resampling
 from foundation.atomic import replacing
 
 
-def typed(command: str, options: AblateOptions | ContinualOptions) -> str:
-    """What makes the same report again."""
-    words = ["python", "-m", "bench", command, options.file]
+def typed(options: AblateOptions) -> str:
+    """The command line that makes the same report again."""
+    words = ["python", "-m", "bench", "ablate", options.file]
     if options.variant:
         words += ["--variant", options.variant]
-    if seeds := getattr(options, "seeds", ()):
-        words += ["--seeds", *map(str, seeds)]
+    if options.seeds:
+        words += ["--seeds", *map(str, options.seeds)]
     if options.allow_mismatch:
         words.append("--allow-mismatch")
     usual = Resampling()

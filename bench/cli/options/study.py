@@ -12,7 +12,6 @@ from bench.cli.options.shared import (
     Places,
     Protocol,
     Resamples,
-    TrainingWork,
     group,
 )
 from bench.cli.options.values import Count, LocalPath, OutFile, OutFolder, Positive, Rate, Several
@@ -56,36 +55,18 @@ class AblateOptions:
 
 
 @dataclass(frozen=True)
-class ContinualOptions:
+class ContinualOptions(AblateOptions):
     """Compare ways to learn one collection after the other: what each gains and forgets.
 
-    Each method of the file learns the collections one after the other, as `adapt` does, and every
-    checkpoint is evaluated on all of them. The report has a table of the methods and the forgetting
-    matrix of each. The same command continues an interrupted experiment.
+    The same as `ablate` of a grid with [adapt]: each row learns the collections one after the
+    other, and every checkpoint is evaluated on all of them. The report has the forgetting matrix of
+    each row. The same command continues an interrupted experiment.
 
     Examples:
         python -m bench continual three-domains --dry-run
         python -m bench continual three-domains --variant small
-        python -m bench continual my-sequence.toml --out sequences
+        python -m bench continual my-sequence.toml --seeds 0
     """
-
-    file: str
-    """A .toml file, or the name of a shipped sequence."""
-    _: KW_ONLY
-    variant: str = ""
-    """Of the file, such as small."""
-    out: OutFolder = Path("sequences")
-    """Where models, results and reports are kept."""
-    dry_run: bool = False
-    """Check everything and show the plan; train nothing."""
-    allow_mismatch: bool = False
-    """Continue although a collection differs from the published one; the report is marked."""
-    max_memory: str | None = None
-    """Most memory of this process, such as 1.5GB. Default: 80 % of what is free."""
-    resampling: Resamples = Resamples()
-    work: TrainingWork = TrainingWork()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @group("When to look, and when to end", 10)

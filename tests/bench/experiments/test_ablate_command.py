@@ -196,7 +196,9 @@ def keys():
     made = {"pretrain": Pretrain(places), "finetune": Finetune(places, ("./mine",))}
     made |= {"evaluate": Evaluate(places)}
     tables = load_ablation("grid.toml").stages()
-    return {name: made[name].reads(made[name].settle(table)) for name, table in tables.items()}
+    return {
+        name: made[name].reads(made[name].resolve_settings(table)) for name, table in tables.items()
+    }
 
 
 def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
@@ -294,12 +296,12 @@ def test_a_preset_that_mines_with_a_model_is_rehearsed_with_bm25(bench, tmp_path
     own = 'sources = ["model", "bm25"]\nmargin = 0.1\nrefresh_steps = 50'
     (tmp_path / "fine.toml").write_text(FINETUNE.replace('sources = ["bm25"]', own))
     stage = Finetune(Workspace(Path("cache"), device="cpu"), ("./mine",))
-    settings = stage.settle(load_ablation("grid.toml").finetune)
+    settings = stage.resolve_settings(load_ablation("grid.toml").finetune)
     short = stage.rehearsal(settings)
     assert short["steps"] == 2
     usual = {"margin": None, "refresh_steps": 0}
     assert short["rounds"] == [{**settings["rounds"][0], "sources": ["bm25"], **usual}]
-    assert stage.settle(short)["rounds"][0]["sources"] == ("bm25",)
+    assert stage.resolve_settings(short)["rounds"][0]["sources"] == ("bm25",)
     taught = {**settings, "teacher": {"model": "x"}}
     assert stage.rehearsal(taught) is None
     assert settings["rounds"][0]["refresh_steps"] == 50

@@ -24,7 +24,7 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
     stage = Finetune(Workspace(folder), ())
 
     def settle(name, table):
-        return stage.settle(table) if name == "finetune" else dict(table)
+        return stage.resolve_settings(table) if name == "finetune" else dict(table)
 
     rows, _ = rows_of(load_ablation("adapters", variant), settle)
     tables = {row.name: dict(row.settings["finetune"]) for row in rows}

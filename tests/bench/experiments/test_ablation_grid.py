@@ -10,7 +10,7 @@ from tests.support.ablations import FAKES, GRID
 
 
 def settle(name, table):
-    return FAKES[name].settle(table)
+    return FAKES[name].resolve_settings(table)
 
 
 def rows(text):

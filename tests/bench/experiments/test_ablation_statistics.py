@@ -15,7 +15,7 @@ from bench.experiments.execute import execute, in_this_process
 from bench.experiments.findings import Made, report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
-from bench.experiments.records import MEAN
+from bench.experiments.report_record import MEAN
 from bench.experiments.twolevel import draw, interval, variance
 from bench.workspace import Workspace
 from tests.support.ablations import FAKES, GRID, read_scores

@@ -19,7 +19,7 @@ def evaluated(collection, tmp_path):
     stage = Evaluate(Workspace(cache_dir=tmp_path / "cache", device="cpu"))
 
     def evaluate(name, model="minilm", **fields):
-        settings = stage.settle({"on": [str(collection)], **fields})
+        settings = stage.resolve_settings({"on": [str(collection)], **fields})
         stage.work(settings, model, tmp_path / name)
         (stored,) = find_results(tmp_path / name / RESULTS)
         return stored.result

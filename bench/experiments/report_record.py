@@ -1,18 +1,19 @@
 """What an ablation found: the record that tables and plots are made of.
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
-weights of the collections in their mean.
+weights of the collections in their mean; 3, what a row with a sequence gained and forgot.
 """
 
 from pathlib import Path
 
 from bench.compare.statistics import Paired
+from bench.compare.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
 from bench.results.record import Conditions
 from foundation.records import Record, read_json
 
-SCHEMA = 2
+SCHEMA = 3
 MEAN = "mean"  # instead of a collection
 
 
@@ -63,6 +64,26 @@ class OnCollection(Record, kw_only=True):
     verdict: str = ""
 
 
+class SequenceFound(Record, kw_only=True):
+    """What a row that learnt one domain after the other gained and forgot.
+
+    Attributes:
+        start: the model that the sequence starts from.
+        gained: mean over the domains after the sequence, compared with the start.
+        forgotten: mean over all domains but the last after the sequence, compared with just after
+            the domain's own training; None where each domain keeps an adapter of its own.
+        losses: of masked language modelling by domain, at the end of its own training, in nats;
+            mean over the seeds.
+        forgetting: the matrix of checkpoints by collections; scores are means over the seeds.
+    """
+
+    start: str
+    gained: OnCollection
+    forgotten: OnCollection | None
+    losses: dict[str, float]
+    forgetting: Forgetting
+
+
 class RowFound(Record, kw_only=True):
     """One recipe.
 
@@ -70,6 +91,7 @@ class RowFound(Record, kw_only=True):
         against: the row that it differs from in one field; "" for the reference.
         change: that field, with the value there and the value here; "" for the reference.
         published: somebody else's figures, by measure.
+        sequence: None where nothing was learnt in a sequence, or no cell is finished.
     """
 
     name: str
@@ -78,6 +100,7 @@ class RowFound(Record, kw_only=True):
     cells: tuple[CellFound, ...]
     on: tuple[OnCollection, ...]
     published: dict[str, float]
+    sequence: SequenceFound | None = None
 
     def at(self, collection: str) -> OnCollection | None:
         """Its figures on a collection, if there are any."""

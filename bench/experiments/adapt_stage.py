@@ -1,0 +1,153 @@
+"""The stage ``adapt``: continual pre-training on one corpus after the other."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from bench.experiments.grid import Table
+from bench.experiments.pretrain_stage import REHEARSED, tokens_read, trained_parameters
+from bench.experiments.sequence import LearntSequence, write_sequence
+from bench.experiments.settings import merged, split_off
+from bench.experiments.stages import MODEL, Cost
+from bench.training.adapt_on_collections import adapt_on
+from bench.training.pretrain_on_collections import CorpusTexts
+from bench.workspace import Workspace
+from foundation.errors import BenchError
+from foundation.records import convert_table
+from foundation.suggestions import did_you_mean
+from retrievers.training.continual.continual import Adaptation, Domain, check
+from retrievers.training.engine.curve import LossPoint, read_curve
+from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
+from retrievers.training.pretrain.pretrain import CURVE_FILE
+
+MEASURED = 4  # texts that a rehearsal measures importance on
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """See `bench.experiments.stages.Stage`.
+
+    Attributes:
+        evaluated: collections that the checkpoints are scored on; each domain is one of them.
+        start: model that the sequence starts from; "" where an earlier stage trains it.
+    """
+
+    space: Workspace
+    evaluated: tuple[str, ...]
+    start: str
+
+    def resolve_settings(self, table: Mapping[str, Any]) -> Table:
+        """All of the preset but its start, all of the method, and ``on``: domains in order."""
+        own, changes = split_off(table, "adapt")
+        if "split" in own:
+            raise BenchError("[adapt] has a split, and it reads corpora", "leave split out")
+        _check_fields(changes)
+        base = to_table(load_preset(own["preset"])) if "preset" in own else {}
+        title = {"title": "adapted in an ablation", "source": ""}
+        settings = merged(base | msgspec.to_builtins(Adaptation()), changes) | title
+        settings = {"on": list(own["on"])} | settings
+        settings.pop("start", None)
+        self._check(settings)
+        preset = to_table(_preset(settings, self.start))
+        return {
+            "on": settings["on"],
+            **msgspec.to_builtins(_adaptation(settings)),
+            **{key: value for key, value in preset.items() if key != "start"},
+        }
+
+    def seeded(self, settings: Table, seed: int) -> Table:
+        """The seed is of masks, dropout and the order of the texts, in every domain."""
+        return {**settings, "seed": seed}
+
+    def reads(self, settings: Table) -> dict[str, str]:
+        """The corpora; their order is in the settings."""
+        return {each.name: each.corpus.sha256 for each in self.space.datasets(settings["on"])}
+
+    def work(self, settings: Table, model: str, out: Path) -> Cost:
+        """Train on each domain in turn; a sequence that was killed goes on."""
+        start = time.perf_counter()
+        datasets = self.space.datasets(settings["on"])
+        folder, adaptation = out / MODEL, _adaptation(settings)
+        trained = adapt_on(
+            _preset(settings, model), datasets, folder, adaptation, device=self.space.device
+        )
+        checkpoints = [Path(training.folder) for training in trained]
+        sequence = LearntSequence(
+            start=model,
+            domains=tuple(dataset.name for dataset in datasets),
+            checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
+            losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
+            separate=adaptation.method == "adapter",
+        )
+        write_sequence(sequence, folder)
+        parameters = trained_parameters(checkpoints[-1])
+        return Cost(time.perf_counter() - start, tokens_read(folder), parameters)
+
+    def rehearsal(self, settings: Table) -> Table | None:
+        """Two steps on each domain, and a measurement on a few texts."""
+        measured = min(settings["measured"], MEASURED)
+        return merged(settings, {"steps": REHEARSED, "measured": measured})
+
+    def _check(self, settings: Table) -> None:
+        """Refuse what cannot be trained or compared before any work."""
+        datasets = self.space.datasets(settings["on"])
+        scored = self.space.datasets(self.evaluated)
+        names = [each.name for each in scored]
+        if len(datasets) < 2:
+            raise BenchError("[adapt] learns one collection", "a sequence has two or more")
+        for dataset in datasets:
+            if dataset.name not in names:
+                raise BenchError(
+                    f"[adapt] learns {dataset.name}, which is not evaluated",
+                    "name it in on of [evaluate]: what is forgotten is measured on every domain",
+                )
+        measures = sorted({each.facts.main_measure for each in scored})
+        if len(measures) > 1:
+            raise BenchError(
+                f"[evaluate] has collections of different main measures: {', '.join(measures)}",
+                "a sequence is compared by one: evaluate collections that agree in it",
+            )
+        adaptation, preset = _adaptation(settings), _preset(settings, self.start)
+        if self.start:  # else the rehearsal of the stage before makes what can be checked
+            domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
+            check(preset, domains, adaptation)
+
+
+def _check_fields(changes: Mapping[str, Any]) -> None:
+    """Refuse a start, and fields of neither the preset nor the method."""
+    if "start" in changes:
+        raise BenchError(
+            "[adapt] has a start, and a sequence starts from the model before it",
+            'write model = "NAME" at the top of the file, or use [pretrain]',
+        )
+    preset = (name for name in Pretraining.__struct_fields__ if name != "start")
+    known = (*Adaptation.__struct_fields__, *preset)
+    for name in changes:
+        if name not in known:
+            raise BenchError(
+                f"[adapt] has no field {name!r}",
+                did_you_mean(name, known, f"there are: {', '.join(known)}"),
+            )
+
+
+def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
+    fields = {name: settings[name] for name in Adaptation.__struct_fields__}
+    return convert_table(fields, Adaptation, "[adapt]")
+
+
+def _preset(settings: Mapping[str, Any], start: str) -> Pretraining:
+    """The preset of every training, from this model."""
+    others = ("on", *Adaptation.__struct_fields__)
+    fields = {key: value for key, value in settings.items() if key not in others}
+    return from_table({**fields, "start": {"model": start or "pretrained"}}, "[adapt]")
+
+
+def last_loss(curve: Sequence[LossPoint]) -> float:
+    """Loss of masked language modelling without what a method adds, over the last tenth."""
+    last = curve[-max(1, len(curve) // 10) :]
+    return fmean(point.losses.get("mlm", point.losses["loss"]) for point in last)

@@ -1,1 +1,0 @@
-"""Continual pre-training compared: one sequence of collections, learnt in several ways."""

@@ -1,0 +1,280 @@
+"""Continual pre-training as a stage of experiments: from a grid to forgetting matrices."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from collections_for_tests import Bench
+
+from bench.cli.commands.ablate import _here, _stages
+from bench.evaluate.pipeline import conditions_here
+from bench.exit_codes import ExitCode
+from bench.experiments.adapt_stage import last_loss
+from bench.experiments.grid import load_ablation
+from bench.experiments.plan import plan_of
+from bench.experiments.sequence import LearntSequence, last_checkpoint, write_sequence
+from bench.results.find import find_results
+from bench.workspace import Workspace
+from retrievers.training.engine.curve import LossPoint
+from tests.bench.test_watch_command import write_words
+from tests.retrievers.tiny_checkpoints import write_bert, write_card
+
+GRID = """
+name = "tiny"
+model = "./start"
+seeds = [0, 1]
+
+[adapt]
+preset = "mlm-small"
+on = ["./one", "./two"]
+batch_size = 2
+max_tokens = 12
+steps = 2
+measured = 3
+
+[evaluate]
+on = ["./one", "./two", "./three"]
+max_query_tokens = 12
+max_document_tokens = 12
+
+[[axes]]
+field = "adapt.method"
+values = ["plain", "ewc", "adapter"]
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Three collections, a start with a card, and the grid."""
+    folder = tmp_path_factory.mktemp("continual")
+    write_bert(folder / "start", hidden_dropout_prob=0.1)
+    write_card(folder / "start" / "card.toml", checkpoint=".", pooling="mean")
+    for name in ("one", "two", "three"):
+        write_words(folder / name, 12)
+    (folder / "tiny.toml").write_text(GRID)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here(place):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        # Processes apart have a test of their own.
+        patch.setattr("bench.cli.commands.ablate.isolated", lambda work, *rest: work(*rest))
+        yield Bench(place)
+
+
+def run(bench, *options, command="continual", file="tiny.toml"):
+    fixed = ("--cache-dir", bench.cache, "--device", "cpu", "--offline", "--resamples", 199)
+    return bench(command, file, *fixed, "--no-rehearsal", *options)
+
+
+@pytest.fixture(scope="module")
+def report(here, place):
+    """The report of the whole grid."""
+    pytest.importorskip("adapters", exc_type=ImportError)
+    done = run(here)
+    assert done.code == ExitCode.OK, done.stderr
+    assert (place / "ablations/tiny/report.md").read_text() == done.stdout
+    return json.loads((place / "ablations/tiny/report.json").read_text())
+
+
+def rows(report):
+    return {row["name"]: row for row in report["rows"]}
+
+
+@pytest.fixture(scope="module")
+def stored(here, report):
+    """Mean score of each model on each collection, from the stored results of each cell."""
+    ablation = load_ablation("tiny.toml")
+    stages = _stages(ablation, Workspace(here.cache, device="cpu", offline=True))
+    plan = plan_of(ablation, stages, _here(ablation, conditions_here("cpu")))
+    return {
+        (cell.row, cell.seed): {
+            (result.result.model, result.collection): result.scores()[1]["nDCG@10"].mean()
+            for result in find_results(cell.task.folder(Path("ablations")) / "results")
+        }
+        for cell in plan.cells
+    }
+
+
+def test_a_dry_run_trains_nothing_and_continual_means_ablate(here, place):
+    pytest.importorskip("adapters", exc_type=ImportError)
+    shown = run(here, "--dry-run", "--out", place / "dry")
+    assert shown.code == ExitCode.OK, shown.stderr
+    assert "6 cells: 3 rows, 2 seeds; 12 tasks left" in shown.stdout
+    assert "adapt.method: plain -> ewc" in shown.stdout
+    assert run(here, "--dry-run", "--out", place / "dry", command="ablate").stdout == shown.stdout
+    assert not (place / "dry").exists()
+
+
+def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_with(report, stored):
+    last, own = "model-2-two", {"one": "model-1-one", "two": "model-2-two"}
+    for name, row in rows(report).items():
+        for cell in row["cells"]:
+            means = stored[name, cell["seed"]]
+            for collection in ("one", "two", "three"):
+                model = own.get(collection, last) if name == "method=adapter" else last
+                assert cell["scores"][collection] == pytest.approx(means[model, collection])
+
+
+def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain(report, stored):
+    for name, row in rows(report).items():
+        cells = [stored[name, seed] for seed in (0, 1)]
+        after = {"one": "model-2-two", "two": "model-2-two"}
+        if name == "method=adapter":
+            after["one"] = "model-1-one"
+        gained = [
+            each[after[domain], domain] - each["start", domain]
+            for each in cells
+            for domain in after
+        ]
+        forgotten = [each["model-2-two", "one"] - each["model-1-one", "one"] for each in cells]
+        sequence = row["sequence"]
+        assert sequence["gained"]["recipes"]["mean"] == pytest.approx(np.mean(gained))
+        if name == "method=adapter":
+            assert sequence["forgotten"] is None
+        else:
+            assert sequence["forgotten"]["recipes"]["mean"] == pytest.approx(np.mean(forgotten))
+
+
+def test_the_forgetting_matrix_of_a_row_has_the_means_over_its_seeds(report, stored):
+    for name, row in rows(report).items():
+        cells = [stored[name, seed] for seed in (0, 1)]
+        matrix = row["sequence"]["forgetting"]
+        assert (matrix["trained"], matrix["also"]) == (["one", "two"], ["three"])
+        assert matrix["trainings"] == 2
+        names = ["start", "model-1-one", "model-2-two"]
+        assert [each["checkpoint"] for each in matrix["rows"]] == [
+            "start",
+            "after one",
+            "after two",
+        ]
+        for model, line in zip(names, matrix["rows"], strict=True):
+            for collection, level in line["levels"].items():
+                expected = np.mean([each[model, collection] for each in cells])
+                assert level["value"] == pytest.approx(expected)
+
+
+def test_the_report_shows_every_matrix_and_what_was_kept_apart(place, report):
+    text = (place / "ablations/tiny/report.md").read_text()
+    assert "## What was gained and forgotten" in text
+    for name in ("reference", "method=ewc: adapt.method", "method=adapter: adapt.method"):
+        assert f"\n# {name}" in text
+    assert text.count("## nDCG@10 of successive trainings") == 3
+    assert "kept apart" in text
+    assert "python -m bench ablate tiny.toml" in text
+    assert "means of 2 trainings of each" in text
+
+
+def test_checkpoints_are_used_as_the_start_is(place, report):
+    """The start's card pools by the mean; a checkpoint that was pre-trained alone by [CLS]."""
+    for path in (place / "ablations" / "evaluate").glob("*/results"):
+        assert {stored.result.recipe.pooling for stored in find_results(path)} == {"mean"}
+
+
+def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrupted(
+    here, place, report
+):
+    done = sorted((place / "ablations").rglob("done.json"))
+    times = {path: path.stat().st_mtime_ns for path in done}
+    again = run(here, "--json")
+    assert again.code == ExitCode.OK, again.stderr
+    assert {path: path.stat().st_mtime_ns for path in done} == times
+
+    adapted = next(path for path in done if path.parts[-3] == "adapt")
+    adapted.unlink()
+    shutil.rmtree(adapted.parent / "model" / "model-2-two")
+    first = (adapted.parent / "model" / "model-1-one" / "model.safetensors").stat().st_mtime_ns
+    resumed = run(here, "--json")
+    assert resumed.code == ExitCode.OK, resumed.stderr
+    kept = (adapted.parent / "model" / "model-1-one" / "model.safetensors").stat().st_mtime_ns
+    assert kept == first
+    for now, before in zip(json.loads(resumed.stdout)["rows"], report["rows"], strict=True):
+        assert now["on"] == before["on"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ('preset = "mlm-small"', 'preset = "mlm-smal"', "mlm-smal", "mlm-small"),
+        ('preset = "mlm-small"', 'preset = "retromae-small"', "not retromae", "mlm"),
+        ("measured = 3", "measured = 0", ">= 1", ""),
+        ("measured = 3", "metod = 'ewc'", "no field 'metod'", "method"),
+        ("measured = 3", "seed = 3", "seeds says", ""),
+        ("measured = 3", "split = 'dev'", "reads corpora", "leave split out"),
+        ("measured = 3", "start = { model = 'minilm' }", "has a start", "model ="),
+        ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions for 64", ""),
+        ('"ewc"', '"ewd"', "Invalid enum value 'ewd'", ""),
+        (
+            '[evaluate]\non = ["./one", ',
+            "[evaluate]\non = [",
+            "learns one, which is not",
+            "[evaluate]",
+        ),
+        ('on = ["./one", "./two"]', 'on = ["./one"]', "learns one collection", "two or more"),
+        ('on = ["./one", "./two"]', 'domains = ["./one", "./two"]', "needs on", "on ="),
+    ],
+)
+def test_bad_input_is_one_message_before_any_work(here, place, tmp_path, old, new, message, hint):
+    assert old in GRID
+    wrong = place / "wrong.toml"
+    wrong.write_text(GRID.replace(old, new))
+    done = run(here, "--out", tmp_path / "out", file="wrong.toml")
+    assert done.code == ExitCode.BAD_INPUT, done.stderr
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_few_resamples_are_refused_before_any_work(here, tmp_path):
+    done = run(here, "--resamples", 3, "--out", tmp_path / "out")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "3 resamples can find no difference" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_the_old_form_is_refused_with_one_message(here, place):
+    (place / "old.toml").write_text(
+        'name = "old"\npreset = "mlm-small"\ndomains = ["./one", "./two"]\n[methods.plain]\n'
+    )
+    done = run(here, file="old.toml")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "unknown field `preset`" in done.stderr
+
+
+def test_a_training_after_a_sequence_starts_from_its_last_checkpoint(tmp_path):
+    sequence = LearntSequence(
+        start="minilm",
+        domains=("a", "b"),
+        checkpoints=("1-a", "2-b"),
+        losses=(2.0, 1.0),
+        separate=False,
+    )
+    write_sequence(sequence, tmp_path)
+    assert last_checkpoint(str(tmp_path)) == str(tmp_path / "2-b")
+    assert last_checkpoint("minilm") == "minilm"
+
+
+def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
+    losses = [{"loss": 9.0}] * 18 + [{"loss": 3.0, "mlm": 2.0, "penalty": 1.0}, {"loss": 1.0}]
+    curve = [LossPoint(step, one, 0.1, 1.0, 8) for step, one in enumerate(losses, start=1)]
+    assert last_loss(curve) == 1.5
+    assert last_loss(curve[:3]) == 9.0
+
+
+def test_the_shipped_grid_learns_what_it_evaluates():
+    grid = load_ablation("three-domains")
+    assert grid.axes[0].field == "adapt.method"
+    for variant in ("", *grid.variants):
+        chosen = load_ablation("three-domains", variant)
+        assert chosen.adapt["on"] == chosen.evaluate["on"]
+
+
+def test_help_has_examples(here):
+    shown = here("continual", "--help")
+    assert shown.code == ExitCode.OK
+    assert "python -m bench continual three-domains --variant small" in shown.stdout
