@@ -184,6 +184,12 @@ def finding_lines(finding: Finding, name: str = "") -> str:
     return f"{line}\n  {finding.suggestion}" if finding.suggestion else line
 
 
+def columns_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text in columns without a frame, as long as there are rows."""
+    lines = str(tabulate(rows, tablefmt="plain", disable_numparse=True)).split("\n")
+    return [line.rstrip() for line in lines]
+
+
 def facts_table(rows: Sequence[tuple[str, str]]) -> str:
     """Names and what is said of them, in two columns without a frame."""
     return str(tabulate(rows, tablefmt="plain", disable_numparse=True))

@@ -4,27 +4,33 @@ Reads declared facts only; no model or collection is opened.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bench.cli.model_list import model_lines
 from bench.results.location import place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
 from datasets_cfg.facts import Facts
 from foundation.errors import BenchError
-from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.card import card_names, load_card
+
+if TYPE_CHECKING:
+    from bench.experiments.grid import Ablation
 
 Rows = list[tuple[str, str]]
 
 
 def listing(what: str) -> Rows:
-    """Names and a line about each: models, datasets, suites, measures or indexes."""
+    """Names of one kind, as `bench list` has them, and a line about each."""
     lists: Mapping[str, Callable[[], Rows]] = {
-        "models": lambda: [(name, _about_card(card)) for name, card in all_cards().items()],
+        "models": lambda: [(line.name, line.about) for line in model_lines()],
         "datasets": lambda: [(name, _about_facts(facts_for(name))) for name in dataset_names()],
         "suites": lambda: [(name, suite_for(name).title) for name in suite_names()],
         "measures": _measures,
         "indexes": _indexes,
+        "presets": _presets,
+        "grids": _grids,
     }
     return lists[what]()
 
@@ -50,17 +56,6 @@ def describe(name: str) -> dict[str, Any]:
     raise BenchError(f"there is no model, collection, suite or result {name!r}", hint)
 
 
-def _about_card(card: Card) -> str:
-    if card.missing:
-        return f"{card.title} — not available: {card.missing}"
-    notes = [card.title]
-    if card.unverified:
-        notes.append(f"unverified: {', '.join(card.unverified)}")
-    if card.warning:
-        notes.append(card.warning)
-    return " — ".join(notes)
-
-
 def _about_facts(facts: Facts) -> str:
     counts = facts.counts
     sizes = [
@@ -84,6 +79,25 @@ def _indexes() -> Rows:
     return list(INDEX_EXAMPLES.items())
 
 
+def _presets() -> Rows:
+    from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
+    from retrievers.training.pretrain.preset import FILES as PRETRAIN
+
+    rows = [(name, f"pretrain: {PRETRAIN.load(name).title}") for name in PRETRAIN.names()]
+    return rows + [(name, f"finetune: {FINETUNE.load(name).title}") for name in FINETUNE.names()]
+
+
+def _grids() -> Rows:
+    from bench.experiments.grid import FILES
+
+    return [(name, _about_grid(FILES.load(name))) for name in FILES.names()]
+
+
+def _about_grid(grid: "Ablation") -> str:
+    variants = f"; variants: {', '.join(grid.variants)}" if grid.variants else ""
+    return f"{grid.title}{variants}"
+
+
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(record)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    return fields

@@ -111,6 +111,9 @@ class Card(Record, kw_only=True):
 
     Attributes:
         name: what the user types; equals the file's name.
+        parameters: about how many, of both encoders of an untied model, for whoever chooses one;
+            0 where it is not stated. Results have the number that is counted in the checkpoint.
+        dim: length of its vectors, for the same use; 0 where it is not stated.
         checkpoint: a Hub id, or a folder (relative to the card's file).
         query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
         package: ``package/folder`` of an installed package that carries the same weights.
@@ -132,6 +135,8 @@ class Card(Record, kw_only=True):
 
     name: str
     title: str
+    parameters: int = 0
+    dim: int = 0
     kind: Literal["transformer", "hashing", "bm25", "python"] = "transformer"
     checkpoint: str = ""
     revision: str = "main"
@@ -178,6 +183,11 @@ class Card(Record, kw_only=True):
         if not self.missing:
             self._check_usable()
         self._fill_in_sources()
+
+    @property
+    def pretrained_only(self) -> bool:
+        """Whether the checkpoint was not trained to retrieve, as its warning begins."""
+        return self.warning.startswith("pre-trained only")
 
     def _fill_in_sources(self) -> None:
         """State at each expected score where it was published."""

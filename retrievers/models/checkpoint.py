@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -253,6 +254,30 @@ def locate(checkpoint: str, revision: str, *, base: Path, package: str = "", sha
     if not HUB_ID.fullmatch(checkpoint):
         raise BenchError(f"there is no folder {local}")
     return fetch(checkpoint, revision)
+
+
+def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
+    """Folder of a published checkpoint with whole weights on this machine; None without one.
+
+    Looks at names only: an installed package, then the Hub's cache. Nothing is hashed, fetched or
+    imported, so that a list of models answers at once.
+    """
+    folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
+    try:
+        return folder if folder and weight_files(folder, find_weights(folder)) else None
+    except (BenchError, OSError):
+        return None
+
+
+def _cached_snapshot(repository: str, revision: str) -> Path | None:
+    """Folder of a repository in the Hub's cache, by the layout that its documentation states."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    with suppress(OSError):
+        revision = (cached / "refs" / revision).read_text(encoding="utf-8").strip()
+    folder = cached / "snapshots" / revision
+    return folder if folder.is_dir() else None
 
 
 def fetch(repository: str, revision: str) -> Path:

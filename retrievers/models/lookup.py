@@ -27,6 +27,8 @@ CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
 
 # Fields of a card that are true of its own checkpoint only.
 OF_ONE_CHECKPOINT = (
+    "parameters",
+    "dim",
     "revision",
     "package",
     "network",

@@ -1,13 +1,70 @@
 """``list``: what there is."""
 
-from bench.cli import describe as catalogue
-from bench.cli.commands.common import print_rows
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bench.cli import describe
+from bench.cli.commands.common import print_json, print_rows
+from bench.cli.model_list import HEADINGS, ModelLine, model_lines, short_count
 from bench.cli.options.data import ListOptions
 from bench.exit_codes import ExitCode
+from foundation.errors import BenchError
+from reports.tables import columns_table
+
+COLUMNS = ("name", "size", "dim", "licence", "about")
 
 
 def listing(options: ListOptions) -> int:
-    """Names with a line about each."""
-    rows = [{"name": name, "about": about} for name, about in catalogue.listing(options.what)]
+    """Names with a line about each; models in groups."""
+    if options.what == "models":
+        return _list_models(options)
+    if options.group or options.licence:
+        raise BenchError(
+            "--group and --licence choose among models",
+            f"python -m bench list {options.what} --match TEXT",
+        )
+    rows = [
+        {"name": name, "about": about}
+        for name, about in describe.listing(options.what)
+        if options.match.lower() in f"{name} {about}".lower()
+    ]
+    if not rows:
+        raise _nothing_matches(options)
     print_rows(rows, options.output.json)
     return ExitCode.OK
+
+
+def _list_models(options: ListOptions) -> int:
+    lines = model_lines(options.group, options.match, options.licence)
+    if not lines:
+        raise _nothing_matches(options)
+    if options.output.json:
+        print_json([asdict(line) for line in lines])
+    else:
+        print("\n\n".join(_tables(lines)))
+    return ExitCode.OK
+
+
+def _tables(lines: Sequence[ModelLine]) -> list[str]:
+    """A heading and a table for each group, without columns that are empty there."""
+    tables = []
+    for group, heading in HEADINGS.items():
+        rows = [_cells(line) for line in lines if line.group == group]
+        columns = [column for column in COLUMNS if any(row[column] for row in rows)]
+        cells = [columns, *([row[column] for column in columns] for row in rows)]
+        if rows:
+            tables.append("\n  ".join([heading, *columns_table(cells)]))
+    return tables
+
+
+def _cells(line: ModelLine) -> dict[str, str]:
+    size, dim = short_count(line.parameters), str(line.dim or "")
+    values = (line.name, size, dim, line.licence, line.title)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _nothing_matches(options: ListOptions) -> BenchError:
+    return BenchError(
+        f"none of the {options.what} matches what was typed",
+        f"see `python -m bench list {options.what}`",
+    )

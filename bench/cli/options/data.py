@@ -6,33 +6,51 @@ from typing import Annotated, Literal
 from bench.cli.options.shared import ModelUse, Output, Places
 from bench.cli.options.values import Count, LocalPath, Several
 
+Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
+ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
+
 
 @dataclass(frozen=True)
 class ListOptions:
-    """List models, datasets, suites, measures or indexes, with a line about each.
+    """List names of one kind, with a line about each.
+
+    Models are in groups: ready on this machine, those that need a download, pre-trained only, and
+    not published. A licence with a question mark was not read in a first-party source.
 
     Examples:
-        python -m bench list models
+        python -m bench list models --group ready
+        python -m bench list models --match retromae --licence apache
+        python -m bench list datasets --match cqadupstack
+        python -m bench list presets
     """
 
-    what: Literal["models", "datasets", "suites", "measures", "indexes"]
+    what: Listed
     """Which kind."""
     _: KW_ONLY
+    match: str = ""
+    """Only names and descriptions with this text, whatever its letter case."""
+    group: Annotated[tuple[ModelGroup, ...], Several] = ()
+    """Only models of these groups."""
+    licence: str = ""
+    """Only models whose licence has this text, such as apache."""
     output: Output = Output()
 
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Show what is known of a model, collection or result.
+    """Show what is known of a model, collection, suite or result: the main facts on one screen.
 
     Examples:
         python -m bench show retromae
+        python -m bench show retromae --all
         python -m bench show beir/scifact
     """
 
     name: str
     """Model, collection, suite, or folder of a result."""
     _: KW_ONLY
+    all: bool = False
+    """Every fact, each item of a list on a line of its own."""
     output: Output = Output()
 
 

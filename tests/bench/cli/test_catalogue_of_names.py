@@ -1,5 +1,6 @@
 """What can be listed and shown, from declared facts only."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from bench.cli.describe import describe, listing
+from bench.cli.main import run_command
+from bench.cli.model_list import HEADINGS, group_of, model_lines
+from bench.cli.page import page
 from bench.evaluate.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import card_names, load_card
+from retrievers.models.model import resolve_model
+from retrievers.models.parameters import count_parameters
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,10 +101,99 @@ def test_a_folder_without_a_result_is_refused(tmp_path):
         describe(str(tmp_path))
 
 
+def printed(capsys, *words: str) -> str:
+    assert run_command(words) == 0
+    return capsys.readouterr().out
+
+
+def test_models_are_listed_in_groups_by_what_it_takes_to_use_them(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    groups = {line.name: line.group for line in model_lines()}
+    assert {groups[name] for name in ("minilm", "bm25", "hashing")} == {"ready"}
+    assert groups["retromae"] == "download"
+    assert groups["retromae-pretrained"] == groups["bert"] == "pretrained"
+    assert groups["seed"] == "unpublished"
+    text = printed(capsys, "list", "models")
+    places = [text.index(heading) for heading in HEADINGS.values()]
+    assert places == sorted(places)
+    (line,) = [line.split() for line in text.splitlines() if line.startswith("  minilm ")]
+    assert line == ["minilm", "23M", "384", "Apache-2.0", "all-MiniLM-L6-v2"]
+
+
+def test_a_model_in_the_cache_of_the_hub_is_ready(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--Shitao--RetroMAE_BEIR"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    assert group_of(load_card("retromae")) == "download"  # a snapshot without weights
+    (snapshot / "pytorch_model.bin").write_bytes(b"weights")
+    assert group_of(load_card("retromae")) == "ready"
+
+
+def test_models_are_chosen_by_group_text_and_licence(capsys):
+    chosen = json.loads(printed(capsys, "list", "models", "--group", "pretrained", "--json"))
+    assert {"bert", "roberta", "condenser"} <= {row["name"] for row in chosen}
+    assert {row["group"] for row in chosen} == {"pretrained"}
+    rows = json.loads(
+        printed(capsys, "list", "models", "--match", "RETROMAE", "--licence", "apache", "--json")
+    )
+    assert all("apache" in row["licence"].lower() for row in rows)
+    with pytest.raises(BenchError, match="none of the models"):
+        run_command(["list", "models", "--match", "no such text"])
+    with pytest.raises(BenchError, match="licence 'gpl'") as error:
+        run_command(["list", "models", "--licence", "gpl"])
+    assert "Apache-2.0" in error.value.hint
+    with pytest.raises(BenchError, match="choose among models"):
+        run_command(["list", "datasets", "--group", "ready"])
+
+
+def test_what_a_card_states_of_its_size_is_what_its_checkpoint_has():
+    model, card = resolve_model("minilm"), load_card("minilm")
+    assert count_parameters(model).total == card.parameters
+    assert model.recipe.dim == card.dim
+
+
+def test_presets_and_grids_are_listed_with_the_command_and_the_variants(capsys):
+    presets, grids = printed(capsys, "list", "presets"), printed(capsys, "list", "grids")
+    assert "pretrain: RetroMAE" in presets
+    assert "finetune: RetroMAE on MS MARCO for BEIR" in presets
+    assert "retromae-table6" in grids
+    assert "variants: small" in grids
+
+
+@pytest.mark.parametrize("name", [*card_names(), *dataset_names(), *suite_names()])
+def test_what_is_shown_fits_a_screen(name):
+    lines = page(describe(name), name).splitlines()
+    assert len(lines) <= 40
+    assert max(len(line) for line in lines) <= 80 or "https://" in "".join(lines)
+    assert lines[-1].endswith(f"show {name} --all")
+
+
+def test_the_page_has_the_main_facts_first_and_the_rest_with_all(capsys):
+    text = printed(capsys, "show", "minilm")
+    assert text.splitlines()[0].split() == ["name", "minilm"]
+    assert "52: beir/trec-covid nDCG@10 0.4723" in text
+    assert "beir/cqadupstack/wordpress" not in text
+    whole = printed(capsys, "show", "minilm", "--all")
+    assert "beir/cqadupstack/wordpress, R@100, 0.72151" in whole
+    assert len(whole.splitlines()) > 52
+
+
+def test_how_to_obtain_a_licensed_collection_is_on_the_page(capsys):
+    assert "Apply for TREC disks" in printed(capsys, "show", "beir/robust04")
+
+
+def test_a_misspelt_value_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(BenchError, match='Did you mean "models"'):
+        run_command(["list", "modles"])
+
+
 def test_lists_of_declared_names_load_no_heavy_library():
     code = (
         "import sys; from bench.cli.describe import listing; "
-        "[listing(what) for what in ('models', 'datasets', 'suites', 'indexes')]; "
+        "[listing(what) for what in ('models', 'datasets', 'suites', 'indexes', 'presets', 'grids')]; "
         "print(sorted({'torch', 'transformers', 'faiss', 'pandas'} & set(sys.modules)))"
     )
     done = subprocess.run(
