@@ -19,6 +19,7 @@ from bench.results.record import Protocol, Stored, save
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand
 from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.first_queries import first_queries
 from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
@@ -169,6 +170,17 @@ class Workspace:
             self.remark(dataset.name, finding)
         remember(dataset)
         return OpenDataset(dataset, official)
+
+    def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
+        """The first queries of a collection with a small corpus, for a first try.
+
+        Raises:
+            BenchError: as `open`, or see `first_queries`.
+        """
+        dataset = first_queries(self.open(name, split).dataset, count)
+        check_relevant(dataset)
+        remember(dataset)
+        return OpenDataset(dataset, official=False)
 
     def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
         """A collection whose judgements score a run file; documents are not looked for.

@@ -11,7 +11,7 @@ NAMED = 4  # items of a long list on a page
 LIST_LINES = 3  # of a list or table; a text is not cut
 NOT_STATED = ("parameters", "dim")  # where they are 0
 DETAILS = ("source", "tolerance")  # of an item of a list, which `every_fact` has
-EMPTY = (None, "", [], (), {})
+EMPTY: tuple[object, ...] = (None, "", [], (), {})
 HASH = re.compile(r"[0-9a-f]{40,64}")
 # Facts that come first, of whatever is shown; the others follow in the order of their record.
 FIRST = (
@@ -141,6 +141,8 @@ def _wrapped(key: str, text: str, cut: bool) -> Iterable[str]:
         placeholder=" …",
         break_on_hyphens=False,
     )
+    if not lines:
+        return
     first = f"{key:<{KEY_WIDTH}}{lines[0]}"
     if len(key) >= KEY_WIDTH:
         yield key

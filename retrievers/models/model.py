@@ -68,6 +68,7 @@ def resolve_model(
     dtype: Dtype | None = None,
     store_dtype: StoreDtype = "float32",
     backend: str | None = None,
+    query_prompt: str | None = None,
     max_query_tokens: int | None = None,
     max_document_tokens: int | None = None,
     trust_code: bool = False,
@@ -82,6 +83,7 @@ def resolve_model(
         dtype: instead of the card's.
         store_dtype: of vectors on disk.
         backend: ``torch`` (also where it is None), ``onnx`` or ``int8``.
+        query_prompt: put before every query, instead of the card's prompts of any dataset.
         max_query_tokens: instead of the card's.
         max_document_tokens: instead of the card's.
         trust_code: allow a card that names a third party's class.
@@ -108,6 +110,8 @@ def resolve_model(
     card = replace_fields(
         card, {name: value for name, value in changes.items() if value is not None}
     )
+    if query_prompt is not None:
+        card = _with_query_prompt(card, query_prompt)
     if adapter:
         card = _adapted(card, Path(adapter))
     if card.warning:
@@ -117,6 +121,22 @@ def resolve_model(
         found.recipe, store_dtype=store_dtype, backend=_backend(backend, found.recipe)
     )
     return replace_field(found, recipe=recipe)
+
+
+def _with_query_prompt(card: Card, text: str) -> Card:
+    """The card with one prompt for the queries of all datasets; prompts of documents stay.
+
+    Raises:
+        BenchError: the model reads no prompts.
+    """
+    if card.kind == "bm25":
+        raise BenchError(f"{card.name} puts no prompt before queries", "leave --query-prompt out")
+    datasets = {
+        name: Prompts(query=text, document=prompts.document)
+        for name, prompts in card.prompts.datasets.items()
+    }
+    prompts = msgspec.structs.replace(card.prompts, query=text, datasets=datasets)
+    return replace_fields(card, {"prompts": prompts, "expected": ()})
 
 
 def _adapted(card: Card, folder: Path) -> Card:

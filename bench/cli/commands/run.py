@@ -74,7 +74,8 @@ def _planned(
     planned = []
     for name in names:
         with gaps.kept(name):
-            opened = space.open(name, options.protocol.split)
+            split, limit = options.protocol.split, options.limit
+            opened = space.open_first(name, limit, split) if limit else space.open(name, split)
             _check_storable(opened.dataset, options)
             able = []
             for model in models:

@@ -23,6 +23,7 @@ class RunOptions:
 
     Examples:
         python -m bench run stdlib-code --model minilm
+        python -m bench run beir/scifact --model minilm --limit 20
         python -m bench run beir/scifact beir/nfcorpus --model minilm bm25 --data-dir DIR
         python -m bench run beir/scifact --model minilm --index 'IVF64,Flat?nprobe=8'
         python -m bench run path/to/my-collection --model path/to/sentence-transformers-folder
@@ -43,6 +44,10 @@ class RunOptions:
     """Instead of the further measures of the collection; repeatable."""
     out: OutPlace = Path("results")
     """Where results go: a folder, or a URL such as s3://bucket/prefix."""
+    limit: Positive | None = None
+    """A first try in seconds: the first N queries, the documents judged for them and 10 N others.
+    Scores are far too high; they are marked, kept as a collection of its own (NAME/firstN) and in
+    no mean."""
     yes: bool = False
     """Do not ask before hours of encoding."""
     fail_fast: bool = False

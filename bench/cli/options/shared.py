@@ -58,6 +58,9 @@ class ModelUse:
     changes vectors: another recipe."""
     store_dtype: Literal["float32", "float16"] | None = None
     """Of stored vectors. Default: float32. float16 halves the disk, and is another recipe."""
+    query_prompt: str | None = None
+    """Put before every query, of all collections. Default: the card's. Vectors of documents that are
+    stored serve on."""
     max_query_tokens: Positive | None = None
     """Where queries are cut. Default: the card's."""
     max_document_tokens: Positive | None = None

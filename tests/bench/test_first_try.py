@@ -1,0 +1,98 @@
+"""A first try of a collection (--limit), and another prompt for queries (--query-prompt)."""
+
+import json
+
+import msgspec
+import pytest
+
+from bench.cli.main import run_command
+from bench.evaluate.pipeline import in_domain
+from bench.workspace import Workspace
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.first_queries import first_queries
+from foundation.errors import BenchError
+from retrievers.models.card import load_card
+from retrievers.models.model import _with_query_prompt, resolve_model
+from retrievers.models.recipe import Prompts
+
+CORPUS = {f"d{n}": {"title": f"t{n}", "text": f"the text of document {n}"} for n in range(60)}
+QUERIES = {f"q{n}": f"which text has document {n}" for n in range(4)}
+QRELS = {"q0": {"d50": 2}, "q1": {"d3": 1, "d51": 0}, "q2": {"d52": 1, "gone": 1}, "q3": {"d7": 1}}
+
+
+@pytest.fixture
+def whole(tmp_path) -> Dataset:
+    facts = {"main_measure": "RR@10", "depth": 20}
+    return Dataset.from_dicts(CORPUS, QUERIES, QRELS, name="own", cache_dir=tmp_path, **facts)
+
+
+def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
+    folders = ["--cache-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--json", "--quiet"]
+    command = ["run", str(dataset.reader.folder), "--model", "hashing", *folders, *words]
+    assert run_command(command) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    return result
+
+
+def test_a_first_try_has_the_first_queries_their_judged_documents_and_the_first_others(whole):
+    small = first_queries(whole, 2)
+    assert small.name == "own/first2"
+    assert small.queries.ids == ("q0", "q1")
+    assert set(small.qrels) == {("q0", "d50", 2), ("q1", "d3", 1), ("q1", "d51", 0)}
+    others = [f"d{n}" for n in range(21) if n != 3]
+    assert set(small.corpus.ids.to_pylist()) == {"d50", "d3", "d51", *others}
+    assert (small.facts.main_measure, small.facts.depth) == ("RR@10", 20)
+
+
+def test_a_first_try_of_more_queries_than_there_are_has_all_of_them(whole):
+    small = first_queries(whole, 99)
+    assert small.queries.ids == whole.queries.ids
+    assert len(small.corpus) == len(CORPUS)
+
+
+def test_a_first_try_is_marked_and_its_results_are_of_another_collection(capsys, tmp_path, whole):
+    first, all_of_it = (
+        run(capsys, tmp_path, whole, "--limit", "2"),
+        run(capsys, tmp_path, whole),
+    )
+    assert (first["protocol"]["collection"], first["protocol"]["official"]) == ("own/first2", False)
+    assert all_of_it["protocol"]["collection"] == "own"
+    assert (first["queries"], all_of_it["queries"]) == (2, 4)
+
+
+def test_a_first_try_has_the_prompts_and_the_training_data_of_its_collection():
+    name = "beir/quora/first5"
+    recipe = resolve_model("hashing").recipe
+    by_collection = {"beir/quora": Prompts(query="of quora: ")}
+    recipe = msgspec.structs.replace(recipe, dataset_prompts=by_collection)
+    assert recipe.for_dataset(name).prompts.query == "of quora: "
+    assert in_domain(load_card("bge-base"), name)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+def test_a_limit_that_is_no_number_of_queries_is_refused(limit):
+    with pytest.raises(BenchError, match="limit"):
+        run_command(["run", "stdlib-code", "--model", "hashing", "--limit", limit])
+
+
+def test_another_query_prompt_is_another_recipe_and_encodes_no_document(capsys, tmp_path, whole):
+    plain = run(capsys, tmp_path, whole)
+    prompted = run(capsys, tmp_path, whole, "--query-prompt", "find: ")
+    assert plain["timings"]["encoded_documents"] > 0
+    assert prompted["timings"]["encoded_documents"] == 0
+    assert prompted["recipe"]["prompts"]["query"] == "find: "
+    assert prompted["fingerprint"] != plain["fingerprint"]
+    again = run(capsys, tmp_path, whole, "--query-prompt", "")
+    assert again["fingerprint"] == plain["fingerprint"]
+
+
+def test_a_query_prompt_takes_the_place_of_those_by_collection_and_leaves_documents():
+    card = _with_query_prompt(load_card("bge-base"), "find: ")
+    assert card.prompts.query == "find: "
+    assert {prompts.query for prompts in card.prompts.datasets.values()} == {"find: "}
+    assert not card.expected
+
+
+def test_bm25_has_no_query_prompt(tmp_path):
+    with pytest.raises(BenchError, match="bm25 puts no prompt"):
+        Workspace(tmp_path).load("bm25", query_prompt="find: ")
