@@ -93,10 +93,13 @@ def replacing_all(places: Sequence[Place]) -> Iterator[list[BinaryIO]]:
 
 
 @contextmanager
-def filling(place: Place) -> Iterator[Path]:
+def filling(place: Place, first: str) -> Iterator[Path]:
     """A local folder to write files to, which are in the place when the block ends well.
 
     For what is made anew each time, such as pages: a file takes the place of an earlier one.
+
+    Args:
+        first: name of the file that a store gets first: by it the others are known.
     """
     if isinstance(place, Path):
         with naming(place):
@@ -104,4 +107,4 @@ def filling(place: Place) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
-        place.fill(Path(name))
+        place.fill(Path(name), first)

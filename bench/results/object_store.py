@@ -142,13 +142,16 @@ class RemotePath:
         except FileNotFoundError as error:
             raise _no_bucket(self) from error
 
-    def fill(self, folder: Path) -> None:
+    def fill(self, folder: Path, first: str) -> None:
         """Send all files of a local folder; each takes the place of an earlier one.
+
+        Args:
+            first: name of the file that is sent before all others.
 
         Raises:
             BenchError: there is no such bucket, or the store refuses.
         """
-        files = [path for path in folder.rglob("*") if path.is_file()]
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != first]
 
         def send(file: Path) -> None:
             # Not pipe_file: this one tells the store from the name what kind of file it is.
@@ -156,6 +159,7 @@ class RemotePath:
 
         try:
             with _speaking(self), ThreadPoolExecutor(AT_ONCE) as writers:
+                send(folder / first)
                 list(writers.map(send, files))
         except FileNotFoundError as error:
             raise _no_bucket(self) from error

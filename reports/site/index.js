@@ -416,21 +416,20 @@ function claimSources() {
   );
 }
 
+// Each picture is drawn for a light and for a dark ground; the style shows one of them.
 function pictures() {
   return BOARD.plots.map((plot) =>
     section(
       plot.title,
-      el(
-        "figure",
-        {},
-        el(
-          "a",
-          { href: `${ROOT}/${plot.file}` },
-          el("img", { src: `${ROOT}/${plot.file}`, alt: plot.title, loading: "lazy" }),
-        ),
-      ),
+      el("figure", {}, shownIn("light", plot, ".svg"), shownIn("dark", plot, "-dark.svg")),
     ),
   );
+}
+
+function shownIn(theme, plot, ending) {
+  const file = `${ROOT}/${plot.name}${ending}`;
+  const image = el("img", { src: file, alt: plot.title, loading: "lazy" });
+  return el("a", { href: file, class: `in-${theme}` }, image);
 }
 
 start();

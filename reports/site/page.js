@@ -127,11 +127,15 @@ function facts(pairs) {
   return list;
 }
 
-// A name whose parts before the last slash are small, and which breaks after a slash or a dash.
+// A name whose parts before the last slash are small, and which may break.
 function named(text) {
   const cut = text.split("@")[0].lastIndexOf("/") + 1;
-  const parts = text.slice(cut).split(/(?<=[-@/])/);
-  return [el("small", {}, text.slice(0, cut)), ...parts.flatMap((part) => [part, el("wbr")])];
+  return [el("small", {}, text.slice(0, cut)), ...breaking(text.slice(cut))];
+}
+
+// A name that may break after a sign between its parts.
+function breaking(text) {
+  return text.split(/(?<=[-@/_=])/).flatMap((part) => [part, el("wbr")]);
 }
 
 function section(title, ...children) {

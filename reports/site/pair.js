@@ -58,13 +58,14 @@ function forest(one, most) {
 function pairTable() {
   const most = reach(found);
   const score = (row) => (one) => scoreOf(row, one.place, one.measure)?.value ?? null;
-  const number = (id, label, value, digits = 4, note = null) => ({
+  const number = (id, label, value, note = null, names = false) => ({
     id,
     label,
     note,
+    names,
     numeric: true,
     value,
-    fill: (one, td) => td.append(fixed(value(one), digits)),
+    fill: (one, td) => td.append(fixed(value(one))),
   });
   const columns = [
     {
@@ -76,17 +77,22 @@ function pairTable() {
       fill: (one, td) =>
         td.append(
           one.place.page ? link(one.place.page, one.place.name) : el("strong", {}, one.place.name),
+          el("small", {}, one.measure),
         ),
     },
-    { id: "measure", label: "measure", value: (one) => one.measure },
-    number("first", first.name, score(first)),
-    number("second", second.name, score(second)),
+    number("first", first.name, score(first), null, true),
+    number("second", second.name, score(second), null, true),
     {
       id: "difference",
       label: "difference",
+      sub: "95 % interval",
       numeric: true,
       value: (one) => one.difference,
-      fill: (one, td) => td.append(signed(one.difference)),
+      fill: (one, td) => {
+        td.append(signed(one.difference));
+        if (one.low !== null)
+          td.append(el("small", {}, `${signed(one.low, 3)} to ${signed(one.high, 3)}`));
+      },
     },
     {
       id: "forest",
@@ -96,29 +102,23 @@ function pairTable() {
       value: (one) => one.difference,
       fill: (one, td) => td.append(forest(one, most)),
     },
+    number("p", "p", (one) => one.p, "paired sign flips; of collections corrected by Holm"),
     {
-      id: "interval",
-      label: "95 % interval",
-      numeric: true,
-      value: (one) => one.low,
-      fill: (one, td) => {
-        if (one.low !== null) td.append(`${signed(one.low, 3)} to ${signed(one.high, 3)}`);
-      },
-    },
-    number("p", "p", (one) => one.p, 4, "paired sign flips; of collections corrected by Holm"),
-    { id: "better", label: "better", value: better },
-    {
-      id: "queries",
-      label: "won, tied, lost",
-      numeric: true,
-      value: (one) => one.wins - one.losses,
-      fill: (one, td) => td.append([one.wins, one.ties, one.losses].map(grouped).join(", ")),
+      id: "better",
+      label: "better",
+      sub: "won, tied, lost",
+      kind: "words",
+      value: better,
+      fill: (one, td) =>
+        td.append(
+          ...breaking(better(one)),
+          el("small", {}, [one.wins, one.ties, one.losses].map(grouped).join(", ")),
+        ),
     },
     number(
       "detectable",
       "detectable",
       (one) => one.detectable,
-      4,
       "a true difference of this size would be found 80 times in 100",
     ),
   ];
@@ -136,8 +136,8 @@ function recipeTable() {
   if (!rows.length) return null;
   const columns = [
     { id: "name", label: "field", heading: true, kind: "model", value: (one) => one.name },
-    { id: "first", label: first.name, value: (one) => one.values[0] },
-    { id: "second", label: second.name, value: (one) => one.values[1] },
+    { id: "first", label: first.name, names: true, kind: "words", value: (one) => one.values[0] },
+    { id: "second", label: second.name, names: true, kind: "words", value: (one) => one.values[1] },
   ];
   return section(
     "What differs in the recipes",
@@ -149,7 +149,7 @@ document
   .getElementById("content")
   .replaceChildren(
     ...[
-      el("h1", {}, `${first.name} − ${second.name}`),
+      el("h1", {}, ...breaking(first.name), " − ", ...breaking(second.name)),
       el(
         "p",
         { class: "lead" },

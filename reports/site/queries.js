@@ -173,10 +173,12 @@ function changedQueries(changes, names, withoutRankings) {
 function changedQuery(one, names, withoutRankings) {
   const scores = `${fixed(one.score_a, 3)} − ${fixed(one.score_b, 3)} = ${signed(one.score_a - one.score_b, 3)}`;
   const parts = [];
+  const title = clipped(one.text || `query ${one.query_id}`, 200);
+  if (one.text && title !== one.text) parts.push(el("p", {}, one.text));
   if (one.answers.length) parts.push(el("p", {}, `answers: ${one.answers.join("; ")}`));
   if (one.judged.length) parts.push(judgedList(one, names, withoutRankings));
   if (one.top_a.length || one.top_b.length) parts.push(rankings(one, names));
-  const summary = [one.text || `query ${one.query_id}`, el("small", {}, scores)];
+  const summary = [title, el("small", {}, scores)];
   if (!parts.length) return el("div", { class: "changed" }, ...summary);
   return el("details", { class: "changed" }, el("summary", {}, ...summary), ...parts);
 }

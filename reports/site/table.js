@@ -2,8 +2,8 @@
 // A table that is sorted by the buttons in its header.
 //
 // A column is {id, label, value, fill, numeric, note, kind}: value(row) is a number, a text or
-// null and decides the order; fill(row, td) writes the cell, by default the value as text. Without
-// a column to sort by, rows stay as they are given; numbers fall unless falling is given.
+// null and decides the order; fill(row, td) writes the cell, by default the value as text; names is
+// for a label that is a name and may break. Without a column to sort by, rows stay as they are given; numbers fall unless falling is given.
 
 const sorter = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -49,7 +49,7 @@ function sortedTable({ columns, rows, caption, by = null, falling = null, sorted
     const button = el(
       "button",
       { type: "button" },
-      el("span", {}, ...(column.place ? named(column.label) : [column.label])),
+      el("span", {}, ...heading(column)),
     );
     button.addEventListener("click", () => {
       state.falling = state.by === column.id ? !state.falling : Boolean(column.numeric);
@@ -72,6 +72,11 @@ function sortedTable({ columns, rows, caption, by = null, falling = null, sorted
       table,
     ),
   };
+}
+
+function heading(column) {
+  if (column.place) return named(column.label);
+  return column.names ? breaking(column.label) : [column.label];
 }
 
 function filledCell(column, row) {

@@ -27,8 +27,8 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results.record import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
-from reports.leaderboard_site import write_data, write_site
-from reports.plots import draw
+from reports.leaderboard.pages import write_site
+from reports.plots.leaderboard import pictures
 from retrievers.models.card import all_cards, card_names
 from tests.support.leaderboards import recipe_of, store
 
@@ -77,8 +77,8 @@ def measure(place: Path, options: argparse.Namespace) -> dict[str, float]:
     assembled = time.perf_counter()
     write_site(board, place / "site")
     written = time.perf_counter()
-    plots = draw(board, "", place / "site")
-    write_data(board, place / "site", "", plots)
+    for _, _, render in pictures(board, ""):
+        render()
     drawn = time.perf_counter()
     files = [path for path in (place / "site").rglob("*") if path.is_file()]
     return {

@@ -6,7 +6,7 @@ from tests.support.ablation_report import BETTER, FULL, GAP, OPEN, REFERENCE, re
 
 pytest.importorskip("matplotlib")
 
-from reports.ablation_plots import _reach, draw
+from reports.plots.experiments import _fill, _interval, _panels, _points, draw
 
 
 def test_each_axis_is_drawn_as_svg_and_png(tmp_path):
@@ -33,9 +33,42 @@ def test_an_axis_of_gaps_is_not_drawn(tmp_path):
     assert draw(report(GAP), tmp_path) == []
 
 
-def test_a_bar_spans_the_interval_of_the_difference_about_the_reference():
-    one = BETTER.at("mean")
-    low, high = _reach(one)
-    assert high - low == pytest.approx(one.recipes.high - one.recipes.low)
-    assert (low + high) / 2 == pytest.approx(one.score.mean)
-    assert _reach(REFERENCE.at("mean")) is None
+def test_a_bar_spans_the_interval_of_the_difference_about_the_row():
+    on = BETTER.at("mean")
+    low, high = _interval(BETTER, on, REFERENCE)
+    assert high - low == pytest.approx(on.recipes.high - on.recipes.low)
+    assert (low + high) / 2 == pytest.approx(on.score.mean)
+    assert _interval(REFERENCE, REFERENCE.at("mean"), REFERENCE) is None
+
+
+def test_every_mark_is_explained_in_the_legend_and_no_name_stands_among_the_points():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axis = FULL.axes[0]
+    points = _points(FULL, axis)
+    _fill(figure, FULL, axis, points, _panels(FULL, points))
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert explained == [
+        "mean over seeds",
+        "score of each seed",
+        "95 % interval of the difference to reference",
+        "score of reference",
+    ]
+    written = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert set(written) == {"gap"}
+    assert {axes.get_ylabel() for axes in figure.axes} == {"nDCG@10", "RR@10"}
+
+
+def test_one_seed_has_no_dashes_and_no_word_of_seeds():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
+    found = report(*rows, seeds=1)
+    axis = found.axes[0]
+    points = _points(found, axis)
+    _fill(figure, found, axis, points, _panels(found, points))
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert not any("seed" in text for text in explained)
+    assert [line for line in figure.axes[0].lines if line.get_marker() == "_"] == []

@@ -2,14 +2,16 @@
 
 import csv
 import io
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.compare.statistics import Paired, Resampling
 from bench.compare.transfer import Forgetting, Row, Transfer, Transfers
 from bench.monitor.quality_curve import Level
-from reports.forgetting_plots import draw, heat_map
 from reports.forgetting_tables import comma_separated, markdown
+from reports.plots.training import draw_forgetting, forgetting_map
 
 VALUES = {
     "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},
@@ -92,7 +94,7 @@ def test_comma_separated_has_the_matrix_and_each_transfer():
 @pytest.mark.parametrize("name", ["heat", "heat.png", "heat.svg"])
 def test_the_heat_map_is_written_as_svg_and_png(tmp_path, name):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
-    files = draw(forgetting(), tmp_path / "new" / name)
+    files = draw_forgetting({tmp_path / "new" / name: forgetting()})
     assert [path.name for path in files] == ["heat.svg", "heat.png"]
     assert all(path.stat().st_size > 1_000 for path in files)
 
@@ -101,7 +103,7 @@ def test_the_heat_map_is_written_as_svg_and_png(tmp_path, name):
 def test_the_heat_map_shows_scores_and_frames_what_was_just_trained(base):
     figure = pytest.importorskip("matplotlib.figure").Figure()
     found = forgetting(base)
-    heat_map(figure, found)
+    forgetting_map(figure, found, 0.2)
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.texts][:3] == [
         f"{value:.3f}" for value in VALUES[found.rows[0].checkpoint].values()
@@ -114,3 +116,24 @@ def test_the_heat_map_shows_scores_and_frames_what_was_just_trained(base):
     assert [one for pair in frames for one in pair] == pytest.approx(
         [one for pair in expected for one in pair]
     )
+
+
+def test_heat_maps_of_one_report_share_a_scale_so_that_a_colour_is_the_same_change(monkeypatch):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    small = forgetting()
+    rows = tuple(
+        Row(row.checkpoint, {name: Level(value.value / 10) for name, value in row.levels.items()})
+        for row in small.rows
+    )
+    limits = []
+
+    def drawn(stem, size, fill):
+        figure = figure_module.Figure()
+        fill(figure)
+        limits.append(figure.axes[0].images[0].get_clim())
+        return []
+
+    monkeypatch.setattr("reports.plots.training.save", drawn)
+    draw_forgetting({Path("a"): small, Path("b"): msgspec.structs.replace(small, rows=rows)})
+    largest = pytest.approx(0.35)
+    assert limits == [(-largest, largest)] * 2

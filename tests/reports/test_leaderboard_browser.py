@@ -13,7 +13,7 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results.record import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard_site import write_site
+from reports.leaderboard.pages import write_site
 from retrievers.models.card import Card, Expected
 from tests.support.browser import (
     HOSTILE,

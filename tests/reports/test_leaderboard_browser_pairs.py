@@ -11,7 +11,7 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results.record import RUN_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
-from reports.leaderboard_site import write_site
+from reports.leaderboard.pages import write_site
 from retrievers.models.parameters import Parameters
 from tests.support.browser import (
     HOSTILE,

@@ -11,15 +11,20 @@ from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in, training_step
 from bench.results.record import Timings
-from reports.leaderboard_plots import (
-    WIDTH,
+from reports.plots.labels import MOST
+from reports.plots.leaderboard import (
     differences,
+    heat_map,
     lines_of_neighbours,
     lines_of_pair,
+    pareto,
+    pictures,
+    quality_and_speed,
     quality_and_steps,
+    speed_points,
     trainings,
 )
-from reports.plots import draw, heat_map, pareto, quality_and_speed, speed_points
+from reports.plots.style import PAPER
 from tests.support.leaderboards import store
 
 figure_module = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
@@ -39,20 +44,22 @@ def board(tmp_path):
     return assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
 
 
-def test_each_picture_is_written_as_svg_and_png(board, tmp_path):
-    drawn = draw(board, "", tmp_path)
-    assert [file for file, _ in drawn] == ["plots/heatmap.svg", "plots/speed.svg"]
-    for file in (tmp_path / "plots").iterdir():
-        assert file.read_bytes().startswith(FIRST_BYTES[file.suffix])
-    assert len(list((tmp_path / "plots").iterdir())) == 4
+def names(board, asked=()) -> list[str]:
+    return [name for name, _, _ in pictures(board, "", asked)]
 
 
-def test_the_same_board_gives_the_same_bytes(board, tmp_path):
-    for place in ("one", "two"):
-        draw(board, "", tmp_path / place)
-    for name in ("heatmap.svg", "speed.svg"):
-        first, second = (tmp_path / place / "plots" / name for place in ("one", "two"))
-        assert first.read_bytes() == second.read_bytes()
+def test_each_picture_is_drawn_as_png_and_as_svg_for_either_ground(board):
+    assert names(board) == ["heatmap", "speed"]
+    for _, _, draw in pictures(board, ""):
+        drawn = draw()
+        assert list(drawn) == [".svg", "-dark.svg", ".png"]
+        for ending, content in drawn.items():
+            assert content.startswith(FIRST_BYTES[ending[-4:]])
+
+
+def test_the_same_board_gives_the_same_bytes(board):
+    first, second = ([draw() for _, _, draw in pictures(board, "")] for _ in range(2))
+    assert first == second
 
 
 def test_the_heat_map_shades_each_column_from_worst_to_best_and_leaves_gaps(board):
@@ -60,15 +67,32 @@ def test_the_heat_map_shades_each_column_from_worst_to_best_and_leaves_gaps(boar
     ranked = board.ranked(board.columns[0], "")
     heat_map(figure, ranked, board.columns, "")
     axes = figure.axes[0]
-    shades = axes.images[0].get_array().filled(-1).tolist()
+    coloured, grey = (image.get_array().filled(-1).tolist() for image in axes.images)
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "slow",
         "fast",
         "bad",
         "untimed",
     ]
-    assert shades == [[1.0, -1.0], [0.5, 1.0], [0.0, -1.0], [-1.0, 0.0]]
+    assert coloured == [[1.0, -1.0], [0.5, 1.0], [0.0, -1.0], [-1.0, 0.0]]
+    assert {shade for line in grey for shade in line} == {-1.0}
     assert [text.get_text() for text in axes.texts] == [".56", ".38", ".50", ".19", ".25"]
+
+
+def test_where_nothing_is_to_be_compared_nothing_is_best_or_worst(tmp_path):
+    for model, score in (("a", 0.5), ("b", 0.25)):
+        store(tmp_path, model, "both", [score])
+        store(tmp_path, model, "same", [0.75])
+    store(tmp_path, "a", "alone", [0.5])
+    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
+    figure = figure_module.Figure()
+    heat_map(figure, board.rows, board.columns, "")
+    coloured, grey = (image.get_array().filled(-1) for image in figure.axes[0].images)
+    by_name = {column.name: number for number, column in enumerate(board.columns)}
+    for name in ("same", "alone"):
+        assert set(coloured[:, by_name[name]]) == {-1}
+    assert grey[:, by_name["same"]].tolist() == [0, 0]
+    assert sorted(coloured[:, by_name["both"]]) == [0, 1]
 
 
 def test_only_models_with_a_speed_and_a_score_are_points_and_the_front_is_named(board):
@@ -93,15 +117,15 @@ def test_without_two_speeds_there_is_only_the_heat_map(tmp_path):
     store(tmp_path, "a", "one", [0.5], timings=encoded(100))
     store(tmp_path, "b", "one", [0.5])
     board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
-    assert [file for file, _ in draw(board, "", tmp_path / "site")] == ["plots/heatmap.svg"]
+    assert names(board) == ["heatmap"]
 
 
 def test_names_that_look_like_formulas_or_markup_are_drawn_as_they_are(tmp_path):
     for name in (r"$\frac{1}{$", "a$b$", "<script>alert(1)</script>"):
         store(tmp_path / "results", name, "one", [0.5], timings=encoded(100))
     board = assemble(results_in(tmp_path / "results"), {}, Choice(), Resampling(resamples=99))
-    for file, _ in draw(board, "", tmp_path):
-        root = ET.fromstring((tmp_path / file).read_bytes())
+    for _, _, draw in pictures(board, ""):
+        root = ET.fromstring(draw()[".svg"])
         assert [one.tag for one in root.iter() if one.tag.endswith("script")] == []
 
 
@@ -125,7 +149,7 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(comp
     best, next_one, worst = (row.name for row in compared.ranked(compared.columns[0], ""))
     assert [label for label, _ in lines] == [f"{best} − {next_one}", f"{next_one} − {worst}"]
     assert worst == "bad"
-    differences(figure, lines, "title", "axis")
+    differences(figure, lines, "title")
     axes = figure.axes[0]
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == [label for label, _ in reversed(lines)]  # the first line is at the top
@@ -134,26 +158,29 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(comp
     for (_, one), dot, span in zip(reversed(lines), dots, spans, strict=True):
         assert dot.get_xdata()[0] == one.paired.difference
         assert list(span.get_xdata()) == [one.paired.low, one.paired.high]
-    hollow = [dot.get_markerfacecolor() == "white" for dot in dots]
+    hollow = [dot.get_markerfacecolor() == PAPER for dot in dots]
     assert hollow == [False, True]
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ["not" in text for text in explained] == hollow
 
 
-def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared, tmp_path):
+def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared):
     pair = compared.pairs[0]
     assert (pair.a, pair.b) == ("good", "bad")
     assert [label for label, _ in lines_of_pair(pair)] == ["one, nDCG@10", "two, nDCG@10"]
-    drawn = draw(compared, "", tmp_path, asked=[("good", "bad")])
-    assert ("plots/differences-1.svg", "good − bad") in drawn
-    assert [file for file, _ in drawn if "differences" in file] == ["plots/differences-1.svg"]
-    assert any(file == "plots/neighbours.svg" for file, _ in drawn)
+    asked = [(name, title) for name, title, _ in pictures(compared, "", [("good", "bad")])]
+    assert ("differences-1", "good − bad") in asked
+    assert [name for name, _ in asked if "differences" in name] == ["differences-1"]
+    assert "neighbours" in names(compared)
 
 
 def test_long_names_are_cut_in_a_forest_plot(compared):
     figure = figure_module.Figure()
     ((_, one), *_) = lines_of_pair(compared.pairs[0])
-    differences(figure, [("x" * 400, one)], "title", "axis")
+    differences(figure, [(f"{'x' * 400} − b", one)], "title")
     (label,) = figure.axes[0].get_yticklabels()
-    assert len(label.get_text()) == WIDTH
+    assert label.get_text().endswith("x − b")
+    assert len(label.get_text()) == MOST + len(" − b")
 
 
 @pytest.fixture
@@ -180,12 +207,13 @@ def test_checkpoints_of_a_training_are_a_line_in_the_order_of_their_steps(checkp
     lines = {line.get_label(): line for line in axes.lines if line.get_marker() != "None"}
     assert list(lines["run-a"].get_xdata()) == [500, 1000, 10000]
     assert list(lines["run-a"].get_ydata()) == [0.25, 0.5, 0.75]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["b", "run-a"]
+    explained = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert explained == ["b", "run-a", "95 % interval"]
 
 
-def test_steps_are_drawn_only_where_a_training_has_two(checkpoints, tmp_path, board):
-    assert "plots/steps.svg" in [file for file, _ in draw(checkpoints, "", tmp_path / "a")]
-    assert "plots/steps.svg" not in [file for file, _ in draw(board, "", tmp_path / "b")]
+def test_steps_are_drawn_only_where_a_training_has_two(checkpoints, board):
+    assert "steps" in names(checkpoints)
+    assert "steps" not in names(board)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
 from bench.results.record import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard_exports import CSV_FIELDS, _tex, comma_separated, latex
-from reports.leaderboard_tables import markdown
+from reports.leaderboard.exports import CSV_FIELDS, _tex, comma_separated, latex
+from reports.leaderboard.ranking import markdown
 from retrievers.models.card import Card, Expected
 from retrievers.models.parameters import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store

@@ -5,8 +5,8 @@ import importlib.util
 import msgspec
 import pytest
 
-from reports.figures import COLOURS
-from reports.speed_plots import draw
+from reports.plots.speed import draw
+from reports.plots.style import COLOURS
 from tests.support.speed_report import REPORT
 
 needs_matplotlib = pytest.mark.skipif(

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reports.training_plots import draw_losses
+from reports.plots.training import draw_losses
 from retrievers.training.engine.curve import LossPoint
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,7 +11,7 @@ from bench.compare.panels import Panel
 from bench.compare.statistics import Resampling
 from bench.monitor.quality_curve import Curve, Level, Point
 from bench.monitor.selection import Method, select
-from reports.watch_plots import draw, training_curve
+from reports.plots.training import draw_quality, quality
 from reports.watch_tables import comma_separated, markdown
 
 FAST = Resampling(resamples=199)
@@ -103,7 +103,7 @@ def test_comma_separated_values_are_not_rounded():
 
 def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
-    first, second = (draw(curve(), tmp_path / name / "curve") for name in ("one", "two"))
+    first, second = (draw_quality(curve(), tmp_path / name / "curve") for name in ("one", "two"))
     assert [path.name for path in first] == ["curve.svg", "curve.png"]
     assert first[0].read_bytes() == second[0].read_bytes()
     assert first[1].read_bytes().startswith(b"\x89PNG")
@@ -113,7 +113,7 @@ def test_the_picture_is_written_as_svg_and_png_the_same_each_time(tmp_path):
 def test_the_picture_has_a_line_for_each_collection_a_band_and_a_star_on_the_best():
     figure = pytest.importorskip("matplotlib.figure").Figure()
     found = curve(baseline=True)
-    training_curve(figure, found)
+    quality(figure, found)
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     assert {"tiny", "other", "mean", "$old$ (baseline)"} <= set(lines)

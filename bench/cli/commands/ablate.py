@@ -29,7 +29,7 @@ from bench.results.record import Conditions
 from bench.workspace import Workspace
 from datasets_cfg.published import differences
 from reports.ablation_tables import comma_separated, markdown, plan_table
-from reports.figures import can_plot
+from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
 
 DECISIVE = (
@@ -171,8 +171,8 @@ def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict
     if not can_plot():
         say("no pictures: pip install 'retrieval-bench[plots]'")
         return [], {}
-    from reports.ablation_plots import draw
-    from reports.forgetting_plots import draw as draw_heat_map
+    from reports.plots.experiments import draw
+    from reports.plots.heat_map import draw as draw_heat_map
 
     heat_maps = {}
     for row in record.rows:

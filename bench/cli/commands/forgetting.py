@@ -20,9 +20,9 @@ from bench.results.find import expand_collections, find_named, find_results
 from bench.results.location import Place
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
-from reports.figures import can_plot
-from reports.forgetting_plots import draw
 from reports.forgetting_tables import comma_separated, markdown
+from reports.plots.style import can_plot
+from reports.plots.training import draw_forgetting
 from retrievers.models.card import card_names
 
 
@@ -32,7 +32,7 @@ def forgetting(options: ForgettingOptions) -> int:
     sequence, measure = _stored(options) if options.stored else _evaluated(options)
     found = forgetting_of(sequence, measure, resampling_of(options.resampling))
     if options.plot is not None:
-        draw(found, options.plot)
+        draw_forgetting({options.plot: found})
     _print(found, options)
     return ExitCode.OK
 

@@ -18,11 +18,12 @@ from bench.results.location import Place, filling
 from bench.results.record import Protocol
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from reports.figures import can_plot
-from reports.leaderboard_exports import comma_separated, latex
-from reports.leaderboard_site import DATA, is_free, write_data, write_site
-from reports.leaderboard_tables import markdown
-from reports.plots import draw
+from reports.leaderboard.exports import comma_separated, latex
+from reports.leaderboard.folder import LIST, check_free
+from reports.leaderboard.pages import write_site
+from reports.leaderboard.ranking import markdown
+from reports.plots.leaderboard import pictures
+from reports.plots.style import can_plot
 from retrievers.models.card import all_cards
 
 TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}
@@ -45,8 +46,9 @@ def leaderboard(options: LeaderboardOptions) -> int:
 
 def _check_place(out: Place) -> None:
     check_out(out)
-    free = is_free(out) if isinstance(out, Path) else not out.exists() or (out / DATA).exists()
-    if not free:
+    if isinstance(out, Path):
+        check_free(out)
+    elif out.exists() and not (out / LIST).exists():
         raise BenchError(f"{out} holds other files than a leaderboard", "name a new one with --out")
 
 
@@ -79,14 +81,12 @@ def _board(options: LeaderboardOptions, kind: str) -> Board:
 
 
 def _write(board: Board, options: LeaderboardOptions) -> None:
-    with filling(options.out) as folder:
-        index = write_site(board, folder, options.measure)
-        if can_plot():
-            asked = [(a, b) for a, b in options.pair]
-            plots = draw(board, options.measure, folder, asked)
-            write_data(board, folder, options.measure, plots)
-        else:
-            print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+    drawn = pictures(board, options.measure, [(a, b) for a, b in options.pair])
+    if not can_plot():
+        print("no plots: pip install 'retrieval-bench[plots]'", file=sys.stderr)
+        drawn = iter(())
+    with filling(options.out, LIST) as folder:
+        index = write_site(board, folder, options.measure, drawn)
     print(options.out / index.name)
     print(
         f"{len(board.rows)} models on {len(board.columns)} collections: open it in a browser",

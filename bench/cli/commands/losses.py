@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.figures import can_plot
-from reports.training_plots import draw_losses
+from reports.plots.style import can_plot
+from reports.plots.training import draw_losses
 from retrievers.training.engine.curve import LossPoint, read_curve
 
 

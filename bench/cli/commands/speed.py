@@ -43,7 +43,7 @@ def speed(options: SpeedOptions) -> int:
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
     if options.plots:
-        from reports.speed_plots import draw
+        from reports.plots.speed import draw
 
         for path in draw(report, earlier, options.plots):
             _say(f"drawn: {path}")

@@ -23,7 +23,7 @@ from bench.results.find import results_of
 from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from reports.watch_plots import draw
+from reports.plots.training import draw_quality
 from reports.watch_tables import comma_separated, markdown
 from retrievers.models.card import load_card
 
@@ -120,7 +120,7 @@ def _write(curve: Curve | None, out: Path) -> None:
     path = out / "curve.json"
     if path.exists() and path.read_bytes() == content:
         return
-    draw(curve, out / "curve")
+    draw_quality(curve, out / "curve")
     for name, text in (("curve.md", markdown(curve)), ("curve.csv", comma_separated(curve))):
         with replacing(out / name) as file:
             file.write(text.encode())

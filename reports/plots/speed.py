@@ -1,7 +1,4 @@
-"""A speed report as pictures, each as PNG and SVG, in colours that colour-blind people tell apart.
-
-matplotlib is the extra ``plots``: imported when something is drawn.
-"""
+"""A speed report as pictures."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,19 +7,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.speed.records import Growth, IndexPoint, Phases, SpeedReport, Spread, Throughput
-from reports.figures import BLUE, COLOURS, Fill, look, save
+from reports.plots.labels import place_labels
+from reports.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    Fill,
+    hollow,
+    legend_below,
+    plain_logarithms,
+    sample,
+    save,
+    series_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-LABEL: dict[str, Any] = {
-    "textcoords": "offset points",
-    "fontsize": 8,
-    "color": "#333333",
-    "va": "center",
-}
 SIZE = (7.5, 4.5)  # inches
 
 
@@ -33,7 +36,6 @@ def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> l
         earlier: reports of other times, oldest first, for the history; those of another machine,
             processor, device or number of threads are left out: their timings do not compare.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     same = [one for one in earlier if _where(one) == _where(report) and one.throughput]
     pictures = _pictures(report, same)
     return [path for name, fill in pictures for path in save(folder / name, SIZE, fill, grid=True)]
@@ -63,16 +65,19 @@ def throughput_by_length(figure: "Figure", report: SpeedReport) -> None:
         rows = [row for row in report.throughput if row.tool == tool]
         equal = [row for row in rows if row.lengths.p50 == row.lengths.p95 == row.lengths.mean]
         mixed = [row for row in rows if row not in equal]
-        _points(axes, equal, {**look(place), "label": tool})
-        _points(axes, mixed, {**look(place), "mfc": "white", "ls": "none"})
+        style = series_style(place)
+        _points(axes, equal, {**style, "label": tool})
+        _points(axes, mixed, {**style, **hollow(style["color"]), "ls": "none"})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("mean length of a document, tokens (hollow: real texts of mixed lengths)")
+    axes.set_xlabel("mean length of a document, tokens")
     axes.set_ylabel("tokens/s (median, quartiles)")
-    axes.set_title(f"Encoding with {report.model}: {_machine(report)}", loc="left", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    axes.set_title(f"Encoding with {report.model}: {_machine(report)}")
+    legend_below(
+        figure, 2, [sample("hollow: real texts, of mixed lengths", marker="o", **hollow())]
+    )
 
 
 def _points(axes: "Axes", rows: Sequence[Throughput], style: dict[str, Any]) -> None:
@@ -94,35 +99,27 @@ def speed_and_recall(figure: "Figure", points: Sequence[IndexPoint]) -> None:
     axes = figure.subplots()
     axes.set_yscale("log")
     first = points[0]
-    kinds = list(dict.fromkeys(_kind(point) for point in points))
-    for place, kind in enumerate(kinds):
-        own = sorted((one for one in points if _kind(one) == kind), key=lambda one: one.recall)
+    names = []
+    for place, kind in enumerate(dict.fromkeys(_kind(point) for point in points)):
+        own = sorted((point for point in points if _kind(point) == kind), key=lambda p: p.recall)
         axes.plot(
-            [one.recall for one in own],
-            [one.queries_per_s.median for one in own],
-            **look(place),
+            [point.recall for point in own],
+            [point.queries_per_s.median for point in own],
+            **series_style(place),
             label=f"{kind} ({own[0].build_s:.1f} s to build, {own[0].index_bytes / 1e6:.0f} MB)",
         )
-        for one in own:
-            _, _, setting = one.index.partition("?")
-            at = (one.recall, one.queries_per_s.median)
-            # Below to the left: lines fall to the right, and the best points stand at its edge.
-            axes.annotate(setting, at, (-6, -10), ha="right", **LABEL)
-    _plain_logarithms(axes.yaxis)
+        settings = [point.index.partition("?")[2] for point in own]
+        names += [
+            (setting, point.recall, point.queries_per_s.median)
+            for setting, point in zip(settings, own, strict=True)
+        ]
+    plain_logarithms(axes.yaxis)
     axes.margins(x=0.15, y=0.1)
     axes.set_xlabel(f"recall@{first.k} of the exact neighbours")
     axes.set_ylabel(f"queries/s, {first.queries:,} in one call")
-    axes.set_title(f"{first.rows:,} x {first.dim}: {first.vectors}", loc="left", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
-
-
-def _plain_logarithms(axis: "Axis") -> None:
-    """Ticks at 1, 2 and 5 of each power of ten, written out."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axes.set_title(f"{first.rows:,} x {first.dim}: {first.vectors}")
+    legend_below(figure)
+    place_labels(axes, names, fontsize=8, color=INK)
 
 
 def _kind(point: IndexPoint) -> str:
@@ -135,21 +132,28 @@ def phase_bars(figure: "Figure", phases: Phases) -> None:
     axes = figure.subplots()
     rows = sorted(phases.busy_s.items(), key=lambda item: item[1].median)
     rows.append(("all, on the wall", phases.wall_s))
-    colours = [BLUE] * (len(rows) - 1) + ["#666666"]
+    colours = [BLUE] * (len(rows) - 1) + [GREY]
     values = [spent.median for _, spent in rows]
     error = [_below_and_above(spent) for _, spent in rows]
     axes.barh([name for name, _ in rows], values, color=colours, height=0.65)
     axes.errorbar(
-        values, range(len(rows)), xerr=np.transpose(error), fmt="none", color="black", capsize=3
+        values, range(len(rows)), xerr=np.transpose(error), fmt="none", color=INK, capsize=3
     )
     for place, (_, spent) in enumerate(rows):
-        axes.annotate(f"{spent.median:.3g} s", (spent.q3, place), (6, 0), **LABEL)
+        axes.annotate(
+            f"{spent.median:.3g} s",
+            (spent.q3, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("seconds (median, quartiles); phases may run beside each other")
     title = f"{phases.documents:,} documents of {phases.collection}, {phases.tokens:,} tokens"
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(title)
 
 
 def growth_lines(figure: "Figure", rows: Sequence[Growth]) -> None:
@@ -171,13 +175,13 @@ def _growth(axes: "Axes", row: Growth) -> None:
     x = np.geomspace(row.sizes[0], row.sizes[-1], 50)
     said = "" if row.error is None else f" ± {row.error:.2f}"
     label = f"exponent {row.exponent:.2f}{said}"
-    axes.plot(x, row.constant * x**row.exponent, color=COLOURS[1], label=label)
+    axes.plot(x, row.constant * x**row.exponent, color=ORANGE, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(min(y) / 2, max(y) * 2)
     axes.set_xticks(row.sizes, [f"{size:,.0f}" for size in row.sizes])
     axes.xaxis.minorticks_off()
-    _plain_logarithms(axes.yaxis)
+    plain_logarithms(axes.yaxis)
     axes.set_xlabel(row.x)
     axes.set_ylabel(row.y)
     axes.set_title(row.at, loc="left", fontsize=8)
@@ -191,13 +195,13 @@ def history(figure: "Figure", reports: Sequence[SpeedReport]) -> None:
     for place, name in enumerate(dict.fromkeys(name for rows in ours for name in rows)):
         at = [number for number, rows in enumerate(ours) if name in rows]
         _, y, error = _rates([ours[number][name] for number in at])
-        axes.errorbar(at, y, yerr=error, capsize=3, label=name, **look(place))
+        axes.errorbar(at, y, yerr=error, capsize=3, label=name, **series_style(place))
     axes.set_xticks(range(len(reports)), [_when(report) for report in reports], fontsize=8)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens/s (median, quartiles)")
-    axes.set_title(f"{reports[-1].model}: {_machine(reports[-1])}", loc="left", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    axes.set_title(f"{reports[-1].model}: {_machine(reports[-1])}")
+    legend_below(figure)
 
 
 def _own(report: SpeedReport) -> dict[str, Throughput]:

@@ -23,7 +23,7 @@ from bench.leaderboard.records import (
 DIGITS = 6  # more than is ever shown
 DOT_DIGITS = 3
 
-Plot = tuple[str, str]  # file below the site, title
+Plot = tuple[str, str]  # path below the site, without its ending; title
 Numbers = Mapping[str, Mapping[str, int]]  # of queries that are named, by column and id
 
 
@@ -81,7 +81,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
             for pair, page in zip(board.pairs, pages.pairs, strict=True)
         ],
         "published": board.published,
-        "plots": [{"file": file, "title": title} for file, title in plots],
+        "plots": [{"name": name, "title": title} for name, title in plots],
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.leaderboard.records import Board, Column, Mean, Row, Score, SuiteColumn
 from foundation.printable import one_line
 from reports.csv_table import csv_table
-from reports.leaderboard_tables import (
+from reports.leaderboard.ranking import (
     RECIPE,
     Place,
     claimed_scores,

@@ -8,7 +8,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.leaderboard.records import Board
 from foundation.printable import one_line
-from reports.leaderboard_data import (
+from reports.leaderboard.data import (
     Pages,
     Plot,
     board_data,
@@ -25,6 +25,7 @@ from reports.leaderboard_data import (
     pair_data,
     query_data,
 )
+from reports.leaderboard.folder import SiteFolder
 
 SITE = files("reports") / "site"
 KINDS = ("index", "model", "collection", "pair")
@@ -36,73 +37,81 @@ ASSETS = (
     *(f"{name}.js" for names in (SHARED, *MORE.values(), KINDS) for name in names),
 )
 DATA = "data.js"
-FOLDERS = ("models", "collections", "pairs", "queries")
+
+Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
 
 
-def write_site(board: Board, out: Path, measure: str = "", plots: Sequence[Plot] = ()) -> Path:
+def write_site(
+    board: Board, out: Path, measure: str = "", pictures: Iterable[Drawing] = ()
+) -> Path:
     """Write all pages; returns the first one.
 
-    Pages of models and collections of an earlier leaderboard in the same folder are removed.
+    The files of an earlier leaderboard in the same folder are replaced or removed, no others.
 
     Args:
         measure: that is chosen when a page opens; "" for the main ones.
-        plots: to be shown below the table.
+        pictures: to be drawn once all pages are there, and shown below the table.
+
+    Raises:
+        BenchError: the folder holds files of somebody else.
     """
-    _make_room(out)
-    pages = write_data(board, out, measure, plots)
-    for name in ASSETS:  # after the data, by which a site is known that was not finished
-        (out / name).write_text((SITE / name).read_text(encoding="utf-8"), encoding="utf-8")
-    first = len(board.suites)
-    for number, (row, page) in enumerate(zip(board.rows, pages.models, strict=True)):
-        _script(out / f"{page}.js", "DETAILS", model_data(board, row))
-        _page(out / f"{page}.html", row.name, "model", number, [f"../{page}.js"])
-    for number, (column, page) in enumerate(
-        zip(board.columns, pages.collections, strict=True), first
-    ):
-        _page(out / f"{page}.html", column.name, "collection", number)
-    _write_pairs(board, pages, out)
-    return _page(out / "index.html", "Leaderboard", "index", 0)
+    with SiteFolder(out) as site:
+        pages = _pages_of(board)
+        _write_data(site, board, measure, pages, ())
+        for name in ASSETS:
+            site.write(name, (SITE / name).read_bytes())
+        index = _write_page(site, "index", "Leaderboard", "index", 0)
+        first = len(board.suites)
+        for number, (row, page) in enumerate(zip(board.rows, pages.models, strict=True)):
+            _write_script(site, page, "DETAILS", model_data(board, row))
+            _write_page(site, page, row.name, "model", number, [f"../{page}.js"])
+        for number, (column, page) in enumerate(
+            zip(board.columns, pages.collections, strict=True), first
+        ):
+            _write_page(site, page, column.name, "collection", number)
+        _write_pairs(site, board, pages)
+        plots = [_write_plot(site, *picture) for picture in pictures]
+        _write_data(site, board, measure, pages, plots)
+    return index
 
 
-def write_data(board: Board, out: Path, measure: str = "", plots: Sequence[Plot] = ()) -> Pages:
-    """Write what all pages share, again where pictures were drawn later; returns their paths."""
+def _pages_of(board: Board) -> Pages:
+    """Paths of all pages, without their endings."""
     collections = [column.name for column in board.columns]
-    pages = Pages(
+    return Pages(
         models=slugs("models", [row.name for row in board.rows]),
         collections=slugs("collections", collections),
         pairs=slugs("pairs", [f"{pair.a} - {pair.b}" for pair in board.pairs]),
         queries=slugs("queries", collections),
     )
-    _script(out / DATA, "LEADERBOARD", board_data(board, measure, pages, plots))
-    return pages
 
 
-def _write_pairs(board: Board, pages: Pages, out: Path) -> None:
+def _write_data(
+    site: SiteFolder, board: Board, measure: str, pages: Pages, plots: Sequence[Plot]
+) -> None:
+    """What all pages share; again once there are pictures."""
+    _write_script(site, "data", "LEADERBOARD", board_data(board, measure, pages, plots))
+
+
+def _write_plot(
+    site: SiteFolder, name: str, title: str, drawn: Callable[[], dict[str, bytes]]
+) -> Plot:
+    for ending, content in drawn().items():
+        site.write(f"plots/{name}{ending}", content)
+    return f"plots/{name}", title
+
+
+def _write_pairs(site: SiteFolder, board: Board, pages: Pages) -> None:
     """A page for each pair; the queries that any of them names are one script a collection."""
     named = named_queries(board)
     for number, (place, page) in enumerate(zip(board.columns, pages.queries, strict=True)):
         if place.name in named:
             texts = board.texts.get(place.name, {})
             number += len(board.suites)
-            _script(out / f"{page}.js", f"QUERIES{number}", query_data(named[place.name], texts))
+            _write_script(site, page, f"QUERIES{number}", query_data(named[place.name], texts))
     for number, (pair, page) in enumerate(zip(board.pairs, pages.pairs, strict=True)):
-        _script(out / f"{page}.js", "PAIR", pair_data(board, pair, named))
-        _page(out / f"{page}.html", f"{pair.a} − {pair.b}", "pair", number, [f"../{page}.js"])
-
-
-def is_free(out: Path) -> bool:
-    """Whether a site may be written to a folder: there is none, nothing in it, or another site."""
-    return not out.exists() or (out / DATA).exists() or not any(out.iterdir())
-
-
-def _make_room(out: Path) -> None:
-    earlier = (out / DATA).exists()
-    for name in FOLDERS:
-        folder = out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in (path for kind in ("html", "js") for path in folder.glob(f"*.{kind}")):
-            if earlier:
-                path.unlink()
+        _write_script(site, page, "PAIR", pair_data(board, pair, named))
+        _write_page(site, page, f"{pair.a} − {pair.b}", "pair", number, [f"../{page}.js"])
 
 
 def slugs(folder: str, names: Iterable[str]) -> list[str]:
@@ -123,18 +132,19 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _script(path: Path, name: str, value: Any) -> None:
-    path.write_text(f"window.{name}={script_json(value)};\n", encoding="ascii")
+def _write_script(site: SiteFolder, page: str, name: str, value: Any) -> None:
+    site.write(f"{page}.js", f"window.{name}={script_json(value)};\n".encode("ascii"))
 
 
-def _page(path: Path, title: str, kind: str, number: int, data: Sequence[str] = ()) -> Path:
+def _write_page(
+    site: SiteFolder, page: str, title: str, kind: str, number: int, data: Sequence[str] = ()
+) -> Path:
     root = "." if kind == "index" else ".."
     names = (*SHARED, *MORE.get(kind, ()), kind)
-    sources = [f"{root}/data.js", *data, *(f"{root}/{name}.js" for name in names)]
+    sources = [f"{root}/{DATA}", *data, *(f"{root}/{name}.js" for name in names)]
     scripts = "\n".join(f'<script src="{html.escape(source)}"></script>' for source in sources)
     shell = Template((SITE / "shell.html").read_text(encoding="utf-8"))
     content = shell.substitute(
         title=html.escape(one_line(title)), root=root, page=kind, id=number, scripts=scripts
     )
-    path.write_text(content, encoding="utf-8")
-    return path
+    return site.write(f"{page}.html", content.encode())

@@ -1,0 +1,1 @@
+"""A leaderboard as Markdown, CSV, LaTeX, and as a folder of pages."""

@@ -1,0 +1,270 @@
+"""A leaderboard as pictures: a heat map, quality against speed and steps, and differences."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.leaderboard.records import Board, Column, Pair, Row, Score, SuiteColumn, Versus
+from reports.plots.heat_map import HeatMap, draw_heat_map, fit
+from reports.plots.labels import place_labels, short_names
+from reports.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    Fill,
+    hollow,
+    legend_below,
+    plain_logarithms,
+    render,
+    sample,
+    series_style,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Place = Column | SuiteColumn
+Size = tuple[float, float]  # inches
+Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
+Line = tuple[str, Versus]  # label, difference
+Step = tuple[int, Score]
+
+SIZE = (8.0, 5.0)  # inches
+CELL = (0.42, 0.24)  # of a heat map, which has the size that it needs
+PNG_DPI = 120  # a heat map of hundreds of rows is large
+LEVEL = 0.05
+
+
+def pictures(
+    board: Board, measure: str, asked: Collection[tuple[str, str]] = ()
+) -> Iterator[Drawing]:
+    """Name, title and a function that draws, of each picture that the board has something for.
+
+    Args:
+        asked: names of pairs that have a picture of their own.
+    """
+    for name, title, size, fill in [*_of_rows(board, measure), *_of_pairs(board, asked)]:
+        yield name, title, partial(render, size, fill, dpi=PNG_DPI)
+
+
+def _of_rows(board: Board, measure: str) -> Iterator[tuple[str, str, Size, Fill]]:
+    headline = board.headline(measure)
+    ranked = board.ranked(headline, measure)
+    every: list[Place] = [*board.suites, *board.columns]
+    shown = [place for place in every if any(_score(row, place, measure) for row in ranked)]
+    title = "Scores, shaded within each column"
+    yield "heatmap", title, SIZE, lambda figure: heat_map(figure, ranked, shown, measure)
+    points = speed_points(ranked, headline, measure)
+    if len(points) > 1:
+        yield (
+            "speed",
+            f"Quality ({headline.name}) against speed",
+            SIZE,
+            lambda figure: quality_and_speed(figure, points, headline, measure),
+        )
+    lines = lines_of_neighbours(board, measure)
+    if lines:
+        title = f"Each model minus the next one on {headline.name}"
+        yield "neighbours", title, _forest_size(lines), _forest(lines, title)
+    curves = trainings(ranked, headline, measure)
+    if curves:
+        yield (
+            "steps",
+            f"Quality ({headline.name}) against training steps",
+            SIZE,
+            lambda figure: quality_and_steps(figure, curves, headline, measure),
+        )
+
+
+def _of_pairs(
+    board: Board, asked: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str, Size, Fill]]:
+    for number, pair in enumerate(board.pairs, start=1):
+        lines = lines_of_pair(pair)
+        if lines and (pair.a, pair.b) in asked:
+            title = f"{pair.a} − {pair.b}"
+            yield f"differences-{number}", title, _forest_size(lines), _forest(lines, title)
+
+
+def _forest(lines: Sequence[Line], title: str) -> Fill:
+    return lambda figure: differences(figure, lines, title)
+
+
+def _forest_size(lines: Sequence[Line]) -> Size:
+    widest = max(len(label) for label, _ in lines)
+    return 6 + 0.07 * min(widest, 90), 2.0 + 0.26 * len(lines)
+
+
+def _score(row: Row, place: Place, measure: str) -> Score | None:
+    return row.score(place.name, measure or place.main_measure)
+
+
+def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], measure: str) -> None:
+    """Rows by columns; a column's lowest score is darkest, its highest lightest; a gap is empty.
+
+    Where all scores of a column are the same, none is the best or the worst: they are grey.
+    """
+    scores = [[_score(row, place, measure) for place in places] for row in rows]
+    values = np.array([[score.value if score else np.nan for score in line] for line in scores])
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    spread = np.where(high > low, high - low, np.nan)
+    content = HeatMap(
+        rows=[row.name for row in rows],
+        columns=[place.name for place in places],
+        values=values,
+        shades=(values - low) / spread,
+        limits=(0, 1),
+        colours="cividis",  # the same order to all kinds of colour vision, and in grey
+        digits=2,
+        cell=CELL,
+    )
+    bar = draw_heat_map(figure, content, "score within its column")
+    bar.set_ticks([0, 1], labels=["lowest", "highest"])
+    fit(figure, content)
+
+
+def speed_points(rows: Sequence[Row], place: Place, measure: str) -> list[tuple[Row, Score]]:
+    """Rows with a score and a speed, of the machine that most of them were timed on."""
+    timed = [
+        (row, score)
+        for row in rows
+        if row.tokens_per_s is not None and (score := _score(row, place, measure))
+    ]
+    machines = [row.speed_device for row, _ in timed]
+    return [one for one in timed if one[0].speed_device == max(machines, key=machines.count)]
+
+
+def quality_and_speed(
+    figure: "Figure", points: Sequence[tuple[Row, Score]], place: Place, measure: str
+) -> None:
+    """Up and to the right is better; models on the Pareto front are named."""
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    plain_logarithms(axes.xaxis)
+    axes.grid(alpha=0.3)
+    front = pareto([(row.tokens_per_s or 0.0, score.value) for row, score in points])
+    for number, (row, score) in enumerate(points):
+        colour, marker = (BLUE, "o") if number in front else (GREY, ".")
+        x = row.tokens_per_s or 0.0
+        _interval(axes, x, score, colour)
+        axes.plot(x, score.value, marker, color=colour, zorder=2)
+    best = [
+        (row.name, row.tokens_per_s or 0.0, score.value)
+        for row, score in map(points.__getitem__, front)
+    ]
+    steps = [[point[axis] for point in best] for axis in (1, 2)]
+    axes.plot(*steps, color=BLUE, lw=1, drawstyle="steps-pre", zorder=1)
+    axes.set_xlabel(f"tokens/s of encoding ({points[0][0].speed_device})")
+    axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+    entries = [
+        sample("no other is both better and faster", marker="o", color=BLUE),
+        sample("others", marker=".", color=GREY),
+        sample("95 % interval", marker="|", ms=12, color=GREY),
+    ]
+    legend_below(figure, 3, entries)
+    names = short_names([name for name, _, _ in best])
+    place_labels(
+        axes, [(name, x, y) for name, (_, x, y) in zip(names, best, strict=True)], fontsize=8
+    )
+
+
+def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
+    if score.low is not None and score.high is not None:
+        axes.plot([x, x], [score.low, score.high], color=colour, alpha=0.4, lw=1.4, zorder=1)
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which points no other beats in both, by rising first coordinate; of equal ones the first."""
+    order = sorted(range(len(points)), key=lambda one: (-points[one][0], -points[one][1], one))
+    front: list[int] = []
+    for one in order:
+        if not front or points[one][1] > points[front[-1]][1]:
+            front.append(one)
+    return front[::-1]
+
+
+def differences(figure: "Figure", lines: Sequence[Line], title: str) -> None:
+    """A forest plot: each difference as a dot on its 95 % interval, the first line at the top.
+
+    Filled and blue is what can be told from zero at the 5 % level; the rest is hollow and grey.
+    """
+    axes = figure.subplots()
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.grid(axis="x", alpha=0.3)
+    for height, (_, versus) in enumerate(reversed(lines)):
+        pair = versus.paired
+        clear = (pair.p if versus.p_holm is None else versus.p_holm) <= LEVEL
+        colour = BLUE if clear else GREY
+        if pair.low is not None and pair.high is not None:
+            axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
+        axes.plot(pair.difference, height, "o", ms=6, **_dot(clear))
+    labels = [" − ".join(short_names(label.split(" − "))) for label, _ in reversed(lines)]
+    axes.set_yticks(range(len(lines)), labels, fontsize=8)
+    axes.set_ylim(-0.7, len(lines) - 0.3)
+    axes.set_title(short_names([title], 90)[0])
+    axes.set_xlabel("difference with its 95 % interval")
+    told = "significant at 5 % (p of Holm over a pair's collections)"
+    entries = [
+        sample(told, marker="o", **_dot(True)),
+        sample("not significant", marker="o", **_dot(False)),
+    ]
+    legend_below(figure, 2, entries)
+
+
+def _dot(clear: bool) -> dict[str, Any]:
+    return {"color": BLUE} if clear else {"color": GREY, **hollow(GREY)}
+
+
+def lines_of_pair(pair: Pair) -> list[Line]:
+    """A line for each suite and collection that both rows have."""
+    return [(f"{versus.place}, {versus.measure}", versus) for versus in pair.versus]
+
+
+def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
+    """A line for each row and the next one of the headline, as far as they were compared."""
+    headline = board.headline(measure)
+    ranked = [row.name for row in board.ranked(headline, measure)]
+    by_pair: Mapping[tuple[str, str], Pair] = {(pair.a, pair.b): pair for pair in board.pairs}
+    lines = []
+    for names in pairwise(ranked):
+        versus = by_pair[names].versus if names in by_pair else ()
+        lines += [(" − ".join(names), on) for on in versus if on.place == headline.name]
+    return lines
+
+
+def trainings(rows: Sequence[Row], place: Place, measure: str) -> dict[str, list[Step]]:
+    """Scores by step of each training that has two or more checkpoints in a place."""
+    known = [
+        (row.training, row.step, score)
+        for row in rows
+        if row.step is not None and (score := _score(row, place, measure))
+    ]
+    known.sort(key=lambda point: point[:2])
+    by_training = {
+        name: [(step, score) for _, step, score in points]
+        for name, points in groupby(known, key=lambda point: point[0])
+    }
+    return {name: steps for name, steps in by_training.items() if len(steps) > 1}
+
+
+def quality_and_steps(
+    figure: "Figure", curves: Mapping[str, Sequence[Step]], place: Place, measure: str
+) -> None:
+    """A line for each training, with the 95 % interval of each checkpoint."""
+    axes = figure.subplots()
+    axes.grid(alpha=0.3)
+    labels = short_names(list(curves), 60)
+    for number, (label, steps) in enumerate(zip(labels, curves.values(), strict=True)):
+        style = series_style(number)
+        for step, score in steps:
+            _interval(axes, step, score, style["color"])
+        scores = [score.value for _, score in steps]
+        axes.plot([step for step, _ in steps], scores, label=label, **style)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("training step")
+    axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+    legend_below(figure, 2, [sample("95 % interval", marker="|", ms=12, color=GREY)])

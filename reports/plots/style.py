@@ -1,0 +1,138 @@
+"""How every picture looks, and how it is saved: as SVG and PNG, the same bytes each time."""
+
+import importlib.util
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foundation import atomic
+from foundation.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+Fill = Callable[["Figure"], None]
+
+INK, PAPER = "#1b2129", "#fefefe"  # text and axes; the ground that they stand on
+# Okabe and Ito, "Color universal design" (2008), in an order whose neighbours differ most.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", INK)
+BLUE, ORANGE, VERMILION = COLOURS[0], COLOURS[1], COLOURS[5]
+GREY = "#7f7f7f"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# The same colours where the ground is dark: those that would not stand out are lighter.
+DARK = {INK: "#e6eaef", PAPER: "#14181d", BLUE: "#3b8fd9", "#56b4e9": "#9fd8f7", GREY: "#a3adb8"}
+STYLE: dict[str, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "grid.alpha": 0.3,
+    "font.size": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "retrieval-bench",
+}
+PNG_DPI = 150
+
+
+def can_plot() -> bool:
+    """Return True where matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def series_style(place: int) -> dict[str, Any]:
+    """Colour and marker of a line, by its number among the lines; they repeat after seven."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def hollow(colour: str = INK) -> dict[str, Any]:
+    """Style of a marker of which only the edge is drawn."""
+    return {"markerfacecolor": PAPER, "markeredgecolor": colour}
+
+
+def sample(label: str, **style: Any) -> "Line2D":
+    """An entry of a legend for what no single line stands for."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **{"linestyle": "none", **style})
+
+
+def legend_below(figure: "Figure", columns: int = 2, entries: Sequence["Line2D"] = ()) -> None:
+    """Write the legend under the axes: of all lines with a label, then of further entries."""
+    known = dict.fromkeys(
+        handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]
+    )
+    figure.legend(handles=[*known, *entries], loc="outside lower center", ncols=columns)
+
+
+def plain_logarithms(axis: "Axis") -> None:
+    """Ticks at 1, 2 and 5 of each power of ten, written out: the usual labels are formulas."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def render(
+    size: tuple[float, float], fill: Fill, *, grid: bool = False, dpi: int = PNG_DPI
+) -> dict[str, bytes]:
+    """Draw a picture; returns its contents by the ending of the file: .svg, -dark.svg and .png.
+
+    Args:
+        size: width and height in inches.
+        fill: draws into the figure.
+        grid: True for lines behind what is drawn.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    vectors, pixels = io.StringIO(), io.BytesIO()
+    with matplotlib.rc_context({**STYLE, "axes.grid": grid}):  # type: ignore[arg-type, unused-ignore]
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        fill(figure)
+        figure.savefig(vectors, format="svg", metadata={"Date": None})
+        figure.set_layout_engine("none")  # it keeps the places that were computed
+        figure.savefig(pixels, format="png", dpi=dpi)
+    light = printable(vectors.getvalue())  # names hold anything
+    return {
+        ".svg": light.encode(),
+        "-dark.svg": darkened(light).encode(),
+        ".png": pixels.getvalue(),
+    }
+
+
+def darkened(svg: str) -> str:
+    """The same picture for a dark ground; the colours of a heat map stay."""
+    return re.sub(r"(?<=: )#[0-9a-f]{6}", lambda match: DARK.get(match[0], match[0]), svg)
+
+
+def save(stem: Path, size: tuple[float, float], fill: Fill, *, grid: bool = False) -> list[Path]:
+    """Write a picture as ``stem`` with .svg and .png; returns the two files.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: it cannot be written.
+    """
+    drawn = render(size, fill, grid=grid)
+    files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
+    for path, ending in zip(files, (".svg", ".png"), strict=True):
+        with atomic.replacing(path) as file:
+            file.write(drawn[ending])
+    return files

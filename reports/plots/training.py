@@ -1,0 +1,208 @@
+"""Pictures of trainings: losses, quality against steps, and what a sequence of them keeps."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.compare.transfer import Forgetting
+from bench.monitor.quality_curve import Curve, Point
+from foundation.arrays import Float64Array
+from reports.format import interval
+from reports.plots.heat_map import HeatMap, draw_heat_map, fit
+from reports.plots.style import (
+    COLOURS,
+    GREY,
+    INK,
+    MARKERS,
+    PAPER,
+    VERMILION,
+    can_plot,
+    hollow,
+    legend_below,
+    sample,
+    save,
+)
+from retrievers.training.engine.curve import LossPoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (8.0, 5.2)  # inches
+SHOWN = 6  # collections beside the headline that have a line of their own
+SMALLEST = 1e-3  # change that the darkest colours of a heat map stand for
+
+
+def draw_losses(curve: Sequence[LossPoint], path: Path) -> list[Path]:
+    """Draw each loss against the steps; returns the files.
+
+    Args:
+        curve: at least one point; a loss that some points lack has a gap there.
+        path: of the pictures, without a suffix.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    return save(path, SIZE, lambda figure: losses(figure, curve), grid=True)
+
+
+def losses(figure: "Figure", curve: Sequence[LossPoint]) -> None:
+    """A line for each loss, what is minimised in black."""
+    axes = figure.subplots()
+    names = list(dict.fromkeys(name for point in curve for name in point.losses))
+    for place, name in enumerate(names):
+        axes.plot(
+            [point.step for point in curve],
+            [point.losses.get(name, float("nan")) for point in curve],
+            color=COLOURS[(place - 1) % len(COLOURS)],  # the last is black
+            label=name.replace("_", " "),
+            marker="o" if len(curve) == 1 else None,
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss, mean since the point before")
+    axes.legend()
+
+
+def draw_quality(curve: Curve, path: Path) -> list[Path]:
+    """Draw quality against steps as ``path``, .svg and .png; nothing without matplotlib."""
+    if not can_plot():
+        return []
+    return save(path, SIZE, lambda figure: quality(figure, curve), grid=True)
+
+
+def quality(figure: "Figure", curve: Curve) -> None:
+    """A line for each collection, and the headline's with its interval and the best marked."""
+    axes = figure.subplots()
+    others = [name for name in curve.collections if name != curve.headline][:SHOWN]
+    for place, name in enumerate(others, start=1):
+        _line(axes, curve.points, name, place)
+    _band(axes, curve.points, curve.headline)
+    _line(axes, curve.points, curve.headline, 0, lw=2.2, zorder=4)
+    if curve.baseline is not None:
+        level = curve.baseline.levels[curve.headline].value
+        label = f"{curve.baseline.checkpoint} (baseline)"
+        axes.axhline(level, color=GREY, ls="--", lw=1.2, label=label)
+    _mark_best(axes, curve)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("training step")
+    axes.set_ylabel(curve.measure)
+    axes.set_title(f"{curve.training}: {len(curve.points)} checkpoints")
+    band = sample(f"95 % interval of {curve.headline}", marker="|", ms=12, color=INK, alpha=0.35)
+    legend_below(figure, 3, [band])
+
+
+def _line(axes: "Axes", points: Sequence[Point], name: str, place: int, **style: Any) -> None:
+    steps = [point.step for point in points]
+    values = [point.levels[name].value for point in points]
+    # The headline's place is 0, and the last colour is black.
+    colour, marker = COLOURS[place - 1], MARKERS[place]
+    style = {"lw": 1.2, "ms": 4.5, "label": name, "color": colour, "marker": marker, **style}
+    axes.plot(steps, values, **style)
+
+
+def _band(axes: "Axes", points: Sequence[Point], name: str) -> None:
+    levels = [point.levels[name] for point in points]
+    low = [level.value if level.low is None else level.low for level in levels]
+    high = [level.value if level.high is None else level.high for level in levels]
+    steps = [point.step for point in points]
+    axes.fill_between(steps, low, high, color=INK, alpha=0.12, lw=0)
+    axes.vlines(steps, low, high, color=INK, alpha=0.35, lw=1)
+
+
+def _mark_best(axes: "Axes", curve: Curve) -> None:
+    """A star on the best one; those that cannot be told apart from it are hollow."""
+    if curve.selection is None:
+        return
+    chosen = curve.selection
+    circle = {**hollow(), "marker": "o", "ms": 7, "label": "cannot be told from the best"}
+    star = {
+        "mfc": VERMILION,
+        "mec": PAPER,
+        "marker": "*",
+        "ms": 15,
+        "label": f"best: {chosen.best}",
+    }
+    for names, style in ((chosen.inseparable, circle), ((chosen.best,), star)):
+        points = [point for point in curve.points if point.checkpoint in names]
+        if points:
+            steps = [point.step for point in points]
+            values = [point.levels[curve.headline].value for point in points]
+            axes.plot(steps, values, ls="none", zorder=5, **style)
+
+
+def draw_forgetting(found: Mapping[Path, Forgetting]) -> list[Path]:
+    """Draw a heat map of checkpoints by collections for each path; returns the files.
+
+    All share one scale of colours, so that the same colour is the same change in each.
+
+    Args:
+        found: by path, which may end in .svg or .png.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    limit = max(SMALLEST, *(float(np.abs(_changes(one)).max()) for one in found.values()))
+    files = []
+    for path, forgetting in found.items():
+        stem = path.with_suffix("") if path.suffix in (".svg", ".png") else path
+        files += save(stem, SIZE, partial(forgetting_map, found=forgetting, limit=limit))
+    return files
+
+
+def forgetting_map(figure: "Figure", found: Forgetting, limit: float) -> None:
+    """Scores as numbers; colours say how far each is from the column's first row.
+
+    A frame marks what the checkpoint was just trained on: what is lower below it was forgotten.
+
+    Args:
+        limit: change that the darkest colours stand for.
+    """
+    content = HeatMap(
+        rows=[row.checkpoint for row in found.rows],
+        columns=[*found.trained, *found.also],
+        values=_values(found),
+        shades=_changes(found),
+        limits=(-limit, limit),
+        colours="PuOr",  # orange and purple are told apart with any colour vision (ColorBrewer)
+        digits=3,
+        cell=(1.0, 0.42),
+    )
+    draw_heat_map(figure, content, f"change from {found.rows[0].checkpoint}")
+    axes = figure.axes[0]
+    _frame(axes, len(found.trained), 1 if found.base else 0)
+    axes.set_title(found.measure)
+    figure.supxlabel(_caption(found), fontsize=9)
+    fit(figure, content)
+
+
+def _values(found: Forgetting) -> Float64Array:
+    names = [*found.trained, *found.also]
+    return np.array([[row.levels[name].value for name in names] for row in found.rows])
+
+
+def _changes(found: Forgetting) -> Float64Array:
+    """Float64 ``(rows, columns)``: each score minus that of the first row."""
+    values = _values(found)
+    changes: Float64Array = values - values[0]
+    return changes
+
+
+def _frame(axes: "Axes", trained: int, above: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    for place in range(trained):
+        corner = (place - 0.47, place + above - 0.47)
+        axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, ec="#000000", lw=2))
+
+
+def _caption(found: Forgetting) -> str:
+    lines = ["framed: just trained on this collection"]
+    for name, transfers in (("backward", found.backward), ("forward", found.forward)):
+        if transfers is not None:
+            mean = transfers.mean
+            limits = "" if mean.low is None else f" ({interval(mean.low, mean.high, 3)})"
+            lines.append(f"{name} transfer {mean.difference:+.3f}{limits}")
+    return "\n".join(lines)
