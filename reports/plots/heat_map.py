@@ -131,7 +131,7 @@ def _size(content: HeatMap) -> tuple[float, float]:
 def fit(figure: "Figure", content: HeatMap) -> None:
     """Resize a figure until each cell has its size. Call it last."""
     wanted = _size(content)
-    for _ in range(2):
+    for _ in range(4):  # the layout depends on the size
         figure.draw_without_rendering()
         box = figure.axes[0].get_position()
         width, height = figure.get_size_inches()

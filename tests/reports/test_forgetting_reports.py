@@ -122,7 +122,10 @@ def test_heat_maps_of_one_report_share_a_scale_so_that_a_colour_is_the_same_chan
     figure_module = pytest.importorskip("matplotlib.figure")
     small = forgetting()
     rows = tuple(
-        Row(row.checkpoint, {name: Level(value.value / 10) for name, value in row.levels.items()})
+        Row(
+            row.checkpoint,
+            {name: Level(value.value / 10, None, None) for name, value in row.levels.items()},
+        )
         for row in small.rows
     )
     limits = []
@@ -135,5 +138,4 @@ def test_heat_maps_of_one_report_share_a_scale_so_that_a_colour_is_the_same_chan
 
     monkeypatch.setattr("reports.plots.training.save", drawn)
     draw_forgetting({Path("a"): small, Path("b"): msgspec.structs.replace(small, rows=rows)})
-    largest = pytest.approx(0.35)
-    assert limits == [(-largest, largest)] * 2
+    assert limits == [pytest.approx((-0.35, 0.35))] * 2

@@ -16,7 +16,7 @@ from datasets_cfg.catalogue import expand
 from reports.leaderboard.pages import write_site
 from retrievers.models.card import Card, Expected
 from tests.support.browser import (
-    HOSTILE,
+    NAMES,
     PHONE,
     asked_for,
     awaited,
@@ -48,13 +48,22 @@ def index(tmp_path_factory) -> Path:
     shallow = protocol_of("beir/scifact", depth=10)
     values = {MEASURE: [0.5, 0.25], "R@100": [1.0, 1.0]}
     store(results, "alpha", "beir/scifact", values, protocol=shallow)
-    for number, name in enumerate(HOSTILE):
+    for number, name in enumerate(NAMES):
         store(results, name, f"{name}-set", [0.1 * number], recipe=None, index="")
-    claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=HOSTILE[0])
+    claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=NAMES[0])
     cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim,))}
     choice = Choice(every_measure=True, neighbours=True)
     board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
-    return write_site(board, place / "site")
+    drawn = {".svg": svg("#fefefe"), "-dark.svg": svg("#14181d")}
+    pictures = [("heatmap", NAMES[0], lambda: drawn)]
+    return write_site(board, place / "site", pictures=pictures)
+
+
+def svg(ground: str) -> bytes:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
+        f'<rect width="20" height="20" fill="{ground}"/></svg>'
+    ).encode()
 
 
 def models(browser) -> list[str]:
@@ -198,7 +207,9 @@ def test_every_link_leads_to_a_page_that_draws_without_an_error(browser, index):
     for address in browser.execute_script(script):
         assert address.startswith("file:")
         pages.add(Path(re.sub(r"^file://|#.*$", "", address)))
-    assert len(pages) == 1 + len(models(browser)) + 13 + len(HOSTILE) + 1
+    assert {path for path in pages if path.suffix == ".svg"} == set(index.parent.rglob("*.svg"))
+    pages = {path for path in pages if path.suffix == ".html"}
+    assert len(pages) == 1 + len(models(browser)) + 13 + len(NAMES) + 1
     for page in sorted(pages):
         assert page.is_file()
         opened(browser, page)
@@ -212,10 +223,13 @@ def test_names_that_hold_html_or_script_are_text_on_every_page(browser, index):
     for page in sorted(index.parent.rglob("*.html")):
         opened(browser, page)
         assert browser.execute_script("return window.hacked === undefined")
-        unknown = "return document.querySelectorAll('main script, main img, main [onload]').length"
+        unknown = (
+            "return document.querySelectorAll("
+            "'main script, main img:not([src*=\"plots/\"]), main [onload]').length"
+        )
         assert browser.execute_script(unknown) == 0
     opened(browser, index)
-    assert set(HOSTILE) <= set(models(browser))
+    assert set(NAMES) <= set(models(browser))
 
 
 def test_the_pages_ask_for_nothing_but_files_beside_them(browser, index):
@@ -246,7 +260,7 @@ def test_the_page_of_a_model_shows_its_recipe_scores_and_claims(browser, index):
 def test_the_page_of_a_collection_ranks_its_models_and_lists_claims_and_protocols(browser, index):
     opened(browser, index.parent / "collections" / "beir-cqadupstack-english.html")
     assert models(browser)[0] == "gamma"
-    assert [HOSTILE[0] in text for text in texts(browser, "section tbody tr")] == [True]
+    assert [NAMES[0] in text for text in texts(browser, "section tbody tr")] == [True]
     opened(browser, index.parent / "collections" / "beir-scifact.html")
     assert texts(browser, "section li") == ["beir/scifact@depth=10"]
 
@@ -279,6 +293,29 @@ def test_the_theme_follows_the_system_and_can_be_chosen_and_stays(browser, index
     press(browser, "#theme")
     assert browser.execute_script(ground) == "rgb(20, 24, 29)"
     press(browser, "#theme")
+
+
+@pytest.mark.parametrize(("theme", "shown"), [("light", ".svg"), ("dark", "-dark.svg")])
+def test_pictures_stand_on_the_ground_of_the_theme(browser, index, tmp_path, theme, shown):
+    feature = {"name": "prefers-color-scheme", "value": theme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    try:
+        opened(browser, index)
+        browser.execute_script("window.scrollTo(0, document.body.scrollHeight)")
+        awaited(
+            browser,
+            "return [...document.querySelectorAll('figure img')].some(i => i.naturalWidth > 1)",
+        )
+        visible = browser.execute_script(
+            "return [...document.querySelectorAll('figure img')]"
+            ".filter(one => one.checkVisibility()).map(one => [one.src, one.naturalWidth > 1,"
+            " getComputedStyle(one).backgroundColor])"
+        )
+        (picture,) = visible
+        assert picture[0].endswith(f"plots/heatmap{shown}")
+        assert picture[1:] == [True, "rgba(0, 0, 0, 0)"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_no_page_is_wider_than_a_phone(browser, index):

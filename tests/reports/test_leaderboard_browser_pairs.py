@@ -213,6 +213,28 @@ def test_only_files_beside_the_page_are_read(browser, index, pair):
     assert [one for one in addresses if not one.startswith((root, "data:,"))] == []
 
 
+def test_all_columns_of_a_pair_with_long_names_are_on_a_screen_of_1400_pixels(browser, tmp_path):
+    names = [f"minilm@max_document_tokens={length}@dtype=bfloat16" for length in (32, 256)]
+    for number, name in enumerate(names):
+        for collection in ("beir/cqadupstack/programmers", "beir/scifact"):
+            store(tmp_path / "results", name, collection, [0.5, number / 2, 0.25])
+    choice = Choice(every_measure=True, neighbours=True)
+    board = assemble(results_in(tmp_path / "results"), {}, choice, Resampling(resamples=99))
+    (page,) = (write_site(board, tmp_path / "site").parent / "pairs").glob("*.html")
+    screen = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        opened(browser, page)
+        hidden = browser.execute_script(
+            "const table = document.querySelector('main > .scroll');"
+            "return table.scrollWidth - table.clientWidth"
+        )
+        assert hidden == 0
+        assert texts(browser, "main > .scroll thead th")[-1].startswith("detectable")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_on_a_phone_nothing_is_wider_than_the_screen_tooltips_included(browser, pair):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:

@@ -11,7 +11,7 @@ from bench.leaderboard.rows import results_in
 from foundation.errors import BenchError
 from reports.leaderboard.folder import HEADING, LIST, SiteFolder, check_free
 from reports.leaderboard.pages import write_site
-from tests.bench.leaderboard_for_tests import store
+from tests.support.leaderboards import store
 
 
 class Killed(BaseException):

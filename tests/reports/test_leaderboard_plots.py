@@ -133,7 +133,7 @@ def test_names_that_look_like_formulas_or_markup_are_drawn_as_they_are(tmp_path)
 def compared(tmp_path):
     """Of a better, an equal and a far worse model, on one collection and in part on another."""
     rng = np.random.default_rng(0)
-    difficulty = rng.random(200) / 2
+    difficulty = 0.1 + rng.random(200) / 3
     for model, ability in (("good", 0.4), ("same", 0.4), ("bad", 0.0)):
         noise = rng.normal(0, 0.02, 200)
         store(tmp_path, model, "one", difficulty + ability + noise)

@@ -14,6 +14,7 @@ HOSTILE = (
     '"><svg onload=window.hacked=1>',
     "\u2028window.hacked=1//\u2029",
 )
+NAMES = tuple(text for text in HOSTILE if text.isprintable())  # what results may be named
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 DRIVER = shutil.which("chromedriver")
