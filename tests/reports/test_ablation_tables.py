@@ -158,7 +158,7 @@ def test_a_report_survives_its_file_and_another_file_is_refused(tmp_path):
     path.write_bytes(msgspec.json.encode(FULL))
     assert read_report(path) == msgspec.json.decode(msgspec.json.encode(FULL), type=Report)
     path.write_text("{}")
-    with pytest.raises(BenchError, match="report.json: Object missing required field"):
+    with pytest.raises(BenchError, match=r"report\.json: Object missing required field"):
         read_report(path)
     with pytest.raises(BenchError, match="cannot read"):
         read_report(tmp_path / "none.json")
