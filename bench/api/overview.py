@@ -72,7 +72,7 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from reports.leaderboard_plots import differences
+    from reports.plots.leaderboard import differences
 
     record = comparison.record
     lines = [
@@ -88,7 +88,7 @@ def plot(comparison: ComparisonResult) -> "Figure":
         for row in record.collections
         if row.paired
     ]
-    figure = Figure(figsize=(7, 1.3 + 0.3 * len(lines)), layout="constrained")
+    figure = Figure(figsize=(7, 2 + 0.3 * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
-    differences(figure, lines, f"{record.a} − {record.b}", "difference with 95 % interval")
+    differences(figure, lines, f"{record.a} − {record.b}")
     return figure

@@ -172,12 +172,15 @@ def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict
         say("no pictures: pip install 'retrieval-bench[plots]'")
         return [], {}
     from reports.plots.experiments import draw
-    from reports.plots.heat_map import draw as draw_heat_map
+    from reports.plots.training import draw_forgetting
 
-    heat_maps = {}
-    for row in record.rows:
-        if row.sequence:
-            file = folder / f"forgetting-{re.sub(r'[^A-Za-z0-9.]+', '-', row.name)}.svg"
-            draw_heat_map(row.sequence.forgetting, file)
-            heat_maps[row.name] = file.name
+    learnt = {row.name: row.sequence.forgetting for row in record.rows if row.sequence}
+    files = {name: folder / f"forgetting-{file_name(name)}.svg" for name in learnt}
+    draw_forgetting({files[name]: forgetting for name, forgetting in learnt.items()})
+    heat_maps = {name: file.name for name, file in files.items()}
     return draw(record, folder), heat_maps
+
+
+def file_name(row: str) -> str:
+    """The name of a row as a part of a file's."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", row)

@@ -142,7 +142,7 @@ def near(number: float, value: float) -> bool:
 
 
 class TomlFile(Subject):
-    """Presets, grids, sequences and published scores: read, and not less than what they say."""
+    """Presets, grids and published scores: read, and not less than what they say."""
 
     name = "toml"
 
@@ -152,7 +152,6 @@ class TomlFile(Subject):
             "pretrain": "retrievers/training/presets/pretrain",
             "finetune": "retrievers/training/presets/finetune",
             "ablate": "bench/experiments/plans",
-            "continual": "bench/experiments/sequence_plans",
             "published": "bench/leaderboard/published",
         }.items():
             files = sorted((root / source).glob("*.toml"), key=lambda path: path.stat().st_size)
@@ -176,7 +175,6 @@ class TomlFile(Subject):
 
     def _read(self, kind: Path) -> int:
         from bench.experiments.grid import load_ablation
-        from bench.experiments.sequence.settings import load_comparison
         from bench.leaderboard.published_scores import publications
         from retrievers.training.finetune import finetune_preset
         from retrievers.training.pretrain import preset
@@ -185,7 +183,6 @@ class TomlFile(Subject):
             "pretrain": preset.FILES.load,
             "finetune": finetune_preset.FILES.load,
             "ablate": load_ablation,
-            "continual": load_comparison,
         }
         if kind.name == "published":
             publications(kind)
