@@ -12,7 +12,7 @@ MANY = {str(row): ("", f"text {row % 700} of {row % 13}") for row in range(3_000
 
 @pytest.fixture
 def folder(tmp_path):
-    return write_collection(tmp_path / "many", documents=MANY)
+    return write_collection(tmp_path / "many", documents=MANY, qrels={("q1", "1"): 1})
 
 
 def ranking(bench: Bench, *arguments: object) -> bytes:

@@ -236,15 +236,16 @@ def test_the_stated_recall_of_an_index_is_that_of_the_reported_rankings(
     folder = write_collection(tmp_path / "tiny", texts, queries, qrels, facts)
 
     places = {"flat": tmp_path / "flat", "IVF8,Flat?nprobe=1": tmp_path / "lists"}
+    shallow = ("--depth", 20, "--measure", "nDCG@10")
     for index, out in places.items():
-        words_typed = ("run", folder, "--model", "hashing", "--index", index, "--depth", 20)
+        words_typed = ("run", folder, "--model", "hashing", "--index", index, *shallow)
         assert main([*map(str, words_typed), "--cache-dir", str(tmp_path), "--out", str(out)]) == 0
     (exact,), (lists,) = ([*out.glob("tiny/hashing/*")] for out in places.values())
 
     truth, found = (top(folder, 10) for folder in (exact, lists))
     expected = np.mean([len(truth[query] & found[query]) / 10 for query in queries])
     assert 0.1 < expected < 0.9
-    assert load(lists).index_recall["recall@10"] == pytest.approx(expected, abs=1e-12)
+    assert load(lists).result.index_recall["recall@10"] == pytest.approx(expected, abs=1e-12)
 
 
 def top(folder: Path, k: int) -> dict[str, set[str]]:
