@@ -18,6 +18,7 @@ from bench.leaderboard.records import Board, OnQueries
 from bench.leaderboard.rows import results_in
 from bench.leaderboard.texts import at_hand
 from bench.results.record import RUN_FILE
+from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from tests.support.leaderboards import MEASURE, protocol_of, store
 
@@ -180,9 +181,11 @@ def test_equal_scores_are_changes_of_nothing(tmp_path, collection):
 def test_a_collection_is_at_hand_only_with_the_queries_that_were_evaluated(tmp_path, monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
     protocol = protocol_of("beir/scifact")
-    assert "not on this machine" in at_hand(protocol, tmp_path, tmp_path)
+    assert "not on this machine" in at_hand(protocol, Workspace(tmp_path, data_dir=tmp_path))
 
 
 def test_another_collection_of_the_name_is_not_the_one(bench_data, tmp_path):
     protocol = protocol_of("beir/scifact")
-    assert "not the one that was evaluated" in at_hand(protocol, tmp_path, bench_data)
+    assert "not the one that was evaluated" in at_hand(
+        protocol, Workspace(tmp_path, data_dir=bench_data)
+    )
