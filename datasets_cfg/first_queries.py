@@ -36,13 +36,14 @@ def first_queries(dataset: Dataset, count: int) -> Dataset:
         if query in qrels:
             qrels[query][document] = grade
     judged = sorted({document for grades in qrels.values() for document in grades})
+    facts = {name: getattr(dataset.facts, name) for name in KEPT_FACTS}
     return Dataset.from_dicts(
         dict(_documents(dataset, judged, OTHERS * count)),
         {id_: texts[id_] for id_ in ids},
         qrels,
         name=f"{dataset.name}/first{count}",
         cache_dir=dataset.cache_dir,
-        **{name: getattr(dataset.facts, name) for name in KEPT_FACTS},
+        **{name: fact for name, fact in facts.items() if fact is not None},
     )
 
 

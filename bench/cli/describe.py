@@ -4,7 +4,7 @@ Reads declared facts only; no model or collection is opened.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,10 +13,9 @@ from bench.results.location import place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
 from datasets_cfg.facts import Facts
 from foundation.errors import BenchError
+from foundation.records import read_toml
+from foundation.toml_files import SUFFIX, TomlFiles
 from retrievers.models.card import card_names, load_card
-
-if TYPE_CHECKING:
-    from bench.experiments.grid import Ablation
 
 Rows = list[tuple[str, str]]
 
@@ -79,23 +78,35 @@ def _indexes() -> Rows:
     return list(INDEX_EXAMPLES.items())
 
 
+class _Head(msgspec.Struct):
+    """What a list shows of a preset or grid; to check all of it would import torch."""
+
+    title: str
+    variants: dict[str, Any] = {}
+
+    @property
+    def about(self) -> str:
+        """The title, and the variants where there are any."""
+        return self.title + (f"; variants: {', '.join(self.variants)}" if self.variants else "")
+
+
+def _heads(files: TomlFiles[Any], before: str = "") -> Rows:
+    """Names of the shipped files of one kind, and a line about each."""
+    heads = {name: read_toml(files.folder / f"{name}{SUFFIX}", _Head) for name in files.names()}
+    return [(name, before + head.about) for name, head in heads.items()]
+
+
 def _presets() -> Rows:
     from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
     from retrievers.training.pretrain.preset import FILES as PRETRAIN
 
-    rows = [(name, f"pretrain: {PRETRAIN.load(name).title}") for name in PRETRAIN.names()]
-    return rows + [(name, f"finetune: {FINETUNE.load(name).title}") for name in FINETUNE.names()]
+    return _heads(PRETRAIN, "pretrain: ") + _heads(FINETUNE, "finetune: ")
 
 
 def _grids() -> Rows:
     from bench.experiments.grid import FILES
 
-    return [(name, _about_grid(FILES.load(name))) for name in FILES.names()]
-
-
-def _about_grid(grid: "Ablation") -> str:
-    variants = f"; variants: {', '.join(grid.variants)}" if grid.variants else ""
-    return f"{grid.title}{variants}"
+    return _heads(FILES)
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:

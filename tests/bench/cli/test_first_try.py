@@ -22,7 +22,7 @@ QRELS = {"q0": {"d50": 2}, "q1": {"d3": 1, "d51": 0}, "q2": {"d52": 1, "gone": 1
 
 @pytest.fixture
 def whole(tmp_path) -> Dataset:
-    facts = {"main_measure": "RR@10", "depth": 20}
+    facts = {"main_measure": "RR@10", "measures": ["R@20"], "depth": 20}
     return Dataset.from_dicts(CORPUS, QUERIES, QRELS, name="own", cache_dir=tmp_path, **facts)
 
 
