@@ -48,6 +48,7 @@ ATTACH_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
+    ImportError,
     LookupError,
     OSError,
     RuntimeError,
@@ -152,6 +153,12 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
     from peft.utils import load_peft_weights
 
     config = PeftConfig.from_pretrained(str(folder))
+    if getattr(config, "megatron_config", None) is not None:
+        raise BenchError(
+            f"{folder / CONFIG}: with megatron_config, PEFT imports the module that megatron_core "
+            "names, and nothing that arrives as data is run here",
+            "set megatron_config to null: layers of Megatron are not those of an encoder here",
+        )
     # The task decides which head PEFT looks for; an encoder has none.
     config.task_type = None
     config.inference_mode = True

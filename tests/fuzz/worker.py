@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -131,13 +131,18 @@ def run(subject: Subject, rng: random.Random, folder: Path) -> Finished:
     """The subject's command in this process, from inside the folder."""
     from bench.__main__ import main
     from bench.cli.boundary import guarded
+    from bench.cli.terminal import terminal
 
     command = subject.command(rng, folder)
     before = Path.cwd()
     with _silent() as (stdout, stderr):
         os.chdir(folder)
         try:
-            code = guarded(command) if callable(command) else main(_words(command))
+            if callable(command):
+                with terminal():
+                    code = guarded(command)
+            else:
+                code = main([str(word) for word in command])
         except SystemExit as stop:  # argparse
             code = int(stop.code or 0) if isinstance(stop.code, int | None) else 1
         except BaseException:
@@ -146,10 +151,6 @@ def run(subject: Subject, rng: random.Random, folder: Path) -> Finished:
         finally:
             os.chdir(before)
     return Finished(int(code), stdout.getvalue(), stderr.getvalue())
-
-
-def _words(command: Sequence[str]) -> list[str]:
-    return [str(word) for word in command]
 
 
 @contextlib.contextmanager

@@ -225,6 +225,20 @@ def test_a_peft_configuration_of_other_types_is_refused(
         open_encoder(model, "cpu").encode_queries(["x"])
 
 
+def test_a_module_that_a_peft_configuration_names_is_not_imported(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peft_adapter(base, tmp_path / "lora", "LORA")
+    (tmp_path / "trap_of_peft.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "lora" / "adapter_config.json"
+    megatron = {"megatron_config": {"x": 1}, "megatron_core": "trap_of_peft"}
+    tiny.write_json(path, json.loads(path.read_bytes()) | megatron)
+    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
+    with pytest.raises(BenchError, match="nothing that arrives as data is run"):
+        open_encoder(model, "cpu").encode_queries(["x"])
+
+
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
