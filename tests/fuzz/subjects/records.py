@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -193,36 +192,70 @@ class TomlFile(Subject):
 
 
 class Ledgers(Subject):
-    """What ``watch``, ``check --quick`` and ``speed`` wrote down earlier."""
+    """What ``watch``, ``check --quick``, ``speed`` and ``ablate`` wrote down earlier."""
 
     name = "ledgers"
 
     def make(self, folder: Path) -> None:
         import msgspec
 
-        sys.path.append(str(Path(__file__).parents[3] / "bench"))
-        from tests.bench.test_quick import LOOK
-        from tests.bench.test_watch_ledger import broken, line
-
+        from bench.gate.quick import Look
+        from bench.monitor.ledger import Broken, Evaluated
+        from tests.support.ablation_report import FULL
+        from tests.support.results import PROTOCOL
         from tests.support.speed_report import REPORT
 
-        place = folder / "input"
-        (place / "first-looks" / "x").mkdir(parents=True)
-        lines = msgspec.json.Encoder().encode_lines([line(), broken("checkpoint-6")])
-        (place / "ledger.jsonl").write_bytes(lines)
-        (place / "first-looks" / "x" / "look.json").write_bytes(msgspec.json.encode(LOOK))
-        (place / "speed.json").write_bytes(msgspec.json.encode(REPORT))
+        when, place = "2026-01-01T00:00:00+00:00", folder / "input"
+        evaluated = Evaluated(
+            checkpoint="checkpoint-5",
+            step=5,
+            files_sha256="f" * 64,
+            settings="s" * 64,
+            fingerprint="a" * 64,
+            protocol=PROTOCOL,
+            measure="nDCG@10",
+            value=0.5,
+            result="/nowhere",
+            time=when,
+        )
+        broken = Broken(checkpoint="checkpoint-6", step=6, why="cut off", time=when)
+        look = Look(
+            time=when,
+            candidate="new",
+            baseline="old",
+            candidate_fingerprint="a",
+            baseline_fingerprint="b",
+            collection="one",
+            protocol="c",
+            measure="RR@10",
+            documents=10,
+            of=100,
+            seed=0,
+            difference=0.03,
+            low=-0.01,
+            high=0.05,
+        )
+        for name, content in {
+            "ledger.jsonl": msgspec.json.Encoder().encode_lines([evaluated, broken]),
+            "first-looks/x/look.json": msgspec.json.encode(look),
+            "speed.json": msgspec.json.encode(REPORT),
+            "report.json": msgspec.json.encode(FULL),
+        }.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(content)
 
     def command(self, rng: Random, folder: Path) -> Callable[[], Any]:
-        def read() -> int:
-            from bench.cli.commands.speed import read_report
-            from bench.gate.quick import complete, relation
-            from bench.monitor.ledger import read_ledger
-            from reports.speed_tables import speed_tables
+        return lambda: self._read(folder / "input")
 
-            read_ledger(folder / "input" / "ledger.jsonl")
-            relation(complete(folder / "input", list))
-            speed_tables(read_report(folder / "input" / "speed.json"))
-            return 0
+    def _read(self, place: Path) -> int:
+        from bench.cli.commands import speed
+        from bench.experiments import report_record
+        from bench.gate.quick import complete, relation
+        from bench.monitor.ledger import read_ledger
+        from reports import ablation_tables, speed_tables
 
-        return read
+        read_ledger(place / "ledger.jsonl")
+        relation(complete(place, list))
+        print(speed_tables.speed_tables(speed.read_report(place / "speed.json")))
+        print(ablation_tables.markdown(report_record.read_report(place / "report.json")))
+        return 0
