@@ -13,7 +13,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.transformer import join
+from retrievers.encoders.document_text import join
 from retrievers.training.pretrain.preset import Pretraining
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
+from retrievers.encoders.document_text import joined
 from retrievers.encoders.protocol import Advance
-from retrievers.encoders.words import joined
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Option, Recipe
 

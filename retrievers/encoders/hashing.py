@@ -9,8 +9,8 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from retrievers.encoders.document_text import joined
 from retrievers.encoders.protocol import Advance
-from retrievers.encoders.words import joined
 from retrievers.models.recipe import Recipe
 
 _WORD = re.compile(r"\w+")

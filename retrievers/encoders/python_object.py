@@ -14,8 +14,8 @@ import numpy as np
 
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
+from retrievers.encoders.document_text import join
 from retrievers.encoders.protocol import Advance
-from retrievers.encoders.transformer import join
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe, Similarity

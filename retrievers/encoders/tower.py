@@ -20,14 +20,13 @@ from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.compiled import CompiledNetwork, can_pack
+from retrievers.encoders.document_text import Segments
 from retrievers.encoders.onednn import replace_linear, usable
 from retrievers.encoders.pooling import finish, pool
 from retrievers.encoders.workers import side_by_side
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.recipe import Dtype, Recipe
-
-Segments = tuple[str, str | None]
 
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 

@@ -15,14 +15,15 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
+from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.protocol import Advance
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.recipe import Recipe, TitleJoin
+from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
-    from retrievers.encoders.tower import Segments, Tokens, Tower
+    from retrievers.encoders.tower import Tokens, Tower
     from retrievers.models.model import Model
 
 Prepared = Callable[[Advance | None], Float32Array]
@@ -100,10 +101,10 @@ class TransformerEncoder:
         segments = self._document_segments(titles, texts)
         return [len(ids) for ids in self._towers.document.tokenize(segments, None).ids]
 
-    def _query_segments(self, texts: Sequence[str]) -> "list[Segments]":
+    def _query_segments(self, texts: Sequence[str]) -> list[Segments]:
         return [(self.recipe.prompts.query + text, None) for text in texts]
 
-    def _document_segments(self, titles: Sequence[str], texts: Sequence[str]) -> "list[Segments]":
+    def _document_segments(self, titles: Sequence[str], texts: Sequence[str]) -> list[Segments]:
         if len(titles) != len(texts):
             raise BenchError(f"{len(titles)} titles for {len(texts)} texts")
         rule, prompt = self.recipe.title_join, self.recipe.prompts.document
@@ -113,7 +114,7 @@ class TransformerEncoder:
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _prepare(self, tower: "Tower", segments: "list[Segments]", max_tokens: int) -> Prepared:
+    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> Prepared:
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
@@ -179,18 +180,7 @@ class _Towers:
             )
 
 
-def join(rule: TitleJoin, prompt: str, title: str, text: str, separator: str = "") -> "Segments":
-    """A document as one or two segments; without a title it is its text alone."""
-    if rule == "none" or not title:
-        return prompt + (text.strip() if rule == "space" else text), None
-    if rule == "pair":
-        return prompt + title, text
-    if rule == "sep":
-        return f"{prompt}{title} {separator} {text}", None
-    return prompt + f"{title} {text}".strip(), None
-
-
-def first_occurrences(items: "Sequence[Segments]") -> Int64Array:
+def first_occurrences(items: Sequence[Segments]) -> Int64Array:
     """For each item, the position of the first equal one; int64 ``(n,)``."""
     seen: dict[Segments, int] = {}
     return np.array([seen.setdefault(item, i) for i, item in enumerate(items)], dtype=np.int64)

@@ -42,7 +42,8 @@ from sentence_transformers import SentenceTransformer
 from tabulate import tabulate
 
 from datasets_cfg.dataset import open_dataset
-from retrievers.encoders.transformer import TransformerEncoder, join
+from retrievers.encoders.document_text import join
+from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, open_encoder, resolve_model
 
 MODEL = "minilm"

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.transformer import join
+from retrievers.encoders.document_text import join
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
-    from retrievers.encoders.tower import Segments
+    from retrievers.encoders.document_text import Segments
 
 Tensors = dict[str, torch.Tensor]
 

@@ -14,7 +14,7 @@ import torch
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.transformer import join
+from retrievers.encoders.document_text import join
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.training.engine.processes import wait_for

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Evaluated, Ledger, read_ledger
 from bench.monitor.scanner import CheckpointScanner
@@ -30,6 +32,7 @@ def wait_for(count: int, training: Path, process: subprocess.Popen[str]) -> None
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_path):
     training, bench = tmp_path / "run", Bench(tmp_path)
     training.mkdir()

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.encoders.transformer import first_occurrences, join, plan_batches
+from retrievers.encoders.document_text import join
+from retrievers.encoders.transformer import first_occurrences, plan_batches
 from retrievers.models.model import open_encoder, resolve_model
 from tests.support import tiny_checkpoints as tiny
 

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collections_for_tests import Bench
-from tests.bench.test_watch_command import write_words
-from tests.retrievers.tiny_checkpoints import write_bert, write_card
 
 from bench.cli.commands.ablate import _here, _stages
 from bench.evaluate.pipeline import conditions_here
@@ -20,6 +17,9 @@ from bench.experiments.sequence import LearntSequence, last_checkpoint, write_se
 from bench.results.find import find_results
 from bench.workspace import Workspace
 from retrievers.training.engine.curve import LossPoint
+from tests.bench.monitor.test_watch_command import write_words
+from tests.support.collections import Bench
+from tests.support.tiny_checkpoints import write_bert, write_card
 
 GRID = """
 name = "tiny"

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_checkpoints as tiny
 
 from bench.__main__ import main
 from foundation.errors import BenchError
 from retrievers.models.card import Network, all_cards, load_card
 from retrievers.models.checkpoint import locate, read_config
 from retrievers.models.model import resolve_model
+from tests.support import tiny_checkpoints as tiny
 
 BERT = {
     "model_type": "bert",
