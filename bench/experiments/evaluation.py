@@ -78,8 +78,8 @@ class Evaluate:
         for dataset in self.space.datasets(settings.on):
             measure_names(dataset, settings.measures, settings.depth)
             self.space.official(dataset)
-        found: Table = msgspec.to_builtins(settings)
-        return found
+        resolved: Table = msgspec.to_builtins(settings)
+        return resolved
 
     def seeded(self, settings: Table, seed: int) -> Table:
         """An evaluation draws nothing."""
@@ -88,13 +88,13 @@ class Evaluate:
     def reads(self, settings: Table) -> dict[str, str]:
         """Of each collection the protocol, with its hashes, and the measures."""
         chosen = convert_table(settings, Evaluation, "[evaluate]")
-        found = {}
-        for one in self.space.datasets(chosen.on):
-            depth, official = chosen.depth or one.facts.depth, self.space.official(one)
-            protocol = protocol_of(one, depth, one.corpus.sha256, official)
-            measures = measure_names(one, chosen.measures, chosen.depth)
-            found[one.name] = msgspec.json.encode([protocol, measures]).decode()
-        return found
+        rules = {}
+        for dataset in self.space.datasets(chosen.on):
+            depth, official = chosen.depth or dataset.facts.depth, self.space.official(dataset)
+            protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
+            measures = measure_names(dataset, chosen.measures, chosen.depth)
+            rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
+        return rules
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
@@ -126,12 +126,12 @@ class Evaluate:
             device=self.space.device,
             view=chosen.view,
         )
-        one = model.for_dataset(dataset.name)
-        encoder = None if one.recipe.kind == "bm25" else open_encoder(one, self.space.device)
+        own = model.for_dataset(dataset.name)
+        encoder = None if own.recipe.kind == "bm25" else open_encoder(own, self.space.device)
         if chosen.view:
-            one = replace_field(one, recipe=chosen.view.recipe(one.recipe))
+            own = replace_field(own, recipe=chosen.view.recipe(own.recipe))
         official = self.space.official(dataset)
-        done = evaluate(dataset, one, encoder, store, options, official)
+        done = evaluate(dataset, own, encoder, store, options, official)
         save(done.result, done.scores, done.run, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0
@@ -158,7 +158,7 @@ def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
 
 def _resolved(model: str, chosen: Evaluation, like: str | None) -> Model:
     """The model as it is encoded with: with every pooling where there is a view."""
-    found = resolve_model(
+    resolved = resolve_model(
         model,
         like=like,
         dtype=chosen.dtype,
@@ -167,7 +167,7 @@ def _resolved(model: str, chosen: Evaluation, like: str | None) -> Model:
         max_query_tokens=chosen.max_query_tokens,
         max_document_tokens=chosen.max_document_tokens,
     )
-    recipe = found.recipe
+    recipe = resolved.recipe
     if chosen.query_prompt is not None or chosen.document_prompt is not None:
         query, document = chosen.query_prompt, chosen.document_prompt
         prompts = Prompts(
@@ -178,7 +178,7 @@ def _resolved(model: str, chosen: Evaluation, like: str | None) -> Model:
     if chosen.view:
         recipe = every_pooling(recipe)
         chosen.view.width(recipe.dim)
-    return replace_field(found, recipe=recipe)
+    return replace_field(resolved, recipe=recipe)
 
 
 def _check_index(spec: IndexSpec) -> None:

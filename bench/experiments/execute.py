@@ -1,4 +1,4 @@
-"""Working through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
+"""Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
 
 import errno
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ def execute(
                 break
             times.add(task.stage, outcome.finished[task.key].cost.seconds)
         _tell(say, f"cell {number} of {total}: {cell.row}, seed {cell.seed}", cell, outcome)
-        if left := [one.stage for one in plan.tasks() if one.key not in outcome.finished]:
+        if left := [task.stage for task in plan.tasks() if task.key not in outcome.finished]:
             say(f"  {times.left(left)}")
     return outcome
 
@@ -80,7 +80,7 @@ def _attempt(
     commit: str,
     outcome: Outcome,
 ) -> bool:
-    """Whether a task was done, here or by another ablation that shares it and runs now.
+    """Run a task unless another ablation that shares it did; True where it is finished.
 
     Whatever went wrong belongs to its cell, and is kept there.
     """

@@ -96,8 +96,8 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         leaks=made.leaks,
         differing=made.differing,
         weights=dict(made.weights),
-        commits=tuple(sorted({one.commit for one in used})),
-        seconds=sum(one.cost.seconds for one in used),
+        commits=tuple(sorted({record.commit for record in used})),
+        seconds=sum(record.cost.seconds for record in used),
         conditions=made.conditions,
     )
 
@@ -124,16 +124,16 @@ def _row(
 def _published(row: str, plan: Plan) -> dict[str, float]:
     """Figures of the first axis that shows this row and has any."""
     for axis in plan.ablation.axes:
-        for place in plan.places[axis.title]:
-            if place.row == row and place.label in axis.published:
-                return axis.published[place.label]
+        for point in plan.points[axis.title]:
+            if point.row == row and point.label in axis.published:
+                return axis.published[point.label]
     return {}
 
 
 def _axis(axis: Axis, plan: Plan) -> AxisFound:
     points = [
-        Point(place.label, place.row, axis.published.get(place.label, {}))
-        for place in plan.places[axis.title]
+        Point(point.label, point.row, axis.published.get(point.label, {}))
+        for point in plan.points[axis.title]
     ]
     against = axis.against or plan.rows[0].name
     return AxisFound(title=axis.title, field=axis.field, against=against, points=tuple(points))
@@ -146,12 +146,14 @@ def _cell(cell: Cell, outcome: Outcome, scores: BySeed, weights: Mapping[str, fl
         for task in cell.task.chain()
         if task.key in outcome.finished
     }
-    found = {name: float(one.values.mean()) for name, one in scores.get(cell.seed, {}).items()}
-    weighted = found and weights
+    means = {
+        name: float(scored.values.mean()) for name, scored in scores.get(cell.seed, {}).items()
+    }
+    weighted = means and weights
     return CellFound(
         seed=cell.seed,
-        scores=found,
-        mean=sum(weights[name] * one for name, one in found.items()) if weighted else None,
+        scores=means,
+        mean=sum(weights[name] * mean for name, mean in means.items()) if weighted else None,
         failed_at=stage,
         error=error,
         seconds={name: cost.seconds for name, cost in costs.items()},
@@ -167,12 +169,12 @@ def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[OnCollection
     if not own:
         return ()
     names = list(next(iter(own.values())))
-    found = [compare_seeds(name, {name: 1.0}, own, other, made.resampling) for name in names]
-    if len(names) > 1 and len({one.measure for one in found}) == 1:
+    compared = [compare_seeds(name, {name: 1.0}, own, other, made.resampling) for name in names]
+    if len(names) > 1 and len({on.measure for on in compared}) == 1:
         weights = made.weights or dict.fromkeys(names, 1 / len(names))
         shares = {name: weights[name] for name in names}
-        found.append(compare_seeds(MEAN, shares, own, other, made.resampling))
-    return tuple(found)
+        compared.append(compare_seeds(MEAN, shares, own, other, made.resampling))
+    return tuple(compared)
 
 
 def compare_seeds(
@@ -196,7 +198,7 @@ def compare_seeds(
     first = next(iter(own.values()))
     seeds = tuple(seed for seed in own if seed in (other or {}))
     score = interval([_matrix(own, list(own), name) for name in names], weights)
-    found = OnCollection(
+    on = OnCollection(
         collection=title,
         measure=first[names[0]].measure,
         queries=sum(len(first[name].query_ids) for name in names),
@@ -204,18 +206,18 @@ def compare_seeds(
         seeds=seeds,
     )
     if other is None or not seeds:
-        return found
+        return on
     both = [(_matrix(own, seeds, name), _matrix(other, seeds, name)) for name in names]
     for name in names:
         _check_same_queries(name, [own[seeds[0]][name], other[seeds[0]][name]])
     if len(seeds) > 1:
         recipes = interval([mine - theirs for mine, theirs in both], weights)
-        return msgspec.structs.replace(found, recipes=recipes)
+        return msgspec.structs.replace(on, recipes=recipes)
     parts = [
         _paired_part(name, mine[0], theirs[0], resampling)
         for name, (mine, theirs) in zip(names, both, strict=True)
     ]
-    return msgspec.structs.replace(found, checkpoints=paired(parts, weights))
+    return msgspec.structs.replace(on, checkpoints=paired(parts, weights))
 
 
 def _matrix(scores: BySeed, seeds: Sequence[int], name: str) -> Float64Array:
@@ -225,7 +227,7 @@ def _matrix(scores: BySeed, seeds: Sequence[int], name: str) -> Float64Array:
 
 
 def _check_same_queries(name: str, scored: Sequence[Scored]) -> None:
-    if len({one.query_ids for one in scored}) > 1:
+    if len({each.query_ids for each in scored}) > 1:
         raise BenchError(
             f"cells were scored on different queries of {name}",
             "the collection changed between them: delete the older evaluations",
@@ -244,29 +246,29 @@ def with_verdicts(
     on: Mapping[str, tuple[OnCollection, ...]],
 ) -> dict[str, tuple[OnCollection, ...]]:
     """With p of each collection corrected for all the rows that were compared on it."""
-    keyed = {(row, one.collection): _p(one) for row, found in on.items() for one in found}
+    keyed = {(row, each.collection): _p(each) for row, compared in on.items() for each in compared}
     adjusted: dict[tuple[str, str], float] = {}
     for name in dict.fromkeys(collection for _, collection in keyed):
         family = {key: p for key, p in keyed.items() if key[1] == name and p is not None}
         adjusted |= dict(zip(family, holm(list(family.values())), strict=True))
     return {
-        row: tuple(_with_verdict(one, adjusted.get((row, one.collection))) for one in found)
-        for row, found in on.items()
+        row: tuple(_with_verdict(each, adjusted.get((row, each.collection))) for each in compared)
+        for row, compared in on.items()
     }
 
 
-def _p(one: OnCollection) -> float | None:
-    if one.recipes is not None:
-        return one.recipes.p
-    return one.checkpoints.p if one.checkpoints else None
+def _p(on: OnCollection) -> float | None:
+    if on.recipes is not None:
+        return on.recipes.p
+    return on.checkpoints.p if on.checkpoints else None
 
 
-def _with_verdict(one: OnCollection, p: float | None) -> OnCollection:
-    if one.recipes is not None:
-        difference = one.recipes.mean
-    elif one.checkpoints is not None:
-        difference = one.checkpoints.difference
+def _with_verdict(on: OnCollection, p: float | None) -> OnCollection:
+    if on.recipes is not None:
+        difference = on.recipes.mean
+    elif on.checkpoints is not None:
+        difference = on.checkpoints.difference
     else:
-        return one
+        return on
     verdict = "cannot tell" if p is None or p > ALPHA else "better" if difference > 0 else "worse"
-    return msgspec.structs.replace(one, p_holm=p, verdict=verdict)
+    return msgspec.structs.replace(on, p_holm=p, verdict=verdict)

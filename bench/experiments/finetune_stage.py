@@ -57,10 +57,16 @@ class Finetune:
         preset = _preset(settings)
         teacher = preset.teacher and (preset.teacher.model or preset.teacher.start)
         return {
-            **{one.name: f"{one.corpus.sha256} {one.qrels_sha256}" for one in trained},
-            **{f"{one.name} queries": one.queries_sha256 for one in trained},
-            **{f"{one.name} excludes self": str(bool(one.facts.exclude_self)) for one in trained},
-            **{f"{one.name} held out": one.queries_sha256 for one in left_out},
+            **{
+                dataset.name: f"{dataset.corpus.sha256} {dataset.qrels_sha256}"
+                for dataset in trained
+            },
+            **{f"{dataset.name} queries": dataset.queries_sha256 for dataset in trained},
+            **{
+                f"{dataset.name} excludes self": str(bool(dataset.facts.exclude_self))
+                for dataset in trained
+            },
+            **{f"{dataset.name} held out": dataset.queries_sha256 for dataset in left_out},
             **(preset.adapter.hashes_below() if preset.adapter else {}),
             **(hashes_of(teacher, "teacher ") if teacher else {}),
         }

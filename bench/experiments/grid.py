@@ -153,8 +153,8 @@ class Ablation(Record, kw_only=True):
 
     def stages(self) -> dict[str, Table]:
         """Settings of the reference, by stage, in order; absent stages are left out."""
-        found = {stage: getattr(self, stage) for stage in STAGES}
-        return {stage: table for stage, table in found.items() if table is not None}
+        tables = {stage: getattr(self, stage) for stage in STAGES}
+        return {stage: table for stage, table in tables.items() if table is not None}
 
 
 FILES = TomlFiles("ablation", Path(__file__).parent / "plans", Ablation)
@@ -170,12 +170,12 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
         BenchError: see `TomlFiles.load`; no such variant, or it keeps an unknown axis or does not
             fit the file.
     """
-    found = FILES.load(name_or_path)
+    ablation = FILES.load(name_or_path)
     if not variant:
-        return found
-    changes = variant_fields(found, variant)
-    changes["axes"] = _kept(found, found.variants[variant])
-    return replaced(found, f"{name_or_path}, variant {variant}", **changes)
+        return ablation
+    changes = variant_fields(ablation, variant)
+    changes["axes"] = _kept(ablation, ablation.variants[variant])
+    return replaced(ablation, f"{name_or_path}, variant {variant}", **changes)
 
 
 def replaced(ablation: Ablation, source: str, **changes: Any) -> Ablation:
@@ -207,5 +207,5 @@ def label_of(value: Any) -> str:
         named = value.get("name")
         return str(named) if named else msgspec.json.encode(value).decode()
     if isinstance(value, list):
-        return ", ".join(label_of(one) for one in value)
+        return ", ".join(label_of(each) for each in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -51,7 +51,7 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
     process.start()
     sender.close()
     try:
-        good, found = receiver.recv()
+        succeeded, answer = receiver.recv()
     except EOFError:
         process.join()
         raise _ended(process.exitcode) from None
@@ -62,9 +62,9 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
             process.terminate()
         process.join()
         receiver.close()
-    if not good:
-        raise found
-    return found
+    if not succeeded:
+        raise answer
+    return answer
 
 
 def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Whether anything that is trained on is what the cells are scored on, before anything starts.
+"""Check before any work that nothing is trained on that the cells are scored on.
 
 A training split that is itself scored is refused. Single training queries that read like a scored
 one are left out of the fine-tuning; a text of the pre-training that is a scored query is reported.
@@ -27,9 +27,11 @@ def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
     tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
     read = {tuple(table["on"]) for stage in ("pretrain", "adapt") for table in _tables(plan, stage)}
     said = [
-        _queries(one, evaluated) for on, split in sorted(tuned) for one in space.datasets(on, split)
+        _queries(dataset, evaluated)
+        for on, split in sorted(tuned)
+        for dataset in space.datasets(on, split)
     ]
-    said += [_texts(one, evaluated) for on in sorted(read) for one in space.datasets(on)]
+    said += [_texts(dataset, evaluated) for on in sorted(read) for dataset in space.datasets(on)]
     return tuple(dict.fromkeys(line for lines in said for line in lines))
 
 
@@ -41,15 +43,15 @@ def _tables(plan: Plan, stage: str) -> Iterator[Table]:
 def _queries(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
     split = f"split {training.facts.split} of {training.name}"
     for other in evaluated:
-        found = leaks(training, other)
-        if found.ids:
+        leaked = leaks(training, other)
+        if leaked.ids:
             raise BenchError(
-                f"{len(found.ids)} queries of the {split} are scored on {other.name}",
+                f"{len(leaked.ids)} queries of the {split} are scored on {other.name}",
                 'train on another split: split = "train"',
             )
-        left_out = ": they are left out." if found.texts else "."
+        left_out = ": they are left out." if leaked.texts else "."
         yield (
-            f"{len(found.texts)} queries of the {split} read like one of the "
+            f"{len(leaked.texts)} queries of the {split} read like one of the "
             f"{len(other.queries):,} scored queries of {other.name}{left_out}"
         )
 
@@ -60,8 +62,8 @@ def _texts(training: Dataset, evaluated: Sequence[Dataset]) -> Iterator[str]:
     for other in evaluated:
         known = {normalised(text) for text in other.queries.texts}
         longest = SPACE * max(map(len, other.queries.texts), default=0)
-        found = sum(len(text) <= longest and normalised(text) in known for text in texts)
+        count = sum(len(text) <= longest and normalised(text) in known for text in texts)
         yield (
-            f"{found} texts of {training.name} for pre-training are word for word a scored query "
+            f"{count} texts of {training.name} for pre-training are word for word a scored query "
             f"of {other.name}."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.experiments.grid import Ablation, Table
-from bench.experiments.rows import Place, Row, rows_of
+from bench.experiments.rows import AxisPoint, Row, rows_of
 from bench.experiments.stages import MODEL, Stage
 
 KEY_DIGITS = 16
@@ -62,18 +62,18 @@ class Plan:
     ablation has complete comparisons.
 
     Attributes:
-        places: rows of each axis, with their labels.
+        points: values of each axis with the rows that have them.
     """
 
     ablation: Ablation
     rows: tuple[Row, ...]
-    places: Mapping[str, tuple[Place, ...]]
+    points: Mapping[str, tuple[AxisPoint, ...]]
     cells: tuple[Cell, ...]
 
     def tasks(self) -> tuple[Task, ...]:
         """Distinct tasks in the order of their work."""
-        found = {task.key: task for cell in self.cells for task in cell.task.chain()}
-        return tuple(found.values())
+        tasks = {task.key: task for cell in self.cells for task in cell.task.chain()}
+        return tuple(tasks.values())
 
 
 def plan_of(
@@ -88,19 +88,19 @@ def plan_of(
     Raises:
         BenchError: see `rows_of`.
     """
-    rows, places = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
-    makers = _Makers(ablation.model, stages, here or {})
+    rows, points = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
+    builder = TaskBuilder(ablation.model, stages, here or {})
     cells = [
-        Cell(row.name, seed, makers.task(row, seed, list(row.settings)))
+        Cell(row.name, seed, builder.task(row, seed, list(row.settings)))
         for seed in ablation.seeds
         for row in rows
     ]
-    return Plan(ablation, rows, places, tuple(cells))
+    return Plan(ablation, rows, points, tuple(cells))
 
 
 @dataclass(frozen=True)
-class _Makers:
-    """What all tasks have in common."""
+class TaskBuilder:
+    """Makes tasks; holds what all of them have in common."""
 
     model: str
     stages: Mapping[str, Stage]

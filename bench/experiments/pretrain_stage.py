@@ -51,12 +51,14 @@ class Pretrain:
         """The corpora, and the files that training starts from."""
         from retrievers.training.objectives.diffcse import RANDOM
 
-        corpora = {one.name: one.corpus.sha256 for one in self.space.datasets(settings["on"])}
+        corpora = {
+            dataset.name: dataset.corpus.sha256 for dataset in self.space.datasets(settings["on"])
+        }
         start = settings["start"]
         named = start["model"] or start["scratch"]["tokenizer"]
-        found = {**corpora, **hashes_of(named)}  # truncation is in the settings
+        hashes = {**corpora, **hashes_of(named)}  # truncation is in the settings
         generator = settings["objective"].get("generator", RANDOM)
-        return found if generator == RANDOM else {**found, **hashes_of(generator, "generator ")}
+        return hashes if generator == RANDOM else {**hashes, **hashes_of(generator, "generator ")}
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""
@@ -95,7 +97,7 @@ def hashes_of(model: str, role: str = "") -> dict[str, str]:
     from retrievers.training.engine.start import find_checkpoint
 
     checkpoint, _ = find_checkpoint(model)
-    return {f"{role}{name}": one for name, one in checkpoint.hashes.items()}
+    return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}
 
 
 def tokens_read(folder: Path) -> int:

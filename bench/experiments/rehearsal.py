@@ -20,7 +20,7 @@ def rehearse(plan: Plan, stages: Mapping[str, Stage], out: Path, run: Run, say: 
     """
     first = [cell for cell in plan.cells if cell.seed == plan.ablation.seeds[0]]
     place = out / "rehearsals"
-    for cell in (one for one in first if not done(one.task, out)):
+    for cell in (each for each in first if not done(each.task, out)):
         for task in _short(cell, stages):
             if done(task, place):
                 continue
@@ -32,13 +32,13 @@ def rehearse(plan: Plan, stages: Mapping[str, Stage], out: Path, run: Run, say: 
 
 def _short(cell: Cell, stages: Mapping[str, Stage]) -> list[Task]:
     """The stages of a cell up to the first that is not rehearsed."""
-    found: list[Task] = []
+    tasks: list[Task] = []
     for task in cell.task.chain():
         settings = stages[task.stage].rehearsal(task.settings)
         if settings is None:
             break
-        found.append(replace(task, settings=settings, before=found[-1] if found else None))
-    return found
+        tasks.append(replace(task, settings=settings, before=tasks[-1] if tasks else None))
+    return tasks
 
 
 def _try(row: str, task: Task, stages: Mapping[str, Stage], place: Path, run: Run) -> None:

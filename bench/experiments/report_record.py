@@ -104,7 +104,7 @@ class RowFound(Record, kw_only=True):
 
     def at(self, collection: str) -> OnCollection | None:
         """Its figures on a collection, if there are any."""
-        return next((one for one in self.on if one.collection == collection), None)
+        return next((on for on in self.on if on.collection == collection), None)
 
     def of_seeds(self, collection: str) -> list[float]:
         """The score of each seed that is finished, on a collection or in the mean (`MEAN`)."""
@@ -168,8 +168,8 @@ class Report(Record, kw_only=True):
     @property
     def collections(self) -> tuple[str, ...]:
         """Collections of all rows, then `MEAN` where there is one."""
-        found = dict.fromkeys(one.collection for row in self.rows for one in row.on)
-        return (*(name for name in found if name != MEAN), *([MEAN] if MEAN in found else []))
+        names = dict.fromkeys(on.collection for row in self.rows for on in row.on)
+        return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
     def is_mean(self, name: str) -> bool:
         """Whether one of ``collections`` is their mean."""

@@ -16,7 +16,7 @@ FIXED = {
     "finetune": ("seed",),
     "evaluate": ("on", "measures", "depth"),
 }
-Settle = Callable[[str, Mapping[str, Any]], Table]
+ResolveSettings = Callable[[str, Mapping[str, Any]], Table]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPoint:
     """A value on an axis, and the row that has it."""
 
     label: str
@@ -45,13 +45,13 @@ class Place:
 
 
 def rows_of(
-    ablation: Ablation, settle: Settle
-) -> tuple[tuple[Row, ...], dict[str, tuple[Place, ...]]]:
+    ablation: Ablation, resolve_settings: ResolveSettings
+) -> tuple[tuple[Row, ...], dict[str, tuple[AxisPoint, ...]]]:
     """All rows, the reference first, and which of them each axis shows.
 
     Args:
-        settle: makes complete settings of a stage from those in the file, or from complete ones
-            with a changed field.
+        resolve_settings: makes complete settings of a stage from those in the file, or from
+            complete ones with a changed field.
 
     Raises:
         BenchError: an unknown field (with what was meant), settings that do not fit together, a
@@ -59,10 +59,11 @@ def rows_of(
     """
     stages = ablation.stages()
     reference = Row(
-        REFERENCE, {name: _settled(settle, name, table, "") for name, table in stages.items()}
+        REFERENCE,
+        {name: _resolved(resolve_settings, name, table, "") for name, table in stages.items()},
     )
     rows = {REFERENCE: reference}
-    places: dict[str, tuple[Place, ...]] = {}
+    points: dict[str, tuple[AxisPoint, ...]] = {}
     changed: dict[tuple[str, str], str] = {}
     for axis in ablation.axes:
         against = _against(axis, rows)
@@ -72,12 +73,13 @@ def rows_of(
                 f"the axes {twice} and {axis.title} both change {axis.field} of {against.name}",
                 "put their values into one axis",
             )
-        places[axis.title] = tuple(
-            _add(rows, against, axis, number, settle) for number in range(len(axis.values))
+        points[axis.title] = tuple(
+            _add(rows, against, axis, number, resolve_settings)
+            for number in range(len(axis.values))
         )
-        if all(place.row == against.name for place in places[axis.title]):
+        if all(point.row == against.name for point in points[axis.title]):
             raise BenchError(f"the axis {axis.title} changes nothing of {against.name}")
-    return tuple(rows.values()), places
+    return tuple(rows.values()), points
 
 
 def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
@@ -90,12 +92,14 @@ def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
     return rows[name]
 
 
-def _add(rows: dict[str, Row], against: Row, axis: Axis, number: int, settle: Settle) -> Place:
+def _add(
+    rows: dict[str, Row], against: Row, axis: Axis, number: int, resolve_settings: ResolveSettings
+) -> AxisPoint:
     label = axis.label(number)
     name = f"{axis.title}={label}"
-    settings = changed_settings(against, axis.field, axis.values[number], settle, name)
+    settings = changed_settings(against, axis.field, axis.values[number], resolve_settings, name)
     if settings == against.settings:
-        return Place(label, against.name)
+        return AxisPoint(label, against.name)
     for other in rows.values():
         if settings == other.settings:
             raise BenchError(
@@ -105,11 +109,11 @@ def _add(rows: dict[str, Row], against: Row, axis: Axis, number: int, settle: Se
     before = label_of(value_at(against.settings, axis.field))
     change = f"{axis.field}: {before} -> {label_of(value_at(settings, axis.field))}"
     rows[name] = Row(name, settings, against.name, change)
-    return Place(label, name)
+    return AxisPoint(label, name)
 
 
 def changed_settings(
-    against: Row, field: str, value: Any, settle: Settle, name: str
+    against: Row, field: str, value: Any, resolve_settings: ResolveSettings, name: str
 ) -> dict[str, Table]:
     """Settings of a row with one field changed; nothing else may differ.
 
@@ -118,7 +122,7 @@ def changed_settings(
     """
     stage, _, path = field.partition(".")
     if stage not in against.settings or not path:
-        known = [f"{one}." for one in against.settings]
+        known = [f"{name}." for name in against.settings]
         raise BenchError(
             f"{name}: the field {field} names no stage of this ablation",
             did_you_mean(f"{stage}.", known, f"there are: {', '.join(known)}"),
@@ -126,19 +130,23 @@ def changed_settings(
     if path in FIXED.get(stage, ()):
         raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
     changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
-    settled = _settled(settle, stage, changed, name)
-    others = [one for one in differing(against.settings[stage], settled) if not _below(one, path)]
+    resolved = _resolved(resolve_settings, stage, changed, name)
+    others = [
+        each for each in differing(against.settings[stage], resolved) if not _below(each, path)
+    ]
     if others:
         raise BenchError(
             f"{name} changes {', '.join(others)} too: a row changes one field",
             "set the other field for the reference, or use an axis against another row",
         )
-    return {**against.settings, stage: settled}
+    return {**against.settings, stage: resolved}
 
 
-def _settled(settle: Settle, stage: str, table: Mapping[str, Any], name: str) -> Table:
+def _resolved(
+    resolve_settings: ResolveSettings, stage: str, table: Mapping[str, Any], name: str
+) -> Table:
     try:
-        return settle(stage, table)
+        return resolve_settings(stage, table)
     except BenchError as error:
         where = f"{name}: {stage}" if name else f"[{stage}]"
         raise BenchError(f"{where}: {error}", error.hint) from error
@@ -165,14 +173,14 @@ def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> T
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
     """Dotted paths at which two tables differ, sorted."""
-    found = []
+    paths = []
     for key in sorted({*a, *b}):
-        one, other = a.get(key), b.get(key)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differing(one, other, f"{above}{key}.")
-        elif one != other or (key in a) != (key in b):
-            found.append(f"{above}{key}")
-    return found
+        mine, theirs = a.get(key), b.get(key)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            paths += differing(mine, theirs, f"{above}{key}.")
+        elif mine != theirs or (key in a) != (key in b):
+            paths.append(f"{above}{key}")
+    return paths
 
 
 def value_at(table: Mapping[str, Any], path: str) -> Any:

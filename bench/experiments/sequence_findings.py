@@ -66,8 +66,8 @@ def with_sequences(
     """
     sequences: dict[str, dict[int, EvaluatedSequence]] = {row.name: {} for row in plan.rows}
     for cell in plan.cells:
-        if cell.task.key in outcome.finished and (found := _read(cell.task, out)):
-            sequences[cell.row][cell.seed] = found
+        if cell.task.key in outcome.finished and (sequence := _read(cell.task, out)):
+            sequences[cell.row][cell.seed] = sequence
     finished = {row: by_seed for row, by_seed in sequences.items() if by_seed}
     compared = with_verdicts({row: _compared(each, resampling) for row, each in finished.items()})
     rows = [

@@ -13,17 +13,17 @@ UNSET = {"model": ""}
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """A preset's table with changes; a table of another ``name`` takes the old one's place."""
-    found = dict(base)
+    table = dict(base)
     for key, value in changes.items():
         other = INSTEAD_OF.get(key)
-        if other in found and other not in changes:
-            found[other] = UNSET.get(other)
-        old = found.get(key)
+        if other in table and other not in changes:
+            table[other] = UNSET.get(other)
+        old = table.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping) and _same_kind(old, value):
-            found[key] = merged(old, value)
+            table[key] = merged(old, value)
         else:
-            found[key] = value
-    return found
+            table[key] = value
+    return table
 
 
 def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -50,7 +50,7 @@ def split_off(table: Mapping[str, Any], stage: str) -> tuple[Table, Table]:
     return own, rest
 
 
-def _is_list_of_text(found: object) -> bool:
-    if not isinstance(found, Sequence) or isinstance(found, str) or not found:
+def _is_list_of_text(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         return False
-    return all(isinstance(one, str) for one in found)
+    return all(isinstance(item, str) for item in value)

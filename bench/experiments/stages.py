@@ -1,4 +1,4 @@
-"""What a stage of a cell is: it settles its settings, says what it reads, and does the work."""
+"""What a stage of a cell is: its settings, what it reads, and its work."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from foundation.records import Record
 
 
 class Cost(Record):
-    """What a stage took.
+    """Time, tokens and size of the work of a stage.
 
     Attributes:
         seconds: wall clock.
@@ -27,7 +27,7 @@ class Cost(Record):
 
 
 class Stage(Protocol):
-    """One of pretrain, finetune and evaluate; picklable, because it works in a process apart."""
+    """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """Complete settings, from what the file says or from complete ones.
@@ -43,11 +43,11 @@ class Stage(Protocol):
         ...
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """What it reads besides the model, by name: content hashes, and rules that go with it."""
+        """Content hashes and rules of what it reads besides the model, by name."""
         ...
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
-        """Do it.
+        """Do the work of the stage.
 
         Args:
             model: card or checkpoint of the stage before; "" where this is the first.

@@ -64,13 +64,15 @@ def _write_weights(source: Path, layers: int, out: Path) -> None:
 
     if source.suffix != ".safetensors":
         raise BenchError(f"{source} is no safetensors file, which first_layers reads")
-    kept = {name: one for name, one in load_file(str(source)).items() if _is_kept(name, layers)}
+    kept = {
+        name: tensor for name, tensor in load_file(str(source)).items() if _is_kept(name, layers)
+    }
     save_file(kept, str(out / "model.safetensors"), metadata={"format": "pt"})
 
 
 def _is_kept(name: str, layers: int) -> bool:
-    found = LAYER.search(name)
-    return found is None or int(found[1]) < layers
+    layer = LAYER.search(name)
+    return layer is None or int(layer[1]) < layers
 
 
 def start_of(settings: Mapping[str, Any], cache_dir: Path) -> dict[str, Any]:

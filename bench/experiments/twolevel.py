@@ -88,18 +88,18 @@ def interval(parts: Sequence[Float64Array], weights: Sequence[float] | None = No
     if len(of_seeds) < 2 or min(part.shape[1] for part in parts) < 2:
         return Interval(mean=mean)
     deviation = float(of_seeds.std(ddof=1))
-    found = variance(parts, shares)
-    if found.error <= _TINY:
+    spread = variance(parts, shares)
+    if spread.error <= _TINY:
         return Interval(mean=mean, seeds_sd=deviation)
-    reach = t_quantile(1 - ALPHA / 2, found.degrees)
+    reach = t_quantile(1 - ALPHA / 2, spread.degrees)
     return Interval(
         mean=mean,
-        low=mean - reach * found.error,
-        high=mean + reach * found.error,
-        p=_two_sided_p(mean / found.error, found.degrees),
+        low=mean - reach * spread.error,
+        high=mean + reach * spread.error,
+        p=_two_sided_p(mean / spread.error, spread.degrees),
         seeds_sd=deviation,
-        seeds_share=found.seeds / found.error**2,
-        detectable=detectable_effect(found.error, found.degrees),
+        seeds_share=spread.seeds / spread.error**2,
+        detectable=detectable_effect(spread.error, spread.degrees),
     )
 
 
@@ -141,8 +141,8 @@ def _shares(parts: Sequence[Float64Array], weights: Sequence[float] | None) -> S
 
 def _of_seeds(parts: Sequence[Float64Array], shares: Sequence[float]) -> Float64Array:
     """Mean over the collections for each seed, float64 ``(seeds,)``."""
-    found: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
-    return found
+    means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
+    return means
 
 
 def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
