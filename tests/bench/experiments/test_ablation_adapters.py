@@ -23,10 +23,10 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
     """Of each row that has an adapter, as `ablate` reads them."""
     stage = Finetune(Workspace(folder), ())
 
-    def settle(name, table):
+    def resolve_settings(name, table):
         return stage.resolve_settings(table) if name == "finetune" else dict(table)
 
-    rows, _ = rows_of(load_ablation("adapters", variant), settle)
+    rows, _ = rows_of(load_ablation("adapters", variant), resolve_settings)
     tables = {row.name: dict(row.settings["finetune"]) for row in rows}
     for table in tables.values():
         del table["on"], table["split"]

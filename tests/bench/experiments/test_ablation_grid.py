@@ -9,12 +9,12 @@ from foundation.errors import BenchError
 from tests.support.ablations import FAKES, GRID
 
 
-def settle(name, table):
+def resolve_settings(name, table):
     return FAKES[name].resolve_settings(table)
 
 
 def rows(text):
-    return rows_of(FILES.parse(text.encode(), "grid.toml"), settle)
+    return rows_of(FILES.parse(text.encode(), "grid.toml"), resolve_settings)
 
 
 def changed(old, new):
