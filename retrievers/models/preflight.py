@@ -1,6 +1,6 @@
 """Is this model sound? Checks on a sample, before hours are spent on a collection.
 
-Float32Array that are not finite, or zero, stop. The rest warns, with figures, since a poor model is
+Vectors that are not finite, or zero, stop. The rest warns, with figures, since a poor model is
 still a model: vectors that hardly differ, lengths that decide the ranking, texts that are cut, a
 vector that depends on the texts beside it.
 """

@@ -90,7 +90,7 @@ def generator(examples: Sequence[Example]) -> np.random.Generator:
 
 
 def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
-    """BoolArray whole words until a share of the tokens of each text is masked.
+    """Mask whole words until a share of the tokens of each text is masked.
 
     Words are taken in a random order while they fit into ``rate`` times the text's tokens (special
     ones not counted). The word that would exceed it is taken with the probability of the part of
