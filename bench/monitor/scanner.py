@@ -16,7 +16,7 @@ from foundation import records
 from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
-from retrievers.models.st_folder import find_transformer, is_st_folder
+from retrievers.models.st_folder import is_st_folder, read_st_folder
 
 STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
 STATE = "trainer_state.json"
@@ -179,7 +179,7 @@ def missing_parts(folder: Path, files: Files, by_trainer: bool = False) -> str:
 
 def _check_model(folder: Path) -> None:
     """Raise what is missing or cut off, without reading the weights."""
-    inner = folder / find_transformer(folder) if is_st_folder(folder) else folder
+    inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
     read_config(inner)
     for path in weight_files(inner, find_weights(inner)):
         if path.suffix == ".bin" and not _is_whole_pickle(path):
