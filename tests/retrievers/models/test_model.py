@@ -208,7 +208,7 @@ def test_settings_of_the_call_win_over_the_card(folder: Path, tmp_path: Path) ->
     with pytest.raises(BenchError, match="positions for 64") as caught:
         resolve_model(str(folder), like=card, max_document_tokens=65)
     assert "at most 64" in caught.value.hint
-    with pytest.raises(BenchError, match="lengths are from 1"):
+    with pytest.raises(BenchError, match="from 1 to 1,000,000 tokens"):
         resolve_model(str(folder), like=card, max_query_tokens=0)
 
 
