@@ -85,7 +85,11 @@ def replacing_in(folder: Path) -> Iterator[Path]:
     temporary, handle = _open_temporary_folder(folder)
     try:
         yield temporary
-        sync(temporary)
+        share(temporary)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         for path in sorted(temporary.iterdir()):
             target = folder / path.name
             if target.is_dir():
@@ -96,17 +100,15 @@ def replacing_in(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def sync(folder: Path) -> None:
-    """Bring all files of a folder to disk, with the permissions of any new file.
+def share(folder: Path) -> None:
+    """Give all files of a folder the permissions of any new file.
 
     Some writers make files that only their owner can read.
     """
-    mode = folder.stat().st_mode & 0o666
+    mode = folder.stat().st_mode & 0o666  # of a new folder, without the right to search it
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(mode)
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
 
 
 def sweep(folder: Path) -> None:

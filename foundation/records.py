@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import msgspec
 
+from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
 
@@ -64,6 +65,16 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BenchError(f"{path} is not a JSON object", hint)
     return value
+
+
+def write_json(path: Path, record: msgspec.Struct) -> None:
+    """Write a record as indented JSON; the file is whole or as it was.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with replacing(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(record)))
 
 
 def decode_json(content: bytes, kind: type[T], source: object, hint: str = "") -> T:

@@ -21,9 +21,9 @@ from foundation.errors import BenchError
 from foundation.records import convert_table
 from foundation.suggestions import did_you_mean
 from retrievers.training.continual.continual import Adaptation, Domain, check
-from retrievers.training.engine.curve import LossPoint, read_curve
+from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
-from retrievers.training.pretrain.pretrain import CURVE_FILE
 
 MEASURED = 4  # texts that a rehearsal measures importance on
 
@@ -73,9 +73,8 @@ class Adapt:
         start = time.perf_counter()
         datasets = self.space.datasets(settings["on"])
         folder, adaptation = out / MODEL, _adaptation(settings)
-        trained = adapt_on(
-            _preset(settings, model), datasets, folder, adaptation, device=self.space.device
-        )
+        context = TrainingContext(folder, device=self.space.device)
+        trained = adapt_on(_preset(settings, model), datasets, adaptation, context)
         checkpoints = [Path(training.folder) for training in trained]
         sequence = LearntSequence(
             start=model,

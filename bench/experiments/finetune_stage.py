@@ -19,6 +19,7 @@ from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from retrievers.adapters.methods import check_method
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.size import Size
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
 
@@ -78,10 +79,9 @@ class Finetune:
             _preset(settings),
             resolve_model(last_checkpoint(model)),
             self.space.datasets(settings["on"], settings["split"]),
-            out / MODEL,
             VectorStore(self.space.cache_dir / "vectors"),
+            TrainingContext(out / MODEL, device=self.space.device),
             evaluated=self.space.datasets(self.held_out),
-            device=self.space.device,
         )
         size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
         return Cost(

@@ -16,6 +16,7 @@ from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
 
 REHEARSED = 2  # steps
@@ -68,8 +69,7 @@ class Pretrain:
         pretrain_on(
             from_table(preset, "[pretrain]"),
             self.space.datasets(settings["on"]),
-            out / MODEL,
-            device=self.space.device,
+            TrainingContext(out / MODEL, device=self.space.device),
         )
         tokens = tokens_read(out / MODEL)
         return Cost(time.perf_counter() - start, tokens, trained_parameters(out / MODEL))
@@ -94,7 +94,7 @@ def hashes_of(model: str, role: str = "") -> dict[str, str]:
     Raises:
         BenchError: there is no such checkpoint, or its files are damaged.
     """
-    from retrievers.training.engine.start import find_checkpoint
+    from retrievers.training.engine.find_checkpoint import find_checkpoint
 
     checkpoint, _ = find_checkpoint(model)
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}

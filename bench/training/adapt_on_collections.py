@@ -2,43 +2,37 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.training.pretrain_on_collections import CorpusTexts
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt
-from retrievers.training.engine.record import Trained
+from retrievers.training.continual.continual import Adaptation, Domain, adapt
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.pretrain.pretrain import Trained
 
 
 def adapt_on(
     preset: Pretraining,
     datasets: Sequence[Dataset],
-    out: Path,
     adaptation: Adaptation,
-    *,
-    device: str = "auto",
-    save_every: int = 500,
-    report: Report | None = None,
+    context: TrainingContext,
 ) -> tuple[Trained, ...]:
     """Pre-train on the corpus of each collection in turn; queries and judgements are not read.
 
     Args:
         preset: of each training.
-        out: folder of the checkpoints; gone on with where the sequence is not finished.
+        context: whose folder gets the checkpoints.
 
     Raises:
         BenchError: a corpus has no document with a word.
         BenchError: see `Dataset.corpus` and `retrievers.training.continual.continual`.
     """
-    domains = [Domain(one.name, CorpusTexts([one.corpus])) for one in datasets]
+    domains = [Domain(dataset.name, CorpusTexts([dataset.corpus])) for dataset in datasets]
     for domain in domains:
         if not len(domain.texts):
             raise BenchError(f"there is nothing to train on in {domain.name}", "leave it out")
-    return adapt(
-        preset, domains, out, adaptation, device=device, save_every=save_every, report=report
-    )
+    return adapt(preset, domains, adaptation, context)
 
 
 def forgetting_line(folders: Sequence[str], typed: Sequence[str], start: str, card: bool) -> str:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.store import VectorStore
 from bench.training.leaks import leaks
@@ -11,8 +10,9 @@ from bench.training.training_sets import Split, training_set
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.model import Model
+from retrievers.training.engine.context import TrainingContext
+from retrievers.training.finetune.finetune import Finetuned, finetune
 from retrievers.training.finetune.finetune_preset import Finetuning
-from retrievers.training.finetune.finetuning import Finetuned, Report, finetune
 
 NAMED_QUERIES = 3
 
@@ -21,13 +21,10 @@ def finetune_on(
     preset: Finetuning,
     model: Model,
     training: Sequence[Dataset],
-    out: Path,
     store: VectorStore,
+    context: TrainingContext,
     *,
     evaluated: Sequence[Dataset] = (),
-    device: str = "auto",
-    save_every: int = 500,
-    report: Report | None = None,
 ) -> Finetuned:
     """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
 
@@ -36,25 +33,22 @@ def finetune_on(
     Args:
         model: where training starts.
         training: collections, opened with the split that is trained on.
-        out: folder of the checkpoint; gone on with where it is not finished.
         store: of vectors that other commands use too; those of models that are still trained are
-            kept below ``out`` until they were searched.
+            kept in the context's folder until they were searched.
+        context: whose folder gets the checkpoint.
         evaluated: what the result will be scored on.
 
     Raises:
         BenchError: a split is itself evaluated, or there is nothing to train on.
-        BenchError: see `retrievers.training.finetune.finetuning.finetune`.
+        BenchError: see `retrievers.training.finetune.finetune.finetune`.
     """
     splits = tuple(Split.of(one, leaked(one, evaluated)) for one in training)
     return finetune(
         preset,
         with_prompts(model, [one.name for one in training]),
         training_set(splits),
-        out,
-        mine=Searcher(splits, store, out, device),
-        device=device,
-        save_every=save_every,
-        report=report,
+        context,
+        mine=Searcher(splits, store, context.out, context.device),
     )
 
 

@@ -1,7 +1,6 @@
 """Pre-training on collections: their corpora as texts, their names on the card."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -17,8 +16,8 @@ from retrievers.encoders.document_text import join
 from retrievers.training.pretrain.preset import Pretraining
 
 if TYPE_CHECKING:
-    from retrievers.training.engine.record import Trained
-    from retrievers.training.engine.trainer import Progress
+    from retrievers.training.engine.context import TrainingContext
+    from retrievers.training.pretrain.pretrain import Trained
 
 
 class CorpusTexts(Sequence[str]):
@@ -65,19 +64,13 @@ def _blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def pretrain_on(
-    preset: Pretraining,
-    datasets: Sequence[Dataset],
-    out: Path,
-    *,
-    device: str = "auto",
-    save_every: int = 500,
-    progress: "Callable[[Progress], None] | None" = None,
+    preset: Pretraining, datasets: Sequence[Dataset], context: "TrainingContext"
 ) -> "Trained":
     """Pre-train on the corpora of collections; queries and judgements are not read.
 
     Args:
         preset: see `retrievers.training.pretrain.preset`.
-        out: folder of the checkpoint; gone on with where it is not finished.
+        context: whose folder gets the checkpoint.
 
     Raises:
         BenchError: no collection has a document with a word.
@@ -88,12 +81,5 @@ def pretrain_on(
     texts = CorpusTexts([dataset.corpus for dataset in datasets])
     if not len(texts):
         raise BenchError("there is nothing to train on", "name collections with --on")
-    return pretrain(
-        preset,
-        texts,
-        out,
-        trained_on=seen([dataset.name for dataset in datasets]),
-        device=device,
-        save_every=save_every,
-        progress=progress,
-    )
+    names = [dataset.name for dataset in datasets]
+    return pretrain(preset, texts, context, trained_on=seen(names))

@@ -52,6 +52,11 @@ class AdaptedNetwork:
 
     def save(self, out: Path, card: Card) -> None:
         """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
+        self.save_files(out)
+        self.save_card(out, card)
+
+    def save_files(self, out: Path) -> None:
+        """Write the adapter, and of which weights it is the adapter."""
         checkpoint = checkpoint_of(self.base)
         with replacing_in(out) as unfinished:
             folder = unfinished / FOLDER
@@ -59,7 +64,10 @@ class AdaptedNetwork:
             self.write(folder)
             base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
             (folder / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
-        adapter = CardAdapter(path=FOLDER, kind=self.kind)
+
+    def save_card(self, out: Path, card: Card) -> None:
+        """Write the card, which names the base and the adapter."""
+        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), checkpoint_of(self.base)
         where = _where(self.base, checkpoint, out)
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
 from retrievers.training.finetune.negatives import Mined
@@ -37,6 +38,11 @@ def model(folder: Path, seed: int = 0, **card: Any) -> Model:
     tiny.write_bert(folder / "start", seed=seed, initializer_range=0.1)
     fields = {"checkpoint": "start", "pooling": "cls"} | card
     return resolve_model(str(tiny.write_card(folder / "start.toml", **fields)))
+
+
+def on_cpu(out: Path, **options: Any) -> TrainingContext:
+    """A training into a folder, on the CPU."""
+    return TrainingContext(out, device="cpu", **options)
 
 
 def preset(text: str = "", steps: int = 6, batch_size: int = 3) -> Finetuning:

@@ -9,6 +9,7 @@ import tokenizers
 import torch
 import transformers
 
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining, from_table
 
 WORDS = [
@@ -66,6 +67,11 @@ def write_start(
         model = transformers.RobertaModel(config, add_pooling_layer=False)
     model.save_pretrained(str(folder))
     return folder
+
+
+def on_cpu(out: Path, **options: Any) -> TrainingContext:
+    """A training into a folder, on the CPU."""
+    return TrainingContext(out, device="cpu", **options)
 
 
 def preset(start: Path, /, **changes: Any) -> Pretraining:

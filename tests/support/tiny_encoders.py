@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import transformers
 
+from retrievers.training.objectives.example import Example
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.objective import Example
 
 ARCHITECTURES = ("bert", "roberta")
 WORDS = [

@@ -1,26 +1,23 @@
 """``adapt``: from a preset and a sequence of collections to a checkpoint for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
-from tqdm import tqdm
 
 from bench.cli.commands.common import print_json, workspace
-from bench.cli.commands.pretrain import Bar, preset_of
+from bench.cli.commands.pretrain import preset_of
+from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
 from foundation.errors import BenchError
 from retrievers.models.card import card_names
-from retrievers.training.continual.continual import Adaptation, Report
-from retrievers.training.continual.measuring import Advance
-from retrievers.training.engine.curve import read_curve
-from retrievers.training.engine.record import Trained
-from retrievers.training.engine.trainer import Progress
+from retrievers.training.continual.continual import Adaptation
+from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.pretrain.preset import Pretraining
-from retrievers.training.pretrain.pretrain import CURVE_FILE
+from retrievers.training.pretrain.pretrain import Trained
 
 
 def adapt(options: AdaptOptions) -> int:
@@ -29,16 +26,9 @@ def adapt(options: AdaptOptions) -> int:
     space = workspace(options.places)
     names = space.expand(options.on)
     datasets = [space.dataset(name) for name in names]
-    with Bars() as bars:
-        trained = adapt_on(
-            preset,
-            datasets,
-            options.out,
-            adaptation,
-            device=options.work.device,
-            save_every=options.work.save_every,
-            report=bars,
-        )
+    with TrainingBars() as bars:
+        context = bars.context(options.out, options.work)
+        trained = adapt_on(preset, datasets, adaptation, context)
     _print(trained, names, preset, options)
     return ExitCode.OK
 
@@ -49,34 +39,6 @@ def _adaptation(options: AdaptOptions) -> Adaptation:
         return msgspec.convert(fields, type=Adaptation)
     except msgspec.ValidationError as error:
         raise BenchError(f"command line: {error}", "see python -m bench adapt --help") from error
-
-
-class Bars(Report):
-    """A bar for each training and each measurement, one at a time."""
-
-    def __init__(self) -> None:
-        self.close: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> "Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def training(self, folder: Path) -> Callable[[Progress], None]:
-        """See `Report`."""
-        self.close()
-        bar = Bar(folder.name)
-        self.close = bar.__exit__
-        return bar.show
-
-    def measuring(self, folder: Path, texts: int) -> Advance:
-        """See `Report`."""
-        self.close()
-        bar = tqdm(desc=f"{folder.name}: what it depends on", total=texts, unit=" texts")
-        self.close = bar.close
-        update: Advance = bar.update
-        return update
 
 
 def _print(

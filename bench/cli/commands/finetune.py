@@ -1,14 +1,13 @@
 """``finetune``: from a preset, a checkpoint and collections to a folder that ``run`` takes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
 from bench.cli.commands.common import print_json, workspace
 from bench.cli.commands.losses import losses_of, resumed
+from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import FinetuneOptions
 from bench.exit_codes import ExitCode
 from bench.training.finetune_on_collections import finetune_on
@@ -16,9 +15,10 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import MissingFileError
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.processes import is_first
+from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.finetune.finetune_preset import Finetuning, changed, load_preset
-from retrievers.training.finetune.finetuning import CURVE_FILE, Finetuned
 
 # Option: the preset's field that it replaces.
 CHANGES = {
@@ -42,18 +42,10 @@ def finetune(options: FinetuneOptions) -> int:
     names = space.expand(options.on)
     training = [space.dataset(name, options.split) for name in names]
     evaluated = _evaluated(names, space.expand(options.held_out), space)
-    with _Bars() as bars:
-        trained = finetune_on(
-            preset,
-            model,
-            training,
-            options.out,
-            space.store,
-            evaluated=list(evaluated.values()),
-            device=options.work.device,
-            save_every=options.work.save_every,
-            report=bars.show,
-        )
+    with TrainingBars() as bars:
+        context = bars.context(options.out, options.work)
+        left_out = list(evaluated.values())
+        trained = finetune_on(preset, model, training, space.store, context, evaluated=left_out)
     if is_first():
         every = {name: space.expand([name]) for name in options.on}
         _report(trained, options, [name for name in every if {*every[name]} & {*evaluated}])
@@ -81,33 +73,6 @@ def _evaluated(
         if name in held_out or dataset.facts.split != TRAINING:
             found[name] = dataset
     return found
-
-
-class _Bars:
-    """One bar a stage, on stderr; the first call of a stage says where it goes on from."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-        self._bar: Any = None
-
-    def __enter__(self) -> "_Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        """After each piece of a stage's work."""
-        if stage != self._stage:
-            self._close()
-            self._stage = stage
-            self._bar = tqdm(desc=stage, total=total, initial=done - 1, mininterval=0.5)
-        if self._bar is not None:
-            self._bar.update(done - self._bar.n)
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def _report(trained: Finetuned, options: FinetuneOptions, evaluated: list[str]) -> None:

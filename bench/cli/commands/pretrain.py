@@ -1,21 +1,18 @@
 """``pretrain``: from a preset and collections to a folder that ``run --model`` takes."""
 
-from typing import Any
-
 import msgspec
-from tqdm import tqdm
 
 from bench.cli.commands.assignments import typed_changes
 from bench.cli.commands.common import print_json, workspace
 from bench.cli.commands.losses import losses_of, resumed
+from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions, PretrainOptions
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
+from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.processes import is_first
-from retrievers.training.engine.record import Trained
-from retrievers.training.engine.trainer import Progress
 from retrievers.training.pretrain.preset import Pretraining, changed, load_preset
-from retrievers.training.pretrain.pretrain import CURVE_FILE
+from retrievers.training.pretrain.pretrain import Trained
 
 # Option: the preset's field that it replaces.
 CHANGES = {
@@ -37,15 +34,9 @@ def pretrain(options: PretrainOptions) -> int:
     preset = preset_of(options)
     space = workspace(options.places)
     datasets = [space.dataset(name) for name in space.expand(options.on)]
-    with Bar(options.out.name) as bar:
-        trained = pretrain_on(
-            preset,
-            datasets,
-            options.out,
-            device=options.work.device,
-            save_every=options.work.save_every,
-            progress=bar.show,
-        )
+    with TrainingBars() as bars:
+        context = bars.context(options.out, options.work)
+        trained = pretrain_on(preset, datasets, context)
     if is_first():
         _report(trained, options)
     return ExitCode.OK
@@ -55,33 +46,6 @@ def preset_of(options: PretrainOptions | AdaptOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
     changes = typed_changes(options.settings, CHANGES)
     return changed(load_preset(options.preset), changes, "command line")
-
-
-class Bar:
-    """Steps on stderr, with the last loss and the speed."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.bar: Any = None
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def show(self, progress: Progress) -> None:
-        """After each step; the first one says where the training goes on from."""
-        if self.bar is None:
-            first = progress.step - 1
-            self.bar = tqdm(desc=self.title, total=progress.steps, initial=first, unit=" steps")
-        if progress.point is not None:
-            point = progress.point
-            speed = point.tokens / point.seconds
-            said = f"loss {point.losses['loss']:.3f}, {speed:,.0f} tokens/s"
-            self.bar.set_postfix_str(said, refresh=False)
-        self.bar.update(progress.step - self.bar.n)
 
 
 def _report(trained: Trained, options: PretrainOptions) -> None:

@@ -6,16 +6,18 @@ when the same call is made again; domains can be added at its end.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from foundation.atomic import replacing_in
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.adapters.methods import check_method
@@ -24,15 +26,18 @@ from retrievers.models.model import resolve_model
 from retrievers.training.continual.das import DAS, Soften
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
-from retrievers.training.continual.measuring import Advance, Measurement
+from retrievers.training.continual.measuring import Measurement
+from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.processes import world_size
-from retrievers.training.engine.record import Trained, sample_of
-from retrievers.training.engine.start import open_start
-from retrievers.training.engine.trainer import Progress
+from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
-from retrievers.training.pretrain.pretrain import check_length, pretrain
+from retrievers.training.pretrain.pretrain import Trained, check_length, pretrain
+from retrievers.training.pretrain.start import open_start
+from retrievers.training.pretrain.stream import sample_of
+
+logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
@@ -72,47 +77,31 @@ class Domain:
     texts: Sequence[str]
 
 
-class Report:
-    """Told how far a sequence is; this one says nothing."""
-
-    def training(self, folder: Path) -> Callable[[Progress], None] | None:
-        """Before a training: what is called after each of its steps."""
-        return None
-
-    def measuring(self, folder: Path, texts: int) -> Advance:
-        """Before a measurement: what is called with the number of texts that were read."""
-        return lambda texts: None
-
-
 def adapt(
     preset: Pretraining,
     domains: Sequence[Domain],
-    out: Path,
     adaptation: Adaptation,
-    *,
-    device: str = "auto",
-    save_every: int = 500,
-    report: Report | None = None,
+    context: TrainingContext,
 ) -> tuple[Trained, ...]:
     """Pre-train on one domain after the other.
 
     Args:
         preset: of each training; its objective must be ``mlm`` for all methods but ``plain``.
         domains: in the order that they are learnt, each once.
-        out: folder of the checkpoints, see `folder_of`, and of ``states``.
-        device: ``auto`` or ``cpu``.
-        save_every: see `pretrain`.
+        context: whose folder gets the checkpoints, see `folder_of`, and ``states``.
 
     Returns:
         A checkpoint for each domain.
 
     Raises:
         BenchError: a preset or a model that the method cannot use, a folder with another
-            sequence, or what `pretrain` raises.
+            sequence or another process, or what `pretrain` raises.
     """
     check(preset, domains, adaptation)
-    sequence = _Sequence(preset, domains, out.resolve(), adaptation, device, report or Report())
-    return tuple(sequence.train(place, save_every) for place in range(len(domains)))
+    context = context.inside(context.out.resolve())
+    sequence = _Sequence(preset, domains, adaptation, context)
+    with lock_folder(context.out):
+        return tuple(sequence.train(place) for place in range(len(domains)))
 
 
 def folder_of(out: Path, place: int, name: str) -> Path:
@@ -130,13 +119,13 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
         raise BenchError(
             "a sequence is trained by one process", "start it without `accelerate launch`"
         )
-    names = [one.name for one in domains]
+    names = [domain.name for domain in domains]
     for name in names:
         if names.count(name) > 1:
             raise BenchError(f"the domain {name} comes {names.count(name)} times", "once each")
-    for one in domains:
-        if not len(one.texts):
-            raise BenchError(f"the domain {one.name} has no texts")
+    for domain in domains:
+        if not len(domain.texts):
+            raise BenchError(f"the domain {domain.name} has no texts")
     if adaptation.method != "plain" and preset.objective.name != "mlm":
         raise BenchError(
             f"{adaptation.method} is for masked language modelling, not {preset.objective.name}",
@@ -175,36 +164,31 @@ class _Sequence:
 
     preset: Pretraining
     domains: Sequence[Domain]
-    out: Path
     adaptation: Adaptation
-    device: str
-    report: Report
+    context: TrainingContext
 
-    def train(self, place: int, save_every: int) -> Trained:
-        """The training on one domain, from the checkpoint of the domain before."""
-        domain, folder = self.domains[place], self.folder(place)
+    def train(self, place: int) -> Trained:
+        """The training on a domain, from the checkpoint of the domain before."""
+        domain = self.domains[place]
         objective = self.objective(place)
         return pretrain(
             msgspec.structs.replace(self._preset(place), objective=objective),
             domain.texts,
-            folder,
+            self.context.inside(self.folder(place)),
             trained_on=(domain.name,),
-            device=self.device,
-            save_every=save_every,
-            progress=self.report.training(folder),
         )
 
     def folder(self, place: int) -> Path:
-        return folder_of(self.out, place, self.domains[place].name)
+        return folder_of(self.context.out, place, self.domains[place].name)
 
     def start(self, place: int) -> Start:
-        """Of the training on a domain."""
+        """Where the training on a domain starts."""
         if not place or self.adaptation.method == "adapter":
             return self.preset.start
         return Start(model=str(self.folder(place - 1)))
 
     def objective(self, place: int) -> Objective:
-        """Of the training on a domain, with what the method must know before it."""
+        """The objective on a domain, with what the method must know before it."""
         if self.adaptation.method == "plain" or (self.adaptation.method == "ewc" and not place):
             return self.preset.objective  # before the first domain there is nothing to hold
         mask = self._mlm().mask
@@ -221,22 +205,18 @@ class _Sequence:
         """The file with what is known before the training on a domain; measured where missing."""
         path = self._state_file(place)
         made_from = json.dumps(self._made_from(place))
-        if path.exists():
-            with safe_open(str(path), framework="pt") as held:
-                if (held.metadata() or {}).get(MADE_FROM) != made_from:
-                    raise BenchError(
-                        f"{path} was measured for another sequence", "name another folder"
-                    )
+        if (held := _made_from_of(path)) is not None:
+            if held != made_from:
+                raise BenchError(f"{path} was measured for another sequence", "name another folder")
             return path
         measured = self._measure(place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
         tensors = {name: value.cpu().contiguous() for name, value in measured.items()}
-        save_file(tensors, str(unfinished), metadata={MADE_FROM: made_from})
-        return unfinished.replace(path)
+        with replacing_in(path.parent) as folder:
+            save_file(tensors, str(folder / path.name), metadata={MADE_FROM: made_from})
+        return path
 
     def _made_from(self, place: int) -> Mapping[str, Any]:
-        """What decides a state, but for earlier states and checkpoints, which have records."""
+        """All that decides a state, but for earlier states and checkpoints, which have records."""
         texts = self._measured_domain(place).texts
         return {
             "method": self.adaptation.method,
@@ -247,15 +227,20 @@ class _Sequence:
         }
 
     def _measured_domain(self, place: int) -> Domain:
-        """The one just learnt; before all, the first stands for what the model knows."""
+        """The domain just learnt; before all, the first stands for what the model knows."""
         return self.domains[max(place - 1, 0)]
 
     def _measure(self, place: int) -> dict[str, Tensor]:
         texts = self._measured_domain(place).texts
         count = min(self.adaptation.measured, len(texts))
-        advance = self.report.measuring(self.folder(max(place - 1, 0)), count)
+        stage = f"what {self.folder(place - 1).name if place else 'the start'} depends on"
         measurement = Measurement(
-            self._preset(place), self._mlm(), texts, count, self.device, advance
+            self._preset(place),
+            self._mlm(),
+            texts,
+            count,
+            self.context.device,
+            lambda read: self.context.report(Progress(stage, read, count, "texts")),
         )
         before = self._state_file(place - 1)
         if self.adaptation.method == "ewc":
@@ -263,7 +248,7 @@ class _Sequence:
         return measurement.importance(before if place else None)
 
     def _preset(self, place: int) -> Pretraining:
-        """As given, from where the training on a domain starts."""
+        """The preset of the training on a domain, with the start of that training."""
         preset = msgspec.structs.replace(self.preset, start=self.start(place))
         if self.adaptation.method != "adapter" or _adapter(self.adaptation).allows_weight_decay:
             return preset
@@ -271,9 +256,21 @@ class _Sequence:
         return msgspec.structs.replace(preset, optimizer=optimizer)
 
     def _state_file(self, place: int) -> Path:
-        return self.out / STATES / f"{place + 1}.safetensors"
+        return self.context.out / STATES / f"{place + 1}.safetensors"
 
     def _mlm(self) -> MLM:
         if not isinstance(self.preset.objective, MLM):
             raise TypeError("checked before")
         return self.preset.objective
+
+
+def _made_from_of(path: Path) -> str | None:
+    """What a state file says it was made from; None where it is missing or damaged."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(str(path), framework="pt") as held:
+            return str((held.metadata() or {}).get(MADE_FROM))
+    except (OSError, SafetensorError) as error:
+        logger.warning("%s is damaged, and is measured again: %s", path, error)
+        return None

@@ -31,25 +31,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
+from foundation.records import Record
 from retrievers.training.continual.units import KINDS, Units, gated, head_width, unit_weights
 from retrievers.training.objectives.contrast import cosine_contrast
+from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.simcse import check_dropout
 
 Soften = Literal["gradient", "update"]
 
 
-class DAS(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="das",
-):
+class DAS(Record, kw_only=True, tag_field="name", tag="das"):
     """Settings of DAS.
 
     Attributes:
@@ -65,7 +60,7 @@ class DAS(
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     soften: Soften = "gradient"
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -82,7 +77,7 @@ class DASTraining(nn.Module):
     """The encoder with its own head, whose units are softened.
 
     Raises:
-        BenchError: see `DAS.heads`.
+        BenchError: see `DAS.build_module`.
     """
 
     def __init__(self, encoder: MaskedLM, settings: DAS) -> None:
@@ -162,4 +157,6 @@ def read_importance(encoder: MaskedLM, path: str) -> Units:
                 f"{path} is not the importance of {kind} of this model",
                 "remove the file, and it is measured again",
             )
-    return expected.map(lambda like, found: found.to(like), Units(*(held[kind] for kind in KINDS)))
+    return expected.map(
+        lambda like, importance: importance.to(like), Units(*(held[kind] for kind in KINDS))
+    )

@@ -9,27 +9,21 @@ the head is trained too, beside the adapter, and dropped.
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 from torch import nn
 
+from foundation.records import Record
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import resolve_model
+from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
-from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.objective import Rate
 
 
-class DomainAdapter(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="domain-adapter",
-):
+class DomainAdapter(Record, kw_only=True, tag_field="name", tag="domain-adapter"):
     """Settings of an adapter for a domain.
 
     Attributes:
@@ -45,7 +39,7 @@ class DomainAdapter(
     seed: int = 0
     mask: Rate = 0.15
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`; the encoder is changed in place.
 
         Raises:

@@ -23,22 +23,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
+from foundation.records import Record
 from retrievers.training.continual.importance import Batch, masked_loss
+from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.objective import Rate
 
 FISHER, CENTRE = "fisher:", "centre:"
 
 
-class EWC(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="ewc",
-):
+class EWC(Record, kw_only=True, tag_field="name", tag="ewc"):
     """Settings of EWC.
 
     Attributes:
@@ -52,7 +47,7 @@ class EWC(
     mask: Rate = 0.15
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -137,29 +132,28 @@ def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
         texts: batches of one text, as masked language modelling reads them.
     """
     named = dict(encoder.named_parameters())
-    total, count = {name: torch.zeros_like(one) for name, one in named.items()}, 0
+    total, count = {name: torch.zeros_like(weight) for name, weight in named.items()}, 0
     for text in texts:
         loss = masked_loss(encoder, text)
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        for name, gradient in zip(named, found, strict=True):
+        gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        for name, gradient in zip(named, gradients, strict=True):
             if gradient is not None:
                 total[name] += gradient.square()
         count += 1
     return {name: value / max(count, 1) for name, value in total.items()}
 
 
-def hold(encoder: MaskedLM, found: Mapping[str, Tensor], before: Held | None) -> Held:
+def hold(encoder: MaskedLM, information: Mapping[str, Tensor], before: Held | None) -> Held:
     """What is held after a domain: what was held, and the Fisher information around the weights."""
-    centre = {name: one.detach().clone() for name, one in encoder.named_parameters()}
+    centre = {name: weight.detach().clone() for name, weight in encoder.named_parameters()}
     if before is None:
-        return Held(dict(found), centre)
-    total = {name: found[name] + before.fisher[name].to(found[name]) for name in centre}
-    return Held(total, {name: _centre(name, found, centre, before, total) for name in centre})
+        return Held(dict(information), centre)
+    total = {name: new + before.fisher[name].to(new) for name, new in information.items()}
+    return Held(total, {name: _centre(name, centre, before, total) for name in centre})
 
 
 def _centre(
     name: str,
-    found: Mapping[str, Tensor],
     now: Mapping[str, Tensor],
     before: Held,
     total: Mapping[str, Tensor],

@@ -60,8 +60,8 @@ def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> U
         gates = Units.full(encoder, 1).map(lambda kind: kind.requires_grad_())
         with gated(encoder, gates):
             value = loss(encoder, batch)
-        found = torch.autograd.grad(value, list(gates.tensors().values()))
-        total, count = total.map(torch.add, Units(*found)), count + 1
+        gradients = torch.autograd.grad(value, list(gates.tensors().values()))
+        total, count = total.map(torch.add, Units(*gradients)), count + 1
     return total.map(lambda kind: kind / max(count, 1))
 
 

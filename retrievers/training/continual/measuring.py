@@ -17,12 +17,12 @@ from retrievers.training.continual.importance import (
     domain_importance,
     general_importance,
 )
-from retrievers.training.engine.saved import load_heads
-from retrievers.training.engine.start import open_start
-from retrievers.training.engine.stream import Stream
+from retrievers.training.engine.save import load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.pretrain.start import open_start
+from retrievers.training.pretrain.stream import Stream
 
 Advance = Callable[[int], object]
 
@@ -37,7 +37,7 @@ class Measurement:
         texts: of the domain.
         count: how many of them are read.
         device: ``auto`` or ``cpu``.
-        advance: called with the number of texts that were read.
+        advance: called with the number of texts that were read so far.
     """
 
     preset: Pretraining
@@ -51,9 +51,9 @@ class Measurement:
         """For EWC: Fisher information, added to that of earlier domains."""
         encoder, tokenizer = self._open()
         # Without dropout, so that the gradients of a text are its own.
-        found = fisher(encoder.eval(), self._batches(tokenizer, 1))
+        information = fisher(encoder.eval(), self._batches(tokenizer, 1))
         earlier = Held.read(encoder, str(before)) if before else None
-        return hold(encoder, found, earlier).tensors()
+        return hold(encoder, information, earlier).tensors()
 
     def importance(self, before: Path | None) -> dict[str, Tensor]:
         """For DAS: to what is known in general, or to a domain and all that was ``before``."""
@@ -67,7 +67,7 @@ class Measurement:
     def _open(self) -> tuple[MaskedLM, Any]:
         """The encoder with its head, and the tokenizer."""
         started = open_start(self.preset.start, self.preset.seed)
-        module = self.objective.heads(started.encoder)
+        module = self.objective.build_module(started.encoder)
         if started.folder is not None:
             load_heads(module, started.encoder.encoder, started.folder, self.objective)
         torch.manual_seed(self.preset.seed)
@@ -81,4 +81,4 @@ class Measurement:
         for first in range(0, self.count, size):
             examples = [stream[place] for place in range(first, min(first + size, self.count))]
             yield {name: value.to(device) for name, value in collate(examples).items()}
-            self.advance(len(examples))
+            self.advance(first + len(examples))

@@ -48,7 +48,7 @@ class Units:
     def map(self, change: Callable[..., Tensor], *others: "Units") -> "Units":
         """Another number for each unit, from those of this and others, kind by kind."""
         every = (self, *others)
-        return Units(*(change(*(getattr(one, kind) for one in every)) for kind in KINDS))
+        return Units(*(change(*(getattr(units, kind) for units in every)) for kind in KINDS))
 
 
 @contextmanager

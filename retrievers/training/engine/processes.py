@@ -19,12 +19,12 @@ def world_size() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that searches, writes and prints."""
+    """True in the process that searches, writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def wait_for(path: Path) -> None:
-    """Until the first process has written a file; it appears whole."""
+    """Wait until the first process has written a file; it appears whole."""
     while not is_first() and not path.exists():
         time.sleep(POLL_S)
 

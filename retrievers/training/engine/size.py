@@ -4,10 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, read_json, write_json
 
 SIZE_FILE = "size.json"
 WEIGHTS = (".safetensors", ".bin")
@@ -33,21 +30,21 @@ class Size(Record, kw_only=True):
 
 
 def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
-    """Count, and write ``size.json``.
+    """Count parameters and bytes, and write ``size.json``.
 
     Args:
         network: as it was trained.
         folder: of the training.
         files: that were written; of these, those of weights count.
     """
-    counts = [(one.numel(), one.requires_grad) for one in network.parameters()]
+    counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     weights = [path for path in files if path.suffix in WEIGHTS]
     size = Size(
         parameters=sum(count for count, _ in counts),
         trained=sum(count for count, trained in counts if trained),
         saved_bytes=sum(path.stat().st_size for path in weights),
     )
-    (folder / SIZE_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(size)))
+    write_json(folder / SIZE_FILE, size)
 
 
 def read_size(folder: Path) -> Size | None:
@@ -57,9 +54,4 @@ def read_size(folder: Path) -> Size | None:
         BenchError: the file is damaged.
     """
     path = folder / SIZE_FILE
-    if not path.is_file():
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Size)
-    except msgspec.DecodeError as error:
-        raise BenchError(f"{path} cannot be read: {error}", "remove it") from error
+    return read_json(path, Size, "remove it") if path.is_file() else None

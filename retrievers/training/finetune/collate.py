@@ -8,8 +8,8 @@ import torch
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.training.engine.inputs import Inputs
 from retrievers.training.finetune.examples import TextKeys, TrainingSet
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import Order, draw_negatives
 
 
@@ -57,7 +57,7 @@ class Batches:
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
         """Tensors of the places ``features[i]["place"]``, and ``label`` where a teacher scored."""
-        places = np.array([one["place"] for one in features])
+        places = np.array([feature["place"] for feature in features])
         queries = self.order.queries.ravel()[places]
         steps = np.unique(places // self.order.batch_size).tolist()
         banned = {step: self._banned(step) for step in steps}

@@ -72,11 +72,11 @@ class TrainingSet:
 
     def take(self, queries: Int64Array) -> "TrainingSet":
         """Some of the queries, and all documents."""
-        some = queries.tolist()
+        taken = queries.tolist()
         return TrainingSet(
-            query_ids=tuple(self.query_ids[query] for query in some),
-            queries=tuple(self.queries[query] for query in some),
-            positives=tuple(self.positives[query] for query in some),
+            query_ids=tuple(self.query_ids[query] for query in taken),
+            queries=tuple(self.queries[query] for query in taken),
+            positives=tuple(self.positives[query] for query in taken),
             documents=self.documents,
             trained_on=self.trained_on,
         )

@@ -1,7 +1,7 @@
 """How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -11,16 +11,14 @@ from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
+from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.finetune.negatives import Mining
-from retrievers.training.pretrain.preset import Above0, Count, Optimizer
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Contrastive(Record, kw_only=True, tag="contrastive",
-    tag_field="name",
-):  # fmt: skip
+class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
     """Cross-entropy over in-batch and hard negatives (Karpukhin et al., DPR, EMNLP 2020).
 
     Attributes:
@@ -45,7 +43,7 @@ class Distillation(Record, kw_only=True, tag_field="name"):
     contrastive_weight: NotNegative = 0.0
 
 
-class KL(Distillation, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="kl"):
+class KL(Distillation, kw_only=True, tag_field="name", tag="kl"):
     """KL divergence from the teacher's distribution over a query's own documents.
 
     Attributes:
@@ -55,9 +53,7 @@ class KL(Distillation, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
     teacher_temperature: Above0 = 1.0
 
 
-class MarginMSE(
-    Distillation, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="margin-mse"
-):
+class MarginMSE(Distillation, kw_only=True, tag_field="name", tag="margin-mse"):
     """Squared error of the margins between relevant and other (Hofstätter et al., 2020)."""
 
 
@@ -119,15 +115,15 @@ class Use(Record, kw_only=True):
         Raises:
             BenchError: the card would contradict itself.
         """
-        fields = msgspec.structs.asdict(self)
-        return replace_fields(card, {name: one for name, one in fields.items() if one is not None})
+        fields = msgspec.structs.asdict(self).items()
+        return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
 
 
 class Finetuning(Record, kw_only=True):
     """Everything that decides a fine-tuned checkpoint, but for its start and its collections.
 
     Attributes:
-        title: for people.
+        title: in tables and reports.
         rounds: negatives of each round. Every round starts from the same weights; the encoder of
             one mines the negatives of the next, and that of the last is the result.
         loss: what is minimised.
@@ -160,7 +156,7 @@ class Finetuning(Record, kw_only=True):
     steps: Count | None = None
     epochs: Above0 | None = None
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     gradient_checkpointing: bool = False
     source: str = ""
     unverified: tuple[str, ...] = ()
@@ -170,7 +166,7 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("set either steps or epochs")
         if not self.rounds:
             raise ValueError("there is at least one round")
-        if any(bool(one.sources) != bool(self.hard_negatives) for one in self.rounds):
+        if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
             raise ValueError("hard_negatives need sources in every round, and sources need them")
         adapter = self.adapter
         if self.gradient_checkpointing and adapter and not adapter.allows_gradient_checkpointing:
@@ -185,7 +181,7 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("a distillation needs a [teacher]")
         if self.teacher is not None and not self.hard_negatives:
             raise ValueError("a teacher scores hard_negatives, and there are none")
-        if self.teacher is not None and any(one.refresh_steps for one in self.rounds):
+        if self.teacher is not None and any(mining.refresh_steps for mining in self.rounds):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
     def trained_by(self) -> Optimizer:

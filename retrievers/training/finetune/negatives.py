@@ -79,14 +79,15 @@ class Mine(Protocol):
         ...
 
 
-def hard_negatives(found: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
+def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
     """Negatives of each query, best first, int64 ``(q, keep)``, -1 where there are fewer."""
     rows = np.full((len(examples), settings.keep), -1, np.int64)
     for start in range(0, len(examples), ROWS_AT_A_TIME):
-        some = slice(start, min(start + ROWS_AT_A_TIME, len(examples)))
-        keys = TextKeys.read(examples.documents, [found.hits.rows[some], *examples.positives[some]])
-        for query in range(some.start, some.stop):
-            own = _of_query(found, examples.positives[query], query, keys, settings)
+        block = slice(start, min(start + ROWS_AT_A_TIME, len(examples)))
+        rows_read = [mined.hits.rows[block], *examples.positives[block]]
+        keys = TextKeys.read(examples.documents, rows_read)
+        for query in range(block.start, block.stop):
+            own = _of_query(mined, examples.positives[query], query, keys, settings)
             rows[query, : len(own)] = own
     return rows
 
@@ -102,20 +103,20 @@ def merged(pools: Sequence[Int64Array]) -> Int64Array:
 
 
 def mine_source(
-    mine: Mine, model: "Model", examples: TrainingSet, settings: Mining, source: Source
+    mine: Mine, model: "Model | None", examples: TrainingSet, settings: Mining
 ) -> Int64Array:
-    """The negatives of one source, as `hard_negatives` gives them.
+    """The negatives that a model finds, or BM25 where it is None, as `hard_negatives` gives them.
 
     Raises:
         BenchError: not one query has a negative.
     """
-    if source == "bm25":  # whose scores are on no scale that a margin could be of
+    if model is None:  # BM25's scores are on no scale that a margin could be of
         settings = msgspec.structs.replace(
             settings, sources=("bm25",), margin=None, refresh_steps=0
         )
-    found = mine(model if source == "model" else None, settings.depth)
-    rows = hard_negatives(found, examples, settings)
+    rows = hard_negatives(mine(model, settings.depth), examples, settings)
     if (rows < 0).all():
+        source = "bm25" if model is None else "model"
         raise BenchError(
             f"the search with {source} found no negative for any query",
             "raise depth, or lower skip and margin",
@@ -124,14 +125,14 @@ def mine_source(
 
 
 def _of_query(
-    found: Mined, positives: Int64Array, query: int, keys: TextKeys, settings: Mining
+    mined: Mined, positives: Int64Array, query: int, keys: TextKeys, settings: Mining
 ) -> Int64Array:
-    rows, scores = found.hits.rows[query], found.hits.scores[query]
+    rows, scores = mined.hits.rows[query], mined.hits.scores[query]
     filled = rows >= 0
     rows, scores = rows[filled], scores[filled]
     wrong = ~np.isin(keys.of(rows), keys.of(positives))
     allowed = np.ones(len(rows), bool)
-    own = found.positive_scores[query]
+    own = mined.positive_scores[query]
     if settings.margin is not None and len(own):
         allowed = scores <= own.min() - np.float32(settings.margin)
     candidates = np.flatnonzero(wrong)[settings.skip :]

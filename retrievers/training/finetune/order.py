@@ -8,6 +8,7 @@ queries: a query that would bring one is put off to a later batch.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -58,12 +59,11 @@ def order_of(
     stream = (
         _Candidate(q, row, int(keys.of(np.array([row]))[0])) for q, row in _epochs(examples, seed)
     )
-    batches = _batches(stream, own, batch_size)
-    shown = [next(batches) for _ in range(steps)]
+    batches = list(islice(_batches(stream, own, batch_size), steps))
     return Order(
-        np.array([[one.query for one in batch.chosen] for batch in shown], np.int64),
-        np.array([[one.positive for one in batch.chosen] for batch in shown], np.int64),
-        crowded=sum(batch.crowded for batch in shown),
+        np.array([[shown.query for shown in batch.chosen] for batch in batches], np.int64),
+        np.array([[shown.positive for shown in batch.chosen] for batch in batches], np.int64),
+        crowded=sum(batch.crowded for batch in batches),
     )
 
 
@@ -112,22 +112,22 @@ class _Batch:
     relevant: set[int] = field(default_factory=set)
     crowded: bool = False
 
-    def fits(self, one: _Candidate, own: frozenset[int]) -> bool:
-        return one.key not in self.relevant and self.shown.isdisjoint(own)
+    def fits(self, candidate: _Candidate, own: frozenset[int]) -> bool:
+        return candidate.key not in self.relevant and self.shown.isdisjoint(own)
 
-    def add(self, one: _Candidate, own: frozenset[int]) -> None:
-        self.chosen.append(one)
-        self.shown.add(one.key)
+    def add(self, candidate: _Candidate, own: frozenset[int]) -> None:
+        self.chosen.append(candidate)
+        self.shown.add(candidate.key)
         self.relevant |= own
 
     def crowd(self, put_off: deque[_Candidate], own: Sequence[frozenset[int]]) -> bool:
         """Take the first that was put off and whose query is not there yet."""
-        there = {one.query for one in self.chosen}
-        found = next((one for one in put_off if one.query not in there), None)
-        if found is None:
+        there = {candidate.query for candidate in self.chosen}
+        new = next((candidate for candidate in put_off if candidate.query not in there), None)
+        if new is None:
             return False
-        put_off.remove(found)
-        self.add(found, own[found.query])
+        put_off.remove(new)
+        self.add(new, own[new.query])
         self.crowded = True
         return True
 
@@ -153,10 +153,10 @@ def _batches(
         while len(batch.chosen) < size:
             if len(put_off) >= PUT_OFF * size and batch.crowd(put_off, own):
                 continue
-            one = waiting.popleft() if waiting else next(stream)
-            if batch.fits(one, own[one.query]):
-                batch.add(one, own[one.query])
+            candidate = waiting.popleft() if waiting else next(stream)
+            if batch.fits(candidate, own[candidate.query]):
+                batch.add(candidate, own[candidate.query])
             else:
-                put_off.append(one)
+                put_off.append(candidate)
         waiting.extendleft(reversed(put_off))
         yield batch

@@ -11,164 +11,136 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.attach import FOLDER
 from retrievers.adapters.train import AdaptedNetwork, add_adapter
-from retrievers.models.card import Card
+from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
-from retrievers.training.engine.inputs import Inputs
+from retrievers.training.engine.checkpoints import CHECKPOINTS, last_whole, load_weights, step_of
+from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.fit import Advice, FitSettings
+from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.engine.processes import is_first, wait_for, world_size
-from retrievers.training.engine.saved import save_checkpoint
+from retrievers.training.engine.save import save_files
 from retrievers.training.engine.size import write_size
-from retrievers.training.engine.trainer import last_checkpoint
+from retrievers.training.engine.trainer import Fitted, writing
 from retrievers.training.finetune.collate import Batches, Pool
 from retrievers.training.finetune.examples import TextKeys, TrainingSet
 from retrievers.training.finetune.finetune_preset import Contrastive, Finetuning, temperature_of
-from retrievers.training.finetune.fitting import (
-    CHECKPOINTS,
-    Fit,
-    RetrieverTrainer,
-    fit,
-    restore,
-    step_of,
-)
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of
-from retrievers.training.finetune.negatives import Mine, Mining, Source, merged, mine_source
+from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
-from retrievers.training.finetune.student import network_of, student, tokenizer_of, training_recipe
-from retrievers.training.finetune.teaching import taught
+from retrievers.training.finetune.student import (
+    build_student,
+    network_of,
+    tokenizer_of,
+    training_recipe,
+)
+from retrievers.training.finetune.task import FinetuneTask
+from retrievers.training.finetune.teacher import score_negatives
+from retrievers.training.finetune.trainers import RetrieverTrainer, per_device
 
 logger = logging.getLogger(__name__)
 
 NEGATIVES = "negatives"
 REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
-Report = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What all rounds share; see `finetuning.finetune`."""
-
-    preset: Finetuning
-    model: Model
-    examples: TrainingSet
-    card: Card
-    mine: Mine | None
-    out: Path
-    device: str
-    save_every: int
-    report: Report | None
-
-    def say(self, stage: str) -> Callable[[int, int], None]:
-        """Progress of one stage."""
-        report = self.report
-        return (lambda done, total: report(stage, done, total)) if report else lambda *_: None
 
 
 @dataclass(frozen=True)
-class Done:
-    """A finished round."""
+class FinishedRound:
+    """What a round was: steps of the optimizer, queries that were trained on, and how it went."""
 
     steps: int
     queries: int
-    seconds: float
-    resumed_at: int
+    fitted: Fitted
 
 
-def train_round(task: Task, mining: Mining, miner: Model, folder: Path, name: str) -> Done:
-    """Train one round, and write its checkpoint to ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    preset = task.preset
-    examples, pool = _first_pool(task, mining, miner, folder)
-    steps = preset.steps_for(len(examples))
-    if (folder / CARD_FILE).exists():
-        return Done(steps, len(examples), 0.0, steps)
-    trained = _Trained(task, mining, examples, folder, steps)
-    resumed_at = step_of(last_checkpoint(folder / CHECKPOINTS))
-    seconds = trained.train(pool, task.say(name))
-    if is_first():
-        trained.save(folder)
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    wait_for(folder / CARD_FILE)
-    return Done(steps, len(examples), seconds, resumed_at)
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round.
+
+    Attributes:
+        miner: finds the negatives before the first step.
+        context: of the round, whose folder gets its checkpoint.
+        name: in progress reports.
+    """
+
+    task: FinetuneTask
+    mining: Mining
+    miner: Model
+    context: TrainingContext
+    name: str
+
+    def train(self) -> FinishedRound:
+        """Train, and write the checkpoint; a finished round is not repeated."""
+        folder = self.context.out
+        examples, pool = self._first_pool()
+        steps = self.task.preset.steps_for(len(examples))
+        if (folder / CARD_FILE).exists():
+            fitted = Fitted(0.0, steps)
+        else:
+            student = Student(self, examples, steps)
+            fitted = student.train(pool)
+            if is_first():
+                with writing(folder):
+                    student.save(folder)
+        if is_first():
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        wait_for(folder / CARD_FILE)
+        return FinishedRound(steps, len(examples), fitted)
+
+    def mined(self, step: int, miner: Callable[[], Model]) -> Pool:
+        """Negatives as they are found at a step, which are kept.
+
+        Args:
+            miner: gives the model of that step; called where its negatives are not there yet.
+        """
+        parts = [self._from_source(source, step, miner) for source in self.mining.sources]
+        return Pool(merged(parts))
+
+    def _from_source(self, source: Source, step: int, miner: Callable[[], Model]) -> Int64Array:
+        task = self.task
+        name = "bm25" if source == "bm25" else f"{source}-{step:08}"
+
+        def search() -> Int64Array:
+            if task.mine is None:
+                raise ValueError("negatives are found by a search")
+            model = None if source == "bm25" else miner()
+            return mine_source(task.mine, model, task.examples, self.mining)
+
+        return kept_array(self.context.out / NEGATIVES / f"{name}.npy", search)
+
+    def _first_pool(self) -> tuple[TrainingSet, Pool | None]:
+        """Negatives before the first step; with a teacher, and without queries it has none for."""
+        task = self.task
+        if not self.mining.sources:
+            return task.examples, None
+        pool = self.mined(0, lambda: self.miner)
+        if task.preset.teacher is None:
+            return task.examples, pool
+        return score_negatives(task, pool.rows, self.context.out / "teacher-scores")
 
 
-def _first_pool(
-    task: Task, mining: Mining, miner: Model, folder: Path
-) -> tuple[TrainingSet, Pool | None]:
-    """Negatives before the first step; with a teacher, and without queries it has none for."""
-    if not mining.sources or task.mine is None:
-        return task.examples, None
-    parts = [
-        _mined(task.mine, miner, task.examples, mining, source, folder, 0)
-        for source in mining.sources
-    ]
-    rows = merged(parts)
-    if task.preset.teacher is None:
-        return task.examples, Pool(rows)
-    return taught(
-        task.preset.teacher,
-        task.model,
-        task.examples,
-        rows,
-        teacher_folder=task.out / "teacher",
-        scores_folder=folder / "teacher-scores",
-        seed=task.preset.seed,
-        device=task.device,
-        say=task.say,
-    )
+class Student:
+    """The model that a round trains."""
 
-
-def _mined(
-    mine: Mine,
-    model: Model,
-    examples: TrainingSet,
-    mining: Mining,
-    source: Source,
-    folder: Path,
-    step: int,
-) -> Int64Array:
-    """Negatives of a source as they were at a step; kept in the folder."""
-    path = folder / NEGATIVES / (f"{source}-{step:08}.npy" if source == "model" else "bm25.npy")
-    wait_for(path)
-    if not path.is_file():
-        path.parent.mkdir(exist_ok=True)
-        rows = mine_source(mine, model, examples, mining, source)
-        unfinished = path.with_suffix(".unfinished.npy")
-        np.save(unfinished, rows, allow_pickle=False)
-        unfinished.replace(path)
-    found: Int64Array = np.load(path, allow_pickle=False)
-    return found
-
-
-def _less_memory(preset: Finetuning) -> str:
-    chunks = isinstance(preset.loss, Contrastive)
-    keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
-    return f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing"
-
-
-class _Trained:
-    """A model while one round trains it."""
-
-    def __init__(
-        self, task: Task, mining: Mining, examples: TrainingSet, folder: Path, steps: int
-    ) -> None:
-        preset = task.preset
+    def __init__(self, round_: Round, examples: TrainingSet, steps: int) -> None:
+        task, preset = round_.task, round_.task.preset
         recipe = training_recipe(task.model, task.card, preset)
         torch.manual_seed(preset.seed)
-        self.model = student(task.model, recipe)
+        self.model = build_student(task.model, recipe)
         network = network_of(self.model)
         self.adapted: AdaptedNetwork | None = None
         if preset.adapter is not None:
             self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
         if preset.gradient_checkpointing:
             network.gradient_checkpointing_enable({"use_reentrant": False})
-        self.task, self.mining, self.examples, self.folder = task, mining, examples, folder
+        self.round, self.task, self.examples = round_, task, examples
         self.inputs = Inputs(tokenizer_of(self.model), network, recipe)
         keys = TextKeys.read(examples.documents, examples.positives)
         self.order = order_of(examples, keys, preset.batch_size, steps, preset.seed)
@@ -179,48 +151,50 @@ class _Trained:
                 self.order.crowded,
                 steps,
             )
-        self.fit = Fit(
-            folder=folder,
+        self.settings = FitSettings(
+            context=round_.context,
+            stage=round_.name,
+            training=task.training,
             optimizer=preset.trained_by(),
             steps=steps,
-            batch_size=preset.batch_size,
+            batch_size=per_device(preset.batch_size),
             seed=preset.seed,
             precision=preset.precision,
-            device=task.device,
-            save_every=task.save_every,
-            write_model=self.save,
-            smaller=_less_memory(preset),
+            save_model=lambda folder, step: self.save(folder),
+            advice=advice_for(preset),
         )
 
     def save(self, folder: Path) -> None:
-        """What was trained, as a folder that can be evaluated."""
-        network = network_of(self.model)
+        """Write what was trained, as a folder that can be evaluated; the card comes last."""
+        network, card = network_of(self.model), self.task.card
         if self.adapted is None:
-            save_checkpoint(network, tokenizer_of(self.model), folder, self.task.card)
-            files = folder.iterdir()
+            save_files(network, tokenizer_of(self.model), folder, card)
+            write_size(network, folder, folder.iterdir())
+            write_card(card, folder)
         else:
-            self.adapted.save(folder, self.task.card)
-            files = (folder / FOLDER).rglob("*")
-        write_size(network, folder, files)
+            self.adapted.save_files(folder)
+            write_size(network, folder, (folder / FOLDER).rglob("*"))
+            self.adapted.save_card(folder, card)
 
-    def train(self, pool: Pool | None, advance: Callable[[int, int], None]) -> float:
-        """All phases that are not done; the seconds they took."""
-        seconds, begin = 0.0, 0
+    def train(self, pool: Pool | None) -> Fitted:
+        """Train all phases that are not done."""
+        checkpoints = self.settings.checkpoints
+        begin, seconds, resumed_at = 0, 0.0, step_of(last_whole(checkpoints))
         for until in self._phase_ends():
-            checkpoint = last_checkpoint(self.folder / CHECKPOINTS)
-            if step_of(checkpoint) < until:
-                now = pool if begin == 0 or pool is None else self._refreshed(begin, checkpoint)
-                seconds += self._phase(now, until, advance)
+            if step_of(last_whole(checkpoints)) < until:
+                if begin and pool is not None:
+                    pool = self._refreshed(begin)
+                seconds += self._phase(pool, until).seconds
             begin = until
-        if seconds == 0.0 and (checkpoint := last_checkpoint(self.folder / CHECKPOINTS)):
-            restore(self.model, checkpoint)
-        return seconds
+        if seconds == 0.0 and (last := last_whole(checkpoints)):
+            load_weights(self.model, last)
+        return Fitted(seconds, resumed_at)
 
     def _phase_ends(self) -> list[int]:
-        every, steps = self.mining.refresh_steps, self.fit.steps
+        every, steps = self.round.mining.refresh_steps, self.settings.steps
         return [*range(every, steps, every), steps] if every else [steps]
 
-    def _phase(self, pool: Pool | None, until: int, advance: Callable[[int, int], None]) -> float:
+    def _phase(self, pool: Pool | None, until: int) -> Fitted:
         preset = self.task.preset
         negatives = [] if pool is None else [pool.rows]
         batches = Batches(
@@ -238,33 +212,38 @@ class _Trained:
             temperature=temperature_of(preset.loss, self.task.card.similarity),
             devices=world_size(),
         )
-        return fit(
-            RetrieverTrainer,
-            self.model,
-            loss,
-            batches,
-            self.fit,
-            until=until,
-            progress=lambda at: advance(at.step, at.steps),
-        )
+        trainer = RetrieverTrainer.build(self.model, loss, batches, self.settings)
+        return trainer.fit(self.settings, until)
 
-    def _refreshed(self, step: int, checkpoint: Path | None) -> Pool:
+    def _refreshed(self, step: int) -> Pool:
         """Negatives as the model of a step finds them; the phase begins there or goes on."""
-        mine, mining = self.task.mine, self.mining
-        if mine is None:
-            raise ValueError("negatives are refreshed by a search")
-        place = self.folder / REFRESHED
-        path = self.folder / NEGATIVES / f"model-{step:08}.npy"
-        wait_for(path)
-        if not path.is_file():
+        folder = self.settings.context.out / REFRESHED
+
+        def model_of_step() -> Model:
+            checkpoint = last_whole(self.settings.checkpoints)
             if checkpoint is None or step_of(checkpoint) != step:
-                raise BenchError(f"{path} is missing, and so is the checkpoint to make it anew")
-            restore(self.model, checkpoint)
-            self.save(place)
-        model = resolve_model(str(place)) if place.exists() else self.task.model
-        parts = [
-            _mined(mine, model, self.examples, mining, source, self.folder, step)
-            for source in mining.sources
-        ]
-        shutil.rmtree(place, ignore_errors=True)
-        return Pool(merged(parts))
+                raise BenchError(
+                    f"the negatives of step {step} are missing or damaged, and the checkpoint to "
+                    "find them again is gone",
+                    "train into another folder",
+                )
+            load_weights(self.model, checkpoint)
+            self.save(folder)
+            return resolve_model(str(folder))
+
+        pool = self.round.mined(step, model_of_step)
+        if is_first():
+            shutil.rmtree(folder, ignore_errors=True)
+        return pool
+
+
+def advice_for(preset: Finetuning) -> Advice:
+    """What to do for less memory, and after a loss that is not a number."""
+    chunks = isinstance(preset.loss, Contrastive)
+    keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
+    return Advice(
+        batch=f"batches of {preset.batch_size}",
+        smaller=f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing",
+        slower="lower the learning rate or raise the temperature, and train into another folder",
+        start_option="" if preset.adapter else "--model",
+    )

@@ -15,7 +15,7 @@ from retrievers.models.loading import load_network, load_tokenizer, quiet_transf
 from retrievers.models.lookup import OF_ONE_CHECKPOINT, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
-from retrievers.training.engine.saved import ST_POOLING
+from retrievers.training.engine.save import ST_POOLING
 from retrievers.training.finetune.finetune_preset import Finetuning
 
 OF_THE_START = ("licence", "citation")  # true of what is trained from it, too
@@ -82,7 +82,7 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
     )
 
 
-def student(model: Model, recipe: Recipe) -> Any:
+def build_student(model: Model, recipe: Recipe) -> Any:
     """A SentenceTransformer with the weights of a model, in float32.
 
     Raises:
@@ -116,14 +116,14 @@ def student(model: Model, recipe: Recipe) -> Any:
     )
 
 
-def network_of(trained: Any) -> Any:
+def network_of(student: Any) -> Any:
     """The Hugging Face encoder inside a SentenceTransformer."""
-    return trained[0].model
+    return student[0].model
 
 
-def tokenizer_of(trained: Any) -> Any:
+def tokenizer_of(student: Any) -> Any:
     """The tokenizer inside a SentenceTransformer."""
-    return trained[0].processor
+    return student[0].processor
 
 
 def _check_trainable(model: Model) -> None:

@@ -23,21 +23,14 @@ from torch import Tensor, from_numpy, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
 from retrievers.training.objectives.contrast import span_contrast
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
-from retrievers.training.objectives.objective import Collator, Example
 from retrievers.training.objectives.spans import two_spans
 
 
-class CoCondenser(
-    Condenser,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="cocondenser",
-):
+class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
     """Settings of coCondenser: those of `Condenser`, and gradient caching.
 
     Attributes:
@@ -48,7 +41,7 @@ class CoCondenser(
     name: ClassVar[str] = "cocondenser"
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -64,7 +57,7 @@ class CoCondenser(
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
-            pairs = [two_spans(one["text"], most_words, rng) for one in examples]
+            pairs = [two_spans(example["text"], most_words, rng) for example in examples]
             tokens = tokenize(tokenizer, [span for pair in pairs for span in pair], max_tokens)
             inputs, labels = masked_copy(tokens, self.mask, vocabulary, rng)
             attention = from_numpy(tokens.real)

@@ -28,23 +28,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import after_cls, summed
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 
 
-class Condenser(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="condenser",
-):
+class Condenser(Record, kw_only=True, tag_field="name", tag="condenser"):
     """Settings of Condenser.
 
     Attributes:
@@ -61,7 +56,7 @@ class Condenser(
     late_mlm: bool = True
     mask: Rate = 0.15
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -73,7 +68,7 @@ class Condenser(
         """``skip_from`` in layers of this encoder.
 
         Raises:
-            BenchError: see `heads`.
+            BenchError: see `build_module`.
         """
         depth = len(encoder.layers)
         layer = depth // 2 if self.skip_from is None else self.skip_from
@@ -93,7 +88,7 @@ class CondenserTraining(nn.Module):
     """The encoder and Condenser's head.
 
     Raises:
-        BenchError: see `Condenser.heads`.
+        BenchError: see `Condenser.build_module`.
     """
 
     def __init__(self, encoder: MaskedLM, settings: Condenser) -> None:
@@ -138,7 +133,7 @@ class CondenserTraining(nn.Module):
 
     def _cross_entropies(self, states: Tensor, labels: Tensor) -> Tensor:
         texts, _ = places = (labels != IGNORED).nonzero(as_tuple=True)
-        found = functional.cross_entropy(
+        losses = functional.cross_entropy(
             self.encoder.head(states[places]), labels[places], reduction="none"
         )
-        return found.new_zeros(len(labels)).index_add(0, texts, found)
+        return losses.new_zeros(len(labels)).index_add(0, texts, losses)

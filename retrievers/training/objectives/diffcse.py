@@ -40,27 +40,22 @@ from torch import Tensor, from_numpy, nn
 from torch.nn import functional
 
 from foundation.arrays import BoolArray, Int64Array
+from foundation.records import Record
 from retrievers.training.objectives.contrast import cosine_contrast
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.generator import check_generator, load_generator
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM, initialise
 from retrievers.training.objectives.masking import NOT_A_WORD, Vocabulary, replace_masked, tokenize
 from retrievers.training.objectives.masking import generator as random_numbers
-from retrievers.training.objectives.objective import Collator, Example, Rate
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import summed
 from retrievers.training.objectives.simcse import check_dropout, freeze_head
 
 RANDOM = "random"
 
 
-class DiffCSE(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="diffcse",
-):
+class DiffCSE(Record, kw_only=True, tag_field="name", tag="diffcse"):
     """Settings of DiffCSE.
 
     Attributes:
@@ -82,7 +77,7 @@ class DiffCSE(
     mask: Rate = 0.3
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -102,7 +97,7 @@ class DiffCSE(
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = random_numbers(examples)
-            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
             ids, words = (np.tile(rows, (2, 1)) for rows in (tokens.ids, tokens.words))
             masked = (rng.random(ids.shape) < self.mask) & (words != NOT_A_WORD)
             return {
@@ -126,7 +121,7 @@ class DiffCSETraining(nn.Module):
     """The encoder, the layers after it, and the discriminator.
 
     Raises:
-        BenchError: see `DiffCSE.heads`.
+        BenchError: see `DiffCSE.build_module`.
     """
 
     def __init__(self, encoder: MaskedLM, settings: DiffCSE) -> None:
@@ -158,11 +153,11 @@ class DiffCSETraining(nn.Module):
         vectors: Tensor = self.projector(states)
         (edited,) = in_sub_batches(self.edited, (shown_ids, real, masked), size)
         batch = (edited, real, edited != ids, vectors)
-        (found,) = in_sub_batches(self.discriminator.losses, batch, size)
+        (losses,) = in_sub_batches(self.discriminator.losses, batch, size)
         first, second = vectors.chunk(2)
         return summed(
             contrast=cosine_contrast(first, second, self.settings.temperature),
-            detection=self.settings.detection_weight * found.sum() / real.sum(),
+            detection=self.settings.detection_weight * losses.sum() / real.sum(),
         )
 
     def read(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
@@ -211,10 +206,10 @@ class Discriminator(nn.Module):
             vectors: of the texts as they were, ``(texts, width)``.
         """
         logits = self.head(self.states(input_ids, attention_mask, vectors))
-        found = functional.cross_entropy(
+        losses = functional.cross_entropy(
             logits.flatten(0, 1), replaced.long().flatten(), reduction="none"
         )
-        return ((found.view_as(input_ids) * attention_mask).sum(dim=1),)
+        return ((losses.view_as(input_ids) * attention_mask).sum(dim=1),)
 
     def states(self, input_ids: Tensor, attention_mask: Tensor, vectors: Tensor) -> Tensor:
         """Last hidden states ``(texts, length, width)``; the vector is embedded at position 0."""

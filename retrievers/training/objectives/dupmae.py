@@ -24,20 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from foundation.records import Record
+from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
-from retrievers.training.objectives.objective import Collator, Rate
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import EnhancedDecoding, RetroMAE, summed
 
 
-class DupMAE(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="dupmae",
-):
+class DupMAE(Record, kw_only=True, tag_field="name", tag="dupmae"):
     """Settings of DupMAE.
 
     Attributes:
@@ -51,7 +46,7 @@ class DupMAE(
     decoder_mask: Rate = 0.5
     bow_weight: Annotated[float, msgspec.Meta(gt=0)] = 0.1
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         return DupMAETraining(encoder, self.bow_weight)
 
@@ -97,10 +92,10 @@ class DupMAETraining(EnhancedDecoding):
         """
         logits = self.encoder.head(states[:, 1:])
         padding = ~real[:, 1:, None].bool()
-        found = functional.log_softmax(logits.masked_fill(padding, float("-inf")).amax(1), dim=1)
+        logs = functional.log_softmax(logits.masked_fill(padding, float("-inf")).amax(1), dim=1)
         ordinary = tokens != IGNORED
-        bag = torch.zeros_like(found).scatter_reduce(
-            1, tokens.where(ordinary, 0), ordinary.to(found.dtype), "amax"
+        bag = torch.zeros_like(logs).scatter_reduce(
+            1, tokens.where(ordinary, 0), ordinary.to(logs.dtype), "amax"
         )
         lengths = ordinary.sum(dim=1).clamp(min=1)
-        return -((bag * found).sum(dim=1) / lengths).mean()
+        return -((bag * logs).sum(dim=1) / lengths).mean()

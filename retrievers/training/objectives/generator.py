@@ -13,8 +13,8 @@ from torch import Tensor
 from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
-from retrievers.training.engine.saved import HEADS, HEADS_FILE
-from retrievers.training.engine.start import find_checkpoint
+from retrievers.training.engine.find_checkpoint import find_checkpoint
+from retrievers.training.engine.save import HEADS, HEADS_FILE
 
 OF_THE_MODEL = "encoder.model."  # what begins the names of its head in files of `saved`
 
@@ -104,10 +104,10 @@ def _without_head(model: Any, checkpoint: Checkpoint, missing: Iterable[str]) ->
     path = checkpoint.root / HEADS / HEADS_FILE
     held = load_file(str(path)) if path.is_file() else {}
     own = dict(model.named_parameters(remove_duplicate=False))  # tied ones under each name
-    found = set()
+    taken = set()
     for name in missing:
         value = held.get(OF_THE_MODEL + name)
         if name in own and value is not None and value.shape == own[name].shape:
             own[name].data.copy_(value)
-            found.add(id(own[name]))
-    return sorted(name for name in missing if name not in own or id(own[name]) not in found)
+            taken.add(id(own[name]))
+    return sorted(name for name in missing if name not in own or id(own[name]) not in taken)

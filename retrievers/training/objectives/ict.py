@@ -22,23 +22,17 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from torch import Tensor, from_numpy, nn
 
+from foundation.records import Record
 from retrievers.training.objectives.contrast import contrast
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import generator, tokenize
-from retrievers.training.objectives.objective import Collator, Example
 from retrievers.training.objectives.simcse import freeze_head
 from retrievers.training.objectives.spans import sentence_and_rest
 
 
-class ICT(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="ict",
-):
+class ICT(Record, kw_only=True, tag_field="name", tag="ict"):
     """Settings of the inverse cloze task.
 
     Attributes:
@@ -50,7 +44,7 @@ class ICT(
     kept: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         return ICTTraining(encoder, self.sub_batch)
 
@@ -59,7 +53,10 @@ class ICT(
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
-            pairs = [sentence_and_rest(one["text"], max_tokens, self.kept, rng) for one in examples]
+            pairs = [
+                sentence_and_rest(example["text"], max_tokens, self.kept, rng)
+                for example in examples
+            ]
             sentences = tokenize(tokenizer, [sentence for sentence, _ in pairs], max_tokens)
             rests = tokenize(tokenizer, [rest for _, rest in pairs], max_tokens)
             return {

@@ -82,8 +82,8 @@ class MaskedLM(nn.Module):
         """Position embeddings of the first places, ``(length, width)``."""
         table = self.encoder.embeddings.position_embeddings
         first = 0 if self.config.model_type == "bert" else table.padding_idx + 1
-        found: Tensor = table.weight[first : first + length]
-        return found
+        positions: Tensor = table.weight[first : first + length]
+        return positions
 
     def loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy over the tokens with a label; 0 where there are none.

@@ -14,7 +14,7 @@ import torch
 
 from foundation.arrays import BoolArray, Int64Array
 from foundation.errors import BenchError
-from retrievers.training.objectives.objective import Example
+from retrievers.training.objectives.example import Example
 
 NOT_A_WORD = -1
 IGNORED = -100  # label that cross-entropy leaves out
@@ -69,7 +69,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> Tokens:
         return_attention_mask=True,
         return_tensors="np",
     )
-    words = np.array([one.word_ids for one in encoded.encodings], dtype=np.float64)
+    words = np.array([encoding.word_ids for encoding in encoded.encodings], dtype=np.float64)
     return Tokens(
         ids=encoded["input_ids"].astype(np.int64),
         real=encoded["attention_mask"].astype(bool),
@@ -86,7 +86,7 @@ def renumber(words: Int64Array) -> Int64Array:
 
 def generator(examples: Sequence[Example]) -> np.random.Generator:
     """A generator that depends on nothing but which examples these are."""
-    return np.random.default_rng([one["draw"] for one in examples])
+    return np.random.default_rng([example["draw"] for example in examples])
 
 
 def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:

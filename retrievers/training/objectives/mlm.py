@@ -14,22 +14,16 @@ a checkpoint without a head gets a new one around it.
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import msgspec
 from torch import Tensor, from_numpy, nn
 
+from foundation.records import Record
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
-from retrievers.training.objectives.objective import Collator, Example, Rate
+from retrievers.training.objectives.objective import Rate
 
 
-class MLM(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="mlm",
-):
+class MLM(Record, kw_only=True, tag_field="name", tag="mlm"):
     """Settings of masked language modelling.
 
     Attributes:
@@ -39,7 +33,7 @@ class MLM(
     name: ClassVar[str] = "mlm"
     mask: Rate = 0.15
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         return MLMTraining(encoder)
 
@@ -48,7 +42,7 @@ class MLM(
         vocabulary = Vocabulary.of(tokenizer)
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
             inputs, labels = masked_copy(tokens, self.mask, vocabulary, generator(examples))
             attention = from_numpy(tokens.real)
             return {"input_ids": inputs, "attention_mask": attention, "labels": labels}

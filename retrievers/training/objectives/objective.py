@@ -6,37 +6,22 @@ line in `OBJECTIVES`.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from foundation.errors import BenchError
 from foundation.records import convert_table
 from foundation.suggestions import did_you_mean
+from retrievers.training.objectives.example import Collator
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from retrievers.training.objectives.masked_lm import MaskedLM
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
-
-
-class Example(TypedDict):
-    """One place in the stream of training texts.
-
-    Attributes:
-        text: of the document.
-        draw: a number of its own for every place, the same in every run with the same seed: what
-            a collator draws must follow from it alone, so that a resumed run draws the same.
-    """
-
-    text: str
-    draw: int
-
-
-Collator = Callable[[Sequence[Example]], "dict[str, Tensor]"]
 
 
 @runtime_checkable
@@ -48,7 +33,7 @@ class Objective(Protocol):
         """As in `OBJECTIVES`."""
         ...
 
-    def heads(self, encoder: "MaskedLM") -> "nn.Module":
+    def build_module(self, encoder: "MaskedLM") -> "nn.Module":
         """A module that trains the encoder.
 
         It holds the encoder as its attribute ``encoder``; whatever else it holds is saved apart
@@ -86,8 +71,8 @@ def objective_type(name: str) -> type:
         hint = did_you_mean(name, OBJECTIVES, f"use one of {', '.join(OBJECTIVES)}")
         raise BenchError(f"no pre-training objective is called {name!r}", hint)
     module, _, kind = OBJECTIVES[name].partition(":")
-    found: type = getattr(importlib.import_module(module), kind)
-    return found
+    objective: type = getattr(importlib.import_module(module), kind)
+    return objective
 
 
 def read_objective(table: Any) -> Objective:

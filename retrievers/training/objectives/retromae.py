@@ -31,6 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foundation.records import Record
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
 from retrievers.training.objectives.masking import (
     IGNORED,
@@ -42,17 +44,10 @@ from retrievers.training.objectives.masking import (
     masked_copy,
     tokenize,
 )
-from retrievers.training.objectives.objective import Collator, Example, Rate
+from retrievers.training.objectives.objective import Rate
 
 
-class RetroMAE(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="retromae",
-):
+class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
     """Settings of RetroMAE; the defaults are the paper's.
 
     Attributes:
@@ -72,7 +67,7 @@ class RetroMAE(
         if self.decoding == "enhanced" and self.decoder_layers != 1:
             raise ValueError("enhanced decoding has one layer: use basic decoding for more")
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         if self.decoding == "enhanced":
             return EnhancedDecoding(encoder)
@@ -84,7 +79,7 @@ class RetroMAE(
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
-            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
             inputs, labels = masked_copy(tokens, self.encoder_mask, vocabulary, rng)
             batch = {
                 "input_ids": inputs,

@@ -26,6 +26,8 @@ import msgspec
 import torch
 from torch import Tensor, from_numpy, nn
 
+from foundation.records import Record
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
 from retrievers.training.objectives.masking import (
     IGNORED,
@@ -35,18 +37,11 @@ from retrievers.training.objectives.masking import (
     masked_copy,
     tokenize,
 )
-from retrievers.training.objectives.objective import Collator, Example, Rate
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import summed
 
 
-class SEED(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="seed",
-):
+class SEED(Record, kw_only=True, tag_field="name", tag="seed"):
     """Settings of SEED-Encoder.
 
     Attributes:
@@ -60,7 +55,7 @@ class SEED(
     span: Annotated[int, msgspec.Meta(ge=1)] = 2
     mask: Rate = 0.15
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         return SEEDTraining(encoder, self)
 
@@ -69,7 +64,7 @@ class SEED(
         vocabulary = Vocabulary.of(tokenizer)
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
             inputs, labels = masked_copy(tokens, self.mask, vocabulary, generator(examples))
             ids, ordinary = from_numpy(tokens.ids), from_numpy(tokens.words != NOT_A_WORD)
             return {

@@ -20,21 +20,15 @@ import torch
 from torch import Tensor, from_numpy, nn
 
 from foundation.errors import BenchError
+from foundation.records import Record
 from retrievers.training.objectives.contrast import cosine_contrast
+from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM, initialise
 from retrievers.training.objectives.masking import tokenize
-from retrievers.training.objectives.objective import Collator, Example
 
 
-class SimCSE(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="name",
-    tag="simcse",
-):
+class SimCSE(Record, kw_only=True, tag_field="name", tag="simcse"):
     """Settings of SimCSE.
 
     Attributes:
@@ -47,7 +41,7 @@ class SimCSE(
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
-    def heads(self, encoder: MaskedLM) -> nn.Module:
+    def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
 
         Raises:
@@ -59,7 +53,7 @@ class SimCSE(
         """See `Objective`; the texts as they are."""
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            tokens = tokenize(tokenizer, [one["text"] for one in examples], max_tokens)
+            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
             return {
                 "input_ids": from_numpy(tokens.ids),
                 "attention_mask": from_numpy(tokens.real),
@@ -72,7 +66,7 @@ class SimCSETraining(nn.Module):
     """The encoder and the dense layer after it.
 
     Raises:
-        BenchError: see `SimCSE.heads`.
+        BenchError: see `SimCSE.build_module`.
     """
 
     def __init__(self, encoder: MaskedLM, settings: SimCSE) -> None:

@@ -17,7 +17,7 @@ def two_spans(text: str, most_words: int, rng: np.random.Generator) -> tuple[str
         text: words are what white space separates.
         most_words: of a span.
     """
-    words = [found.span() for found in _WORD.finditer(text)]
+    words = [word.span() for word in _WORD.finditer(text)]
     size = min(most_words, len(words) // 2)
     if not size:
         return text, text
@@ -38,10 +38,10 @@ def sentence_and_rest(
         text: words are what white space separates.
         most_words: of the text; what follows is left out.
     """
-    words = [found.span() for found in _WORD.finditer(text)]
+    words = [word.span() for word in _WORD.finditer(text)]
     if len(words) > most_words:
         text = text[: words[most_words - 1][1]]
-    sentences = [found.span() for found in _SENTENCE.finditer(text)]
+    sentences = [sentence.span() for sentence in _SENTENCE.finditer(text)]
     if len(sentences) < 2:
         return two_spans(text, len(words), rng)
     start, end = sentences[rng.integers(len(sentences))]

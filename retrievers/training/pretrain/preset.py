@@ -1,19 +1,16 @@
 """How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from foundation.records import Record
 from foundation.toml_files import TomlFiles
+from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.objectives.objective import Objective, read_objective
 
 PRESETS = Path(__file__).parents[1] / "presets" / "pretrain"
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Above0 = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Scratch(Record, kw_only=True):
@@ -52,28 +49,11 @@ class Start(Record, kw_only=True):
             raise ValueError("start from either a model or scratch")
 
 
-class Optimizer(Record, kw_only=True):
-    """AdamW (Loshchilov and Hutter, 2019) and its schedule.
-
-    Attributes:
-        lr: highest learning rate.
-        warmup: share of the steps over which it rises from 0.
-        schedule: how it falls to 0 afterwards; ``constant`` does not.
-        max_grad_norm: gradients are scaled down to this norm.
-    """
-
-    lr: Above0 = 1e-4
-    warmup: Share = 0.1
-    weight_decay: Share = 0.01
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    max_grad_norm: Above0 = 1.0
-
-
 class Pretraining(Record, kw_only=True):
     """Everything that decides a pre-trained checkpoint, but for its texts.
 
     Attributes:
-        title: for people.
+        title: in tables and reports.
         batch_size: texts of one forward pass on one device.
         accumulate: forward passes of one step.
         max_tokens: where texts are cut, special tokens included.
@@ -94,7 +74,7 @@ class Pretraining(Record, kw_only=True):
     steps: Count | None = None
     epochs: Above0 | None = None
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     gradient_checkpointing: bool = False
     source: str = ""
 

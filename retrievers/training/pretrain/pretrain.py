@@ -1,83 +1,94 @@
 """Pre-train an encoder: from a preset and texts to a folder that can be evaluated at once.
 
-A training that was killed goes on from its last checkpoint when the same call is made again, and
-reads what it would have read; one that is finished is not repeated.
+A training that was killed goes on from its last whole checkpoint when the same call is made again,
+and reads what it would have read; one that is finished is not repeated.
 """
 
 import importlib
 import math
-import shutil
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from foundation.errors import BenchError
 from retrievers.models.card import Card
-from retrievers.training.engine.curve import cut_curve
-from retrievers.training.engine.processes import world_size
-from retrievers.training.engine.record import (
-    Trained,
-    Training,
-    check_own,
-    claim,
-    sample_of,
-    write_trained,
-)
-from retrievers.training.engine.saved import load_heads, save_checkpoint, save_heads
-from retrievers.training.engine.start import Started, open_start
-from retrievers.training.engine.stream import Stream
-from retrievers.training.engine.trainer import (
-    DivergedError,
-    Progress,
-    StreamTrainer,
-    Watch,
-    arguments_of,
-    last_checkpoint,
-    load_weights,
-    step_of,
-)
+from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.fit import Advice, FitSettings
+from retrievers.training.engine.processes import is_first, world_size
+from retrievers.training.engine.run_folder import RunFolder
+from retrievers.training.engine.save import load_heads, save_checkpoint, save_heads
+from retrievers.training.engine.trainer import Fitted, writing
 from retrievers.training.pretrain.preset import Pretraining, to_table
+from retrievers.training.pretrain.start import Started, open_start
+from retrievers.training.pretrain.stream import Stream, sample_of
+from retrievers.training.pretrain.stream_trainer import StreamTrainer
 
-CHECKPOINTS = "checkpoints"  # removed when the training is finished
-CURVE_FILE = "losses.jsonl"
-GOOD = "last-good"  # model of the last checkpoint before a loss that is not a number
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+class Training(msgspec.Struct, frozen=True):
+    """What is pre-trained: all that decides the result.
+
+    Attributes:
+        preset: all of it, as a table.
+        steps: that it takes.
+        texts: how many there are.
+        sample: sha256 (hex) of about 1,000 of them, evenly spaced.
+        trained_on: collections that the texts are from, and those that the start had seen.
+        processes: that share each step.
+    """
+
+    preset: dict[str, Any]
+    steps: int
+    texts: int
+    sample: str
+    trained_on: tuple[str, ...]
+    processes: int
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """A finished pre-training.
+
+    Attributes:
+        folder: of the checkpoint, for ``--model``.
+        steps: of the optimizer.
+        texts_read: with repetitions.
+        seconds: of the last call, resumed steps not counted.
+        resumed_at: step that the last call went on from; 0 where it began.
+    """
+
+    folder: str
+    objective: str
+    steps: int
+    texts_read: int
+    seconds: float
+    resumed_at: int
 
 
 def pretrain(
     preset: Pretraining,
     texts: Sequence[str],
-    out: Path,
+    context: TrainingContext,
     *,
     trained_on: tuple[str, ...] = (),
-    device: str = "auto",
-    save_every: int = 500,
-    progress: Callable[[Progress], None] | None = None,
 ) -> Trained:
     """Pre-train an encoder on texts.
 
-    ``out`` then holds a checkpoint (see `saved`), the loss curve and what was trained. Started by
-    ``accelerate launch``, all processes share each step.
+    The folder of the context then holds a checkpoint (see `engine.save`), the loss curve and what
+    was trained. Started by ``accelerate launch``, all processes share each step.
 
     Args:
         texts: at least one; read when they are needed.
         trained_on: collections that the texts are from, for the card.
-        device: ``auto`` or ``cpu``.
-        save_every: steps between two checkpoints; the last two are kept until the end.
-        progress: called after each step, in the first process.
 
     Raises:
-        BenchError: no texts, a package that is not installed, a start that cannot be loaded,
-            an ``out`` that holds another training, not enough memory, or a loss that is not a
-            number.
+        BenchError: no texts, a package that is not installed, a start that cannot be loaded, a
+            folder with another training or another process, not enough memory, or a loss that is
+            not a number.
     """
     if not len(texts):
         raise BenchError("there are no texts to train on")
@@ -85,22 +96,32 @@ def pretrain(
     started = open_start(preset.start, preset.seed)
     check_length(preset, started)
     check_distinct(preset, len(texts))
-    job = _Job(preset, started, _training(preset, started, texts, trained_on), out)
-    steps = job.training.steps
-    arguments = arguments_of(preset, steps, out / CHECKPOINTS, device, save_every)
-    module = job.module()  # before the folder is claimed: its settings may not fit the encoder
-    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
-    with arguments.main_process_first():  # one process clears up, the others find it done
-        check_own(out)
-        begun = last_checkpoint(out / CHECKPOINTS)
-        finished = claim(out, job.training, begun is not None)
-    if finished:
-        return finished
-    stream = Stream(texts, steps * places_a_step(preset), preset.seed)
-    trainer = StreamTrainer(
-        module, arguments, stream, collate, lambda folder, step: job.save(module, folder, step)
+    training = Training(
+        preset=to_table(preset),
+        steps=steps_of(preset, len(texts)),
+        texts=len(texts),
+        sample=sample_of(texts),
+        trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
+        processes=world_size(),
     )
-    return job.train(trainer, begun, progress)
+    folder = RunFolder(context.out, training)
+    run = _Run(preset, started, training, context, folder.identity)
+    module = run.module()  # before the folder is claimed: its settings may not fit the encoder
+    if finished := folder.result(Trained):
+        return finished
+    with folder.claimed(context.device):
+        # A model whose record is missing or damaged is not trained again.
+        fitted = Fitted(0.0, training.steps) if folder.has_model else run.fit(module, texts)
+        trained = Trained(
+            folder=str(context.out),
+            objective=preset.objective.name,
+            steps=training.steps,
+            texts_read=training.steps * texts_per_step(preset),
+            seconds=fitted.seconds,
+            resumed_at=fitted.resumed_at,
+        )
+        folder.finish(trained)
+    return trained
 
 
 @runtime_checkable
@@ -113,19 +134,20 @@ class SavesEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Run:
     """One training, and where it goes."""
 
     preset: Pretraining
     started: Started
     training: Training
-    out: Path
+    context: TrainingContext
+    identity: str
 
     def module(self) -> nn.Module:
         """The objective's module with the heads of the start, where it has any."""
         encoder = self.started.encoder.encoder
         torch.manual_seed(self.preset.seed)
-        module = self.preset.objective.heads(self.started.encoder)
+        module = self.preset.objective.build_module(self.started.encoder)
         if self.started.folder is not None:
             load_heads(module, encoder, self.started.folder, self.preset.objective)
         if self.preset.gradient_checkpointing:
@@ -134,52 +156,30 @@ class _Job:
                     part.gradient_checkpointing_enable({"use_reentrant": False})
         return module
 
-    def train(
-        self,
-        trainer: StreamTrainer,
-        begun: Path | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> Trained:
-        """Train to the end, from a checkpoint where there is one, and write the folder."""
-        curve, start = self.out / CURVE_FILE, time.perf_counter()
-        if trainer.is_world_process_zero():
-            cut_curve(curve, step_of(begun) if begun else 0)
-        trainer.add_callback(Watch(trainer, curve, progress))
-        with self._rescuing(trainer.model), explained(self.preset), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
-            trainer.train(resume_from_checkpoint=str(begun) if begun else None)
-        trained = Trained(
-            folder=str(self.out),
-            objective=self.preset.objective.name,
-            steps=self.training.steps,
-            texts_read=self.training.steps * places_a_step(self.preset),
-            seconds=time.perf_counter() - start,
-            resumed_at=step_of(begun) if begun else 0,
+    def fit(self, module: nn.Module, texts: Sequence[str]) -> Fitted:
+        """Train to the end, from a checkpoint where there is one, and write the model."""
+        preset, steps = self.preset, self.training.steps
+        settings = FitSettings(
+            context=self.context,
+            stage=self.context.out.name,
+            training=self.identity,
+            optimizer=preset.optimizer,
+            steps=steps,
+            batch_size=preset.batch_size,
+            accumulate=preset.accumulate,
+            seed=preset.seed,
+            precision=preset.precision,
+            save_model=lambda folder, step: self.save(module, folder, step),
+            advice=advice_for(preset),
         )
-        if trainer.is_world_process_zero():
-            write_trained(self.out, trained)
-            self.save(trainer.model, self.out, self.training.steps)
-            # Only now: a training that is resumed needs them.
-            shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
-        return trained
-
-    @contextmanager
-    def _rescuing(self, module: nn.Module) -> Iterator[None]:
-        """Where training diverges, make a model of the last checkpoint, which is good."""
-        try:
-            yield
-        except DivergedError as error:
-            kept = last_checkpoint(self.out / CHECKPOINTS)
-            if kept is None:
-                raise
-            load_weights(module, kept)
-            self.save(module, self.out / GOOD, step_of(kept))
-            slower = self.preset.optimizer.lr / 10
-            raise BenchError(
-                f"{error}; the model of step {step_of(kept)} is kept in {self.out / GOOD}",
-                f"go on from it more slowly: --start {self.out / GOOD} --lr {slower:g} "
-                "--out ANOTHER",
-            ) from error
+        stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
+        collate = preset.objective.collator(self.started.tokenizer, preset.max_tokens)
+        trainer = StreamTrainer(module, settings, stream, collate)
+        fitted = trainer.fit(settings)
+        if is_first():
+            with writing(self.context.out):
+                self.save(trainer.model, self.context.out, steps)
+        return fitted
 
     def save(self, module: nn.Module, folder: Path, steps: int) -> None:
         """Write the encoder as a model, its heads apart."""
@@ -192,25 +192,16 @@ class _Job:
             save_checkpoint(encoder, self.started.tokenizer, folder, card)
 
 
-def _training(
-    preset: Pretraining, started: Started, texts: Sequence[str], trained_on: tuple[str, ...]
-) -> Training:
-    return Training(
-        preset=to_table(preset),
-        steps=steps_of(preset, len(texts), places_a_step(preset)),
-        texts=len(texts),
-        sample=sample_of(texts),
-        trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
-        processes=world_size(),
-    )
-
-
 def _is_trained(part: nn.Module) -> bool:
     return any(weight.requires_grad for weight in part.parameters())
 
 
 def check_packages() -> None:
-    """Refuse to begin without what the Hugging Face Trainer needs."""
+    """Refuse to begin without what the Hugging Face Trainer needs.
+
+    Raises:
+        BenchError: a package is not installed.
+    """
     try:
         importlib.import_module("accelerate")
     except ImportError as error:
@@ -220,20 +211,24 @@ def check_packages() -> None:
         ) from error
 
 
-def steps_of(preset: Pretraining, texts: int, texts_a_step: int) -> int:
+def steps_of(preset: Pretraining, texts: int) -> int:
     """Steps of a training on so many texts."""
     if preset.steps is not None:
         return preset.steps
-    return max(1, math.ceil((preset.epochs or 0) * texts / texts_a_step))
+    return max(1, math.ceil((preset.epochs or 0) * texts / texts_per_step(preset)))
 
 
-def places_a_step(preset: Pretraining) -> int:
+def texts_per_step(preset: Pretraining) -> int:
     """Texts that all processes read together in a step."""
     return preset.batch_size * preset.accumulate * world_size()
 
 
 def check_length(preset: Pretraining, started: Started) -> None:
-    """Refuse texts that are longer than the model's positions."""
+    """Refuse texts that are longer than the model's positions.
+
+    Raises:
+        BenchError: they are.
+    """
     if preset.max_tokens > started.max_tokens:
         raise BenchError(
             f"max_tokens is {preset.max_tokens}, and the model has positions for "
@@ -243,37 +238,36 @@ def check_length(preset: Pretraining, started: Started) -> None:
 
 
 def check_distinct(preset: Pretraining, texts: int) -> None:
-    """Refuse a contrast between more texts than there are: equal ones would be pushed apart."""
-    places = preset.batch_size * world_size()
-    if contrasts(preset) and places > texts:
+    """Refuse a contrast between more texts than there are: equal ones would be pushed apart.
+
+    Raises:
+        BenchError: a batch has more texts.
+    """
+    batch = preset.batch_size * world_size()
+    if contrasts(preset) and batch > texts:
         raise BenchError(
-            f"{preset.objective.name} contrasts the {places:,} texts of a batch, and there are "
+            f"{preset.objective.name} contrasts the {batch:,} texts of a batch, and there are "
             f"{texts:,}",
             f"use --batch-size {max(1, texts // world_size())} or less",
         )
 
 
 def contrasts(preset: Pretraining) -> bool:
-    """Whether texts of a batch are each other's negatives."""
+    """True where texts of a batch are each other's negatives."""
     return hasattr(preset.objective, "sub_batch")
 
 
-@contextmanager
-def explained(preset: Pretraining) -> Iterator[None]:
-    """Turn a lack of memory into what to type instead."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        if not isinstance(error, MemoryError) and not _lacks_memory(error):
-            raise
-        raise BenchError(
-            f"not enough memory for {preset.batch_size} texts of {preset.max_tokens} tokens",
-            _less_memory(preset),
-        ) from error
+def advice_for(preset: Pretraining) -> Advice:
+    """What to type for less memory, and after a loss that is not a number."""
+    return Advice(
+        batch=f"{preset.batch_size} texts of {preset.max_tokens} tokens",
+        smaller=_less_memory(preset),
+        slower="lower the learning rate or use precision float32, and train into another folder",
+        start_option="--start",
+    )
 
 
 def _less_memory(preset: Pretraining) -> str:
-    """What to type for less memory."""
     checkpointing = "--gradient-checkpointing"
     sub_batch = getattr(preset.objective, "sub_batch", 0)
     if contrasts(preset):
@@ -286,10 +280,6 @@ def _less_memory(preset: Pretraining) -> str:
     if smaller:
         return f"use {smaller}, or {checkpointing}"
     return f"use fewer --max-tokens, or {checkpointing}"
-
-
-def _lacks_memory(error: RuntimeError) -> bool:
-    return any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:

@@ -132,7 +132,7 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
 
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
-    from retrievers.training.engine.stream import Stream
+    from retrievers.training.pretrain.stream import Stream
 
     read = []
     real = Stream.__getitem__

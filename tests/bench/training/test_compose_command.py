@@ -7,9 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from bench.exit_codes import ExitCode
-from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.finetune import finetune
 from tests.support.collections import write_collection
-from tests.support.small_finetuning import examples, model, preset
+from tests.support.small_finetuning import examples, model, on_cpu, preset
 
 pytest.importorskip("adapters", exc_type=ImportError)
 
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     base = model(folder)
     for seed, name in enumerate(("one", "two")):
         settings = preset(f"seed = {seed}\n{ADAPTER}", steps=2)
-        finetune(settings, base, examples(), folder / name, device="cpu")
+        finetune(settings, base, examples(), on_cpu(folder / name))
     return folder
 
 

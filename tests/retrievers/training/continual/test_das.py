@@ -39,7 +39,7 @@ def heads_with(folder: Path, units: Units | float, architecture: str = "bert", *
     encoder = tiny.encoder(architecture, dropout=0.1)
     if isinstance(units, float):
         units = Units.full(encoder, units)
-    return DAS(state=written(folder, units), **settings).heads(encoder)
+    return DAS(state=written(folder, units), **settings).build_module(encoder)
 
 
 def expected_factors(encoder, units: Units) -> dict[str, np.ndarray]:
@@ -171,7 +171,7 @@ def test_a_tiny_batch_is_overfitted(batch, tmp_path):
 def test_importance_of_another_model_is_refused(tmp_path):
     path = written(tmp_path, Units.full(tiny.encoder(num_hidden_layers=3), 0.5))
     with pytest.raises(BenchError, match="not the importance of heads of this model"):
-        DAS(state=path).heads(tiny.encoder(dropout=0.1))
+        DAS(state=path).build_module(tiny.encoder(dropout=0.1))
 
 
 def test_importance_is_not_saved_with_the_weights(tmp_path):

@@ -108,9 +108,9 @@ def test_the_loss_is_mlm_and_the_penalty(texts, tmp_path):
     encoder = tiny.encoder()
     state = tmp_path / "state.safetensors"
     save_file(hold(encoder, fisher(encoder, texts), None).tensors(), str(state))
-    heads = EWC(state=str(state), strength=STRENGTH).heads(moved(encoder, 1))
+    heads = EWC(state=str(state), strength=STRENGTH).build_module(moved(encoder, 1))
     losses = heads(**texts[0])
-    mlm = MLM().heads(encoder)(**texts[0])["loss"].item()
+    mlm = MLM().build_module(encoder)(**texts[0])["loss"].item()
     assert losses["mlm"].item() == pytest.approx(mlm, rel=1e-12)
     assert losses["penalty"].item() == pytest.approx(heads.penalty().item())
     assert losses["penalty"].item() > 0
@@ -135,4 +135,4 @@ def test_the_state_of_another_model_is_refused(texts, tmp_path):
     state = tmp_path / "state.safetensors"
     save_file(hold(other, fisher(other, texts[:1]), None).tensors(), str(state))
     with pytest.raises(BenchError, match=r"does not hold \S+ of this model"):
-        EWC(state=str(state)).heads(tiny.encoder())
+        EWC(state=str(state)).build_module(tiny.encoder())

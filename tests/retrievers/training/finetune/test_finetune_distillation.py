@@ -10,16 +10,16 @@ from foundation.errors import BenchError
 from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.collate import Pool
-from retrievers.training.finetune.distillation import (
+from retrievers.training.finetune.cross_encoder import (
     Pairs,
     cross_encoder,
     pairs_of,
     read_joined,
-    scored,
+    score_pool,
     without_close,
 )
+from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Teacher
-from retrievers.training.finetune.finetuning import finetune
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,
@@ -28,6 +28,7 @@ from tests.support.small_finetuning import (
     Search,
     examples,
     model,
+    on_cpu,
     preset,
     tiny,
 )
@@ -75,7 +76,7 @@ def test_too_few_pairs_for_a_batch_are_refused():
 
 def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
     teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
-    pool = scored(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
+    pool = score_pool(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
     teacher.eval()
 
     def by_hand(query, row):
@@ -95,8 +96,8 @@ def test_scores_are_the_logits_of_every_pair_one_by_one(tmp_path):
 
 def test_scores_that_are_kept_are_not_made_again(tmp_path):
     teacher = cross_encoder(open_checkpoint(trained_teacher(tmp_path)), 24, trained=True)
-    first = scored(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
-    again = scored(None, examples(), POOL, tmp_path / "scores", batch_size=4)
+    first = score_pool(teacher, examples(), POOL, tmp_path / "scores", batch_size=4)
+    again = score_pool(None, examples(), POOL, tmp_path / "scores", batch_size=4)
     assert (first.scores == again.scores).all()
 
 
@@ -121,10 +122,8 @@ def test_a_retriever_is_trained_with_a_teacher_that_is_trained_first(tmp_path, l
         preset(table, steps=3, batch_size=2),
         model(tmp_path),
         examples(),
-        tmp_path / "out",
+        on_cpu(tmp_path / "out", progress=lambda progress: stages.append(progress.stage)),
         mine=Search(),
-        device="cpu",
-        report=lambda *one: stages.append(one[0]),
     )
     assert list(dict.fromkeys(stages)) == ["teacher", "teacher scores", "round 1"]
     assert trained.steps == 3
@@ -142,11 +141,13 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
     folder = trained_teacher(tmp_path)
     table = f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{folder}"\nmax_tokens = 24\n'
     start = model(tmp_path)
-    finetune(preset(table, steps=1), start, examples(), tmp_path / "out", mine=Search())
+    finetune(preset(table, steps=1), start, examples(), on_cpu(tmp_path / "out"), mine=Search())
     assert not (tmp_path / "out" / "teacher").exists()
     shutil.rmtree(folder)
     with pytest.raises(BenchError, match="no folder"):
-        finetune(preset(table, steps=1), start, examples(), tmp_path / "other", mine=Search())
+        finetune(
+            preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), mine=Search()
+        )
 
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):
@@ -162,4 +163,6 @@ def test_a_margin_of_the_teacher_that_leaves_nothing_is_an_error(tmp_path):
         "max_tokens = 24\n"
     )
     with pytest.raises(BenchError, match="no negative is left"):
-        finetune(preset(table), model(tmp_path), examples(), tmp_path / "out", mine=Search())
+        finetune(
+            preset(table), model(tmp_path), examples(), on_cpu(tmp_path / "out"), mine=Search()
+        )

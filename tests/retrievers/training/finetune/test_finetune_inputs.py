@@ -6,13 +6,13 @@ import torch
 
 from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
-from retrievers.training.engine.inputs import Inputs
-from retrievers.training.engine.saved import save_checkpoint
-from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.engine.save import save_checkpoint
+from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.student import (
+    build_student,
     finished_card,
     network_of,
-    student,
     tokenizer_of,
     training_recipe,
 )
@@ -23,6 +23,7 @@ from tests.support.small_finetuning import (
     TITLES,
     examples,
     model,
+    on_cpu,
     preset,
     tiny,
 )
@@ -47,7 +48,7 @@ def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
     start, settings = model(tmp_path, **CARDS[name]), preset()
     card = finished_card(start, settings, ("toy",))
     recipe = training_recipe(start, card, settings)
-    trained = student(start, recipe).eval()
+    trained = build_student(start, recipe).eval()
     inputs = Inputs(tokenizer_of(trained), network_of(trained), recipe)
     texts = [*TEXTS[:5], LONG]
     with torch.no_grad():
@@ -63,7 +64,7 @@ def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
 
 def test_the_preset_decides_how_the_finished_folder_is_used(tmp_path):
     use = '[use]\npooling = "mean"\nnormalize = true\nsimilarity = "cos"\nmax_query_tokens = 7\n'
-    finetune(preset(use, steps=1), model(tmp_path), examples(), tmp_path / "out", device="cpu")
+    finetune(preset(use, steps=1), model(tmp_path), examples(), on_cpu(tmp_path / "out"))
     found = resolve_model(str(tmp_path / "out"))
     recipe = found.recipe
     assert (recipe.pooling, recipe.normalize, recipe.similarity) == ("mean", True, "cos")
@@ -117,4 +118,4 @@ def test_two_encoders_are_refused(tmp_path):
 
 def test_a_preset_that_mines_needs_a_search(tmp_path):
     with pytest.raises(BenchError, match="no search was handed in"):
-        finetune(preset(MINED), model(tmp_path), examples(), tmp_path / "out")
+        finetune(preset(MINED), model(tmp_path), examples(), on_cpu(tmp_path / "out"))

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.training.engine.inputs import Inputs
 from retrievers.training.finetune.finetune_preset import KL, Contrastive, MarginMSE, temperature_of
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of
-from retrievers.training.finetune.student import network_of, student, tokenizer_of
+from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
@@ -127,7 +127,7 @@ def test_cosine_has_a_lower_temperature_unless_one_is_set():
 def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path, dropout):
     """With dropout too: a chunk is computed twice with the same random numbers."""
     start = model(tmp_path, normalize=True, similarity="cos")
-    trained = student(start, start.recipe)
+    trained = build_student(start, start.recipe)
     inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
 
     def gradients(chunk, seed=0):

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.training.engine.inputs import Inputs
 from retrievers.training.finetune.collate import Batches, Pool
 from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
+from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import draw_negatives, order_of
-from retrievers.training.finetune.student import network_of, student, tokenizer_of
+from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
 from tests.support.small_finetuning import DOCUMENTS, examples, model
 
 
@@ -100,7 +100,7 @@ def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
 @pytest.fixture
 def batches(tmp_path):
     start = model(tmp_path)
-    trained = student(start, start.recipe)
+    trained = build_student(start, start.recipe)
     inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
 
     def make(pool, count=2, seed=0, **fields):

@@ -7,8 +7,9 @@ import pytest
 from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.negatives import Mining, hard_negatives
 from tests.support.small_finetuning import (
     DOCUMENTS,
@@ -18,6 +19,7 @@ from tests.support.small_finetuning import (
     Search,
     examples,
     model,
+    on_cpu,
     preset,
     same_weights,
 )
@@ -30,7 +32,9 @@ QUICK = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\n"
 
 def run(folder, table="", name="out", steps=6, **others):
     settings = preset(table + QUICK, steps=steps)
-    return finetune(settings, model(folder), examples(), folder / name, device="cpu", **others)
+    mine = others.pop("mine", None)
+    context = on_cpu(folder / name, **others)
+    return finetune(settings, model(folder), examples(), context, mine=mine)
 
 
 def first_words_found(folder):
@@ -49,8 +53,8 @@ class Stop(Exception):  # noqa: N818 - it stands for a kill
 
 
 def stopping(stage, step):
-    def report(name, done, _):
-        if (name, done) == (stage, step):
+    def report(progress):
+        if (progress.stage, progress.done) == (stage, step):
             raise Stop
 
     return report
@@ -61,17 +65,16 @@ import json, shutil, sys
 from pathlib import Path
 from tests.support import small_finetuning as small
 from retrievers.models.model import resolve_model
-from retrievers.training.finetune.finetuning import finetune
+from retrievers.training.finetune.finetune import finetune
 here = Path(sys.argv[1])
-def look(stage, done, total):
-    if done == total:
+def look(progress):
+    if progress.done == progress.total:
         shutil.copytree(here / "whole", here / "killed")
 preset, examples = small.preset(batch_size=4), small.examples()
 for name, report in (("whole", look), ("killed", None)):
     start = resolve_model(str(here / "start.toml"))
-    done = finetune(
-        preset, start, examples, here / name, device="cpu", save_every=4, report=report
-    )
+    context = small.on_cpu(here / name, save_every=4, progress=report)
+    done = finetune(preset, start, examples, context)
 print(done.resumed_at)
 """
 
@@ -106,7 +109,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path, table):
 def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
     run(tmp_path, table, "whole", mine=Search(), save_every=3)
     with pytest.raises(Stop):
-        run(tmp_path, table, report=stopping("round 1", step), mine=Search(), save_every=3)
+        run(tmp_path, table, progress=stopping("round 1", step), mine=Search(), save_every=3)
     assert not (tmp_path / "out" / "card.toml").exists()
     run(tmp_path, table, mine=Search(), save_every=3)
     assert same_weights(tmp_path / "whole", tmp_path / "out")
@@ -117,7 +120,7 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
 def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complete(tmp_path):
     seen = {}
 
-    def look(name, done, _):
+    def look(progress):
         for scanner in [
             CheckpointScanner(found.parent) for found in tmp_path.rglob("checkpoint-*")
         ]:
@@ -125,7 +128,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
                 encoder = open_encoder(resolve_model(str(model_folder(one.folder))), "cpu")
                 seen[one.step] = encoder.encode_queries(TEXTS[:3])
 
-    run(tmp_path, BM25, report=look, mine=Search(), save_every=2)
+    run(tmp_path, BM25, progress=look, mine=Search(), save_every=2)
     assert {2, 4} <= set(seen)
     assert not np.array_equal(seen[2], seen[4])
 
@@ -163,7 +166,7 @@ def test_refreshed_negatives_follow_from_the_weights_of_their_step(tmp_path):
     start = model(tmp_path)
     for name, steps in (("long", 3), ("short", 2)):
         settings = preset(REFRESHED + constant, steps=steps)
-        finetune(settings, start, examples(), tmp_path / name, mine=Search(), device="cpu")
+        finetune(settings, start, examples(), on_cpu(tmp_path / name), mine=Search())
     found = Search()(resolve_model(str(tmp_path / "short")), 12)
     expected = hard_negatives(found, examples(), Mining(sources=("model",), depth=12, keep=10))
     held = np.load(tmp_path / "long" / "negatives" / "model-00000002.npy")
@@ -185,10 +188,16 @@ def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
     run(tmp_path, table, "whole", mine=Search())
     with pytest.raises(Stop):
-        run(tmp_path, table, report=stopping("round 2", 4), mine=Search(), save_every=2)
+        run(tmp_path, table, progress=stopping("round 2", 4), mine=Search(), save_every=2)
     stages = []
     again = Search()
-    run(tmp_path, table, report=lambda *one: stages.append(one[:2]), mine=again, save_every=2)
+    run(
+        tmp_path,
+        table,
+        progress=lambda one: stages.append((one.stage, one.done)),
+        mine=again,
+        save_every=2,
+    )
     assert again.asked == []
     assert stages == [("round 2", step) for step in (3, 4, 5, 6)] or stages[0][0] == "round 2"
     assert same_weights(tmp_path / "whole", tmp_path / "out")
@@ -206,7 +215,7 @@ def test_another_training_in_the_same_folder_is_refused(tmp_path):
     with pytest.raises(BenchError, match="another training: it differs in preset"):
         run(tmp_path, steps=7)
     with pytest.raises(BenchError, match="it differs in examples"):
-        finetune(preset(QUICK), model(tmp_path), examples(5), tmp_path / "out", device="cpu")
+        finetune(preset(QUICK), model(tmp_path), examples(5), on_cpu(tmp_path / "out"))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
@@ -220,7 +229,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     settings = preset("[loss]\nname = 'contrastive'\ntemperature = 1e-38\n" + QUICK, steps=8)
     with pytest.raises(BenchError, match="no longer a number at step 1"):
-        finetune(settings, model(tmp_path), examples(), tmp_path / "out", device="cpu")
+        finetune(settings, model(tmp_path), examples(), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out" / "card.toml").exists()
 
 
@@ -234,9 +243,8 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
 
 
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
-    finetune(
-        preset('precision = "bfloat16"\n', steps=1), model(tmp_path), examples(), tmp_path / "out"
-    )
+    settings = preset('precision = "bfloat16"\n', steps=1)
+    finetune(settings, model(tmp_path), examples(), TrainingContext(tmp_path / "out"))
     assert (tmp_path / "out" / "card.toml").exists()
 
 

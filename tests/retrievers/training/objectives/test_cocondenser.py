@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foundation.errors import BenchError
-from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.condenser import Condenser
 from retrievers.training.objectives.contrast import span_contrast
@@ -30,7 +30,7 @@ def batch(tmp_path: Path) -> Batch:
 
 def training(sub_batch: int | None, *, dropout: float = 0.0, architecture: str = "bert") -> Any:
     encoder = tiny.encoder(architecture, dropout=dropout)
-    return CoCondenser(sub_batch=sub_batch).heads(encoder).double()
+    return CoCondenser(sub_batch=sub_batch).build_module(encoder).double()
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
@@ -140,18 +140,18 @@ def test_the_same_draws_give_the_same_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
     encoder = tiny.encoder(architecture, initializer_range=0.1)
-    heads = CoCondenser(sub_batch=4).heads(encoder).double()
+    heads = CoCondenser(sub_batch=4).build_module(encoder).double()
     losses = tiny.train(heads, batch, steps=120, lr=0.01)
     assert losses[-1] < 0.1 < 5 < losses[0]
 
 
 def test_training_goes_on_with_the_head_of_condenser(tmp_path: Path) -> None:
-    condenser = Condenser().heads(tiny.encoder())
+    condenser = Condenser().build_module(tiny.encoder())
     trained = condenser.layers[0].up.weight
     torch.nn.init.constant_(trained, 0.25)
     save_heads(condenser, condenser.encoder.encoder, tmp_path, Condenser())
     settings = CoCondenser(sub_batch=4)
-    heads = settings.heads(tiny.encoder())
+    heads = settings.build_module(tiny.encoder())
     assert load_heads(heads, heads.encoder.encoder, tmp_path, settings)
     assert torch.equal(heads.layers[0].up.weight, trained)
 

@@ -47,7 +47,7 @@ def slow_losses(heads: Any, batch: Batch, skip_from: int) -> tuple[float, float]
 def test_the_loss_is_that_of_the_head_and_of_the_last_layer(
     architecture: str, skip_from: int | None, layer: int, batch: Batch
 ) -> None:
-    heads = Condenser(skip_from=skip_from).heads(tiny.encoder(architecture)).double()
+    heads = Condenser(skip_from=skip_from).build_module(tiny.encoder(architecture)).double()
     with torch.no_grad():
         losses = heads(**batch)
         head, late = slow_losses(heads, batch, layer)
@@ -57,8 +57,8 @@ def test_the_loss_is_that_of_the_head_and_of_the_last_layer(
 
 
 def test_without_late_mlm_the_head_alone_is_trained(batch: Batch) -> None:
-    both = Condenser().heads(tiny.encoder()).double()
-    alone = Condenser(late_mlm=False).heads(tiny.encoder()).double()
+    both = Condenser().build_module(tiny.encoder()).double()
+    alone = Condenser(late_mlm=False).build_module(tiny.encoder()).double()
     alone.load_state_dict(both.state_dict())
     losses = alone(**batch)
     assert losses.keys() == {"loss", "head_mlm"}
@@ -81,7 +81,7 @@ def states_of(heads: Any, batch: Batch) -> tuple[list[Tensor], Tensor]:
 
 
 def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
-    heads = Condenser(skip_from=2).heads(tiny.encoder()).double()
+    heads = Condenser(skip_from=2).build_module(tiny.encoder()).double()
     states, loss = states_of(heads, batch)
     loss.backward()
 
@@ -97,7 +97,7 @@ def test_the_head_sees_early_tokens_and_the_late_cls(batch: Batch) -> None:
 
 
 def test_padding_changes_nothing(batch: Batch) -> None:
-    heads = Condenser().heads(tiny.encoder()).double()
+    heads = Condenser().build_module(tiny.encoder()).double()
     longer = {
         "input_ids": torch.nn.functional.pad(batch["input_ids"], (0, 3), value=7),
         "attention_mask": torch.nn.functional.pad(batch["attention_mask"], (0, 3)),
@@ -107,14 +107,14 @@ def test_padding_changes_nothing(batch: Batch) -> None:
 
 
 def test_a_batch_without_masked_tokens_has_no_loss(batch: Batch) -> None:
-    heads = Condenser().heads(tiny.encoder()).double()
+    heads = Condenser().build_module(tiny.encoder()).double()
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert not heads(**nothing)["loss"].any()
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
-    heads = Condenser().heads(tiny.encoder(architecture, initializer_range=0.1)).double()
+    heads = Condenser().build_module(tiny.encoder(architecture, initializer_range=0.1)).double()
     losses = tiny.train(heads, batch, steps=120, lr=0.01)
     assert losses[-1] < 0.05 < 3 < losses[0]
 
@@ -122,20 +122,20 @@ def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> Non
 def test_the_encoder_holds_nothing_of_the_head() -> None:
     encoder = tiny.encoder()
     before = set(encoder.state_dict())
-    heads = Condenser(head_layers=3).heads(encoder)
+    heads = Condenser(head_layers=3).build_module(encoder)
     assert set(heads.encoder.state_dict()) == before
     assert len(heads.layers) == 3
     assert all(name.startswith(("encoder.", "layers.")) for name, _ in heads.named_parameters())
 
 
 def test_half_the_depth_is_skipped_by_default() -> None:
-    assert Condenser().heads(tiny.encoder()).skip_from == 2
-    assert Condenser().heads(tiny.encoder(num_hidden_layers=1)).skip_from == 0
+    assert Condenser().build_module(tiny.encoder()).skip_from == 2
+    assert Condenser().build_module(tiny.encoder(num_hidden_layers=1)).skip_from == 0
 
 
 def test_a_skip_to_the_last_layer_is_refused() -> None:
     with pytest.raises(BenchError, match="skip_from is 4, but the encoder has 4 layers") as e:
-        Condenser(skip_from=4).heads(tiny.encoder())
+        Condenser(skip_from=4).build_module(tiny.encoder())
     assert "at most 3" in e.value.hint
 
 

@@ -13,8 +13,8 @@ from foundation.errors import BenchError
 from retrievers.models.loading import load_tokenizer
 from retrievers.models.model import open_encoder, resolve_model
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.engine.saved import load_heads, save_heads
-from retrievers.training.engine.start import find_checkpoint
+from retrievers.training.engine.find_checkpoint import find_checkpoint
+from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.diffcse import DiffCSE, DiffCSETraining
 from retrievers.training.objectives.objective import read_objective
 from retrievers.training.pretrain.pretrain import pretrain
@@ -23,6 +23,7 @@ from tests.support import slow_transformer as slow
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
 from tests.support.slow_transformer import Vector
+from tests.support.small_starts import on_cpu
 from tests.support.tiny_generators import write_generator
 
 Batch = dict[str, Tensor]
@@ -42,7 +43,7 @@ def batch(generator: str, tmp_path_factory: pytest.TempPathFactory) -> Batch:
 
 
 def heads_of(generator: str, architecture: str = "bert", **settings: Any) -> Any:
-    return DiffCSE(generator=generator, **settings).heads(
+    return DiffCSE(generator=generator, **settings).build_module(
         tiny.encoder(architecture, dropout=0.1)
     ).double()  # fmt: skip
 
@@ -235,7 +236,7 @@ def test_every_trained_weight_has_a_gradient(generator: str, batch: Batch) -> No
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, generator: str, batch: Batch) -> None:
     encoder = tiny.encoder(architecture, dropout=0.05, initializer_range=0.1)
     settings = DiffCSE(generator=generator, temperature=0.1, detection_weight=1.0)
-    heads = settings.heads(encoder).double()
+    heads = settings.build_module(encoder).double()
     first = heads(**batch)
     losses = tiny.train(heads, batch, 60, lr=0.01)
     last = heads(**batch)
@@ -274,15 +275,15 @@ def test_a_killed_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None
     generator = str(write_generator(tmp_path / "generator", tokenizer, dropout=0.3))
     objective = {"name": "diffcse", "generator": generator, "sub_batch": 3}
     preset = small.preset(start, objective=objective, steps=6)
-    pretrain(preset, texts, tmp_path / "whole", device="cpu")
+    pretrain(preset, texts, on_cpu(tmp_path / "whole"))
 
     def kill(progress: Any) -> None:
-        if progress.step == 5:
+        if progress.done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pretrain(preset, texts, tmp_path / "out", device="cpu", save_every=3, progress=kill)
-    assert pretrain(preset, texts, tmp_path / "out", device="cpu", save_every=3).resumed_at == 3
+        pretrain(preset, texts, on_cpu(tmp_path / "out", save_every=3, progress=kill))
+    assert pretrain(preset, texts, on_cpu(tmp_path / "out", save_every=3)).resumed_at == 3
     curves = [read_curve(tmp_path / name / "losses.jsonl") for name in ("whole", "out")]
     assert [one.losses for one in curves[0]] == [one.losses for one in curves[1]]
     assert curves[0][0].losses.keys() == {"loss", "contrast", "detection"}
@@ -309,7 +310,7 @@ def test_gradient_checkpointing_reaches_the_discriminator_and_changes_no_loss(
     for name, on in (("plain", False), ("less-memory", True)):
         objective = {"name": "diffcse", "generator": generator}
         preset = small.preset(start, objective=objective, steps=3, gradient_checkpointing=on)
-        pretrain(preset, texts, tmp_path / name, device="cpu")
+        pretrain(preset, texts, on_cpu(tmp_path / name))
         curves.append([one.losses["loss"] for one in read_curve(tmp_path / name / "losses.jsonl")])
         assert seen == {"encoder": on, "discriminator": on}
     assert curves[1] == pytest.approx(curves[0], abs=1e-5)
@@ -319,7 +320,7 @@ def test_an_encoder_without_dropout_and_one_with_other_tokens_are_refused(
     generator: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BenchError, match="DiffCSE needs dropout"):
-        DiffCSE(generator=generator).heads(tiny.encoder())
+        DiffCSE(generator=generator).build_module(tiny.encoder())
     tokenizer = tiny.tokenizer(tmp_path)
     tokenizer.add_tokens(["novel"])
     with pytest.raises(BenchError, match="another vocabulary"):

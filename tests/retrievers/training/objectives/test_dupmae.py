@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foundation.errors import BenchError
-from retrievers.training.engine.saved import load_heads, save_heads
+from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.dupmae import DupMAE
 from retrievers.training.objectives.objective import read_objective
 from retrievers.training.objectives.retromae import RetroMAE
@@ -42,8 +42,8 @@ def slow_bag_of_words(model: Any, states: Tensor, batch: Batch) -> float:
 def test_the_loss_is_retromae_s_and_that_of_the_bag_of_words(
     architecture: str, batch: Batch
 ) -> None:
-    heads = DupMAE(bow_weight=0.5).heads(tiny.encoder(architecture)).double()
-    retromae = RetroMAE().heads(tiny.encoder(architecture)).double()
+    heads = DupMAE(bow_weight=0.5).build_module(tiny.encoder(architecture)).double()
+    retromae = RetroMAE().build_module(tiny.encoder(architecture)).double()
     retromae.load_state_dict(heads.state_dict())
     with torch.no_grad():
         losses = {name: loss.item() for name, loss in heads(**batch).items()}
@@ -55,7 +55,7 @@ def test_the_loss_is_retromae_s_and_that_of_the_bag_of_words(
 
 
 def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -> None:
-    heads = DupMAE().heads(tiny.encoder()).double()
+    heads = DupMAE().build_module(tiny.encoder()).double()
     states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].detach()
     states.requires_grad_()
     heads.bag_of_words(states, batch["attention_mask"], batch["decoder_labels"]).backward()
@@ -68,7 +68,7 @@ def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -
 def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
     """The fifth text says ``gamma`` four times; its loss still divides by all of its tokens."""
     assert tiny.TEXTS[4].count("gamma") == 4
-    heads = DupMAE().heads(tiny.encoder()).double()
+    heads = DupMAE().build_module(tiny.encoder()).double()
     states = torch.randn(1, 5, 16).double()
     real = torch.ones(1, 5, dtype=torch.bool)
     once = heads.bag_of_words(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
@@ -80,7 +80,7 @@ def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
     """But for the bag's own entropy: with S distinct of N tokens, S / N ln S is left."""
     encoder = tiny.encoder(architecture, initializer_range=0.1)
-    heads = DupMAE(bow_weight=1.0).heads(encoder).double()
+    heads = DupMAE(bow_weight=1.0).build_module(encoder).double()
     losses = tiny.train(heads, batch, steps=120, lr=0.01)
     rest = sum(
         len(set(words)) / len(words) * math.log(len(set(words)))
@@ -91,10 +91,10 @@ def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> Non
 
 
 def test_training_goes_on_with_the_decoder_of_retromae(tmp_path: Path) -> None:
-    retromae = RetroMAE().heads(tiny.encoder())
+    retromae = RetroMAE().build_module(tiny.encoder())
     torch.nn.init.constant_(retromae.decoder.up.weight, 0.25)
     save_heads(retromae, retromae.encoder.encoder, tmp_path, RetroMAE())
-    heads = DupMAE().heads(tiny.encoder())
+    heads = DupMAE().build_module(tiny.encoder())
     assert load_heads(heads, heads.encoder.encoder, tmp_path, DupMAE())
     assert torch.equal(heads.decoder.up.weight, retromae.decoder.up.weight)
 

@@ -13,6 +13,7 @@ from retrievers.training.objectives.generator import check_generator, load_gener
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
+from tests.support.small_starts import on_cpu
 from tests.support.tiny_generators import write_generator
 
 IDS = torch.tensor([[2, 4, 7, 4, 3, 0], [2, 9, 4, 4, 11, 3]])  # 4 is the mask, 0 the padding
@@ -47,7 +48,7 @@ def test_dropout_is_on_where_it_is_asked_for(folder: Path) -> None:
 def test_the_head_that_this_suite_keeps_apart_is_found(tmp_path: Path) -> None:
     start = small.write_start(tmp_path / "bert", small.texts())
     preset = small.preset(start, objective={"name": "mlm"}, steps=2)
-    pretrain(preset, small.texts(), tmp_path / "out", device="cpu")
+    pretrain(preset, small.texts(), on_cpu(tmp_path / "out"))
     held = load_file(tmp_path / "out" / "heads" / "model.safetensors")
     head = load_generator(str(tmp_path / "out")).model.cls.predictions
     for name in ("transform.dense.weight", "transform.LayerNorm.weight", "bias"):

@@ -23,7 +23,7 @@ def batch(tmp_path: Path) -> Batch:
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_the_loss_contrasts_sentences_with_texts(architecture: str, batch: Batch) -> None:
-    heads = ICT().heads(tiny.encoder(architecture)).double()
+    heads = ICT().build_module(tiny.encoder(architecture)).double()
     with torch.no_grad():
         loss = heads(**batch)["loss"]
         sentences = heads.encoder(batch["sentence_ids"], batch["sentence_mask"])[-1][:, 0]
@@ -33,8 +33,8 @@ def test_the_loss_contrasts_sentences_with_texts(architecture: str, batch: Batch
 
 @pytest.mark.parametrize("sub_batch", [1, 4])
 def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, batch: Batch) -> None:
-    whole = tiny.gradients(ICT().heads(tiny.encoder()).double(), batch)
-    parts = tiny.gradients(ICT(sub_batch=sub_batch).heads(tiny.encoder()).double(), batch)
+    whole = tiny.gradients(ICT().build_module(tiny.encoder()).double(), batch)
+    parts = tiny.gradients(ICT(sub_batch=sub_batch).build_module(tiny.encoder()).double(), batch)
     assert whole.keys() == parts.keys()
     for name, expected in whole.items():
         torch.testing.assert_close(parts[name], expected, rtol=1e-8, atol=1e-10)
@@ -55,7 +55,7 @@ def test_the_sentence_is_not_in_its_text(batch: Batch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
     encoder = tiny.encoder(architecture, initializer_range=0.1)
-    losses = tiny.train(ICT().heads(encoder).double(), batch, 40, lr=0.01)
+    losses = tiny.train(ICT().build_module(encoder).double(), batch, 40, lr=0.01)
     assert losses[-1] < 0.05 < 1.5 < losses[0]
 
 

@@ -64,7 +64,7 @@ def slow_two_streams(
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_mlm_is_the_cross_entropy_of_the_masked_tokens(architecture, tmp_path) -> None:
     batch = batch_of(MLM(mask=0.3), tmp_path)
-    heads = MLM().heads(tiny.encoder(architecture)).double()
+    heads = MLM().build_module(tiny.encoder(architecture)).double()
     with torch.no_grad():
         found = heads(**batch)
         model, states = heads.encoder.model, states_of(heads, batch)
@@ -80,7 +80,7 @@ def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
     objective, architecture, tmp_path
 ) -> None:
     batch = batch_of(objective, tmp_path)
-    heads = objective.heads(tiny.encoder(architecture)).double()
+    heads = objective.build_module(tiny.encoder(architecture)).double()
     with torch.no_grad():
         found = {name: float(loss) for name, loss in heads(**batch).items()}
         model, states = heads.encoder.model, states_of(heads, batch)
@@ -95,7 +95,7 @@ def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
     objective, tmp_path
 ) -> None:
     batch = batch_of(objective, tmp_path)
-    heads = objective.heads(tiny.encoder()).double()
+    heads = objective.build_module(tiny.encoder()).double()
     forward, kept = heads.encoder.forward, []
 
     def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -112,7 +112,7 @@ def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
 
 def test_in_enhanced_decoding_a_token_does_not_see_itself(tmp_path) -> None:
     batch = batch_of(RetroMAE(), tmp_path)
-    heads = RetroMAE().heads(tiny.encoder()).double()
+    heads = RetroMAE().build_module(tiny.encoder()).double()
     for place in range(1, 6):
         only = torch.full_like(batch["decoder_labels"], -100)
         only[:, place] = batch["decoder_labels"][:, place]
@@ -125,7 +125,7 @@ def test_in_enhanced_decoding_a_token_does_not_see_itself(tmp_path) -> None:
 
 def test_in_enhanced_decoding_the_residual_is_the_query_stream(tmp_path) -> None:
     batch = batch_of(RetroMAE(), tmp_path)
-    heads = RetroMAE().heads(tiny.encoder()).double()
+    heads = RetroMAE().build_module(tiny.encoder()).double()
     torch.nn.init.zeros_(heads.decoder.output.weight)  # attention gives nothing
     noise = torch.randint_like(batch["decoder_input_ids"], 5, 30)
     changed = {**batch, "decoder_input_ids": noise}
@@ -136,7 +136,7 @@ def test_in_enhanced_decoding_the_residual_is_the_query_stream(tmp_path) -> None
 @pytest.mark.parametrize("objective", [RetroMAE(), BASIC[1]], ids=["enhanced", "basic-2"])
 def test_padding_changes_nothing(objective, tmp_path) -> None:
     batch = batch_of(objective, tmp_path)
-    heads = objective.heads(tiny.encoder()).double()
+    heads = objective.build_module(tiny.encoder()).double()
     fill = {"labels": -100, "decoder_labels": -100, "input_ids": 7, "decoder_input_ids": 7}
     longer = {
         name: torch.nn.functional.pad(value, (0, 3), value=fill.get(name, 0))
@@ -152,7 +152,7 @@ def test_padding_changes_nothing(objective, tmp_path) -> None:
 @pytest.mark.parametrize("objective", [MLM(mask=0.3), RetroMAE(), BASIC[1]], ids=str)
 def test_a_tiny_batch_is_learnt_by_heart(objective, architecture, tmp_path) -> None:
     batch = batch_of(objective, tmp_path, texts=2)
-    heads = objective.heads(tiny.encoder(architecture, initializer_range=0.1)).double()
+    heads = objective.build_module(tiny.encoder(architecture, initializer_range=0.1)).double()
     losses = tiny.train(heads, batch, steps=150, lr=0.01)
     assert losses[-1] < 0.1 < 3 < losses[0]
 

@@ -43,7 +43,7 @@ def test_the_loss_is_that_of_both_ends(
     architecture: str, layers: int, span: int, batch: Batch
 ) -> None:
     settings = SEED(decoder_layers=layers, span=span)
-    heads = settings.heads(tiny.encoder(architecture)).double()
+    heads = settings.build_module(tiny.encoder(architecture)).double()
     with torch.no_grad():
         losses = {name: loss.item() for name, loss in heads(**batch).items()}
         states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1]
@@ -54,7 +54,7 @@ def test_the_loss_is_that_of_both_ends(
 
 
 def test_the_decoder_has_a_gradient_at_cls_only(batch: Batch) -> None:
-    heads = SEED().heads(tiny.encoder()).double()
+    heads = SEED().build_module(tiny.encoder()).double()
     states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].detach()
     states.requires_grad_()
     stream = heads.decode(states[:, :1], batch["decoder_input_ids"])
@@ -66,7 +66,7 @@ def test_the_decoder_has_a_gradient_at_cls_only(batch: Batch) -> None:
 
 @pytest.mark.parametrize(("layers", "span", "reach"), [(1, 1, 1), (1, 3, 3), (3, 2, 4)])
 def test_a_token_is_said_from_the_few_before_it(layers: int, span: int, reach: int) -> None:
-    heads = SEED(decoder_layers=layers, span=span).heads(tiny.encoder()).double()
+    heads = SEED(decoder_layers=layers, span=span).build_module(tiny.encoder()).double()
     ids = torch.arange(5, 15)[None]
     cls = torch.zeros(1, 1, 16).double()
     plain = heads.decode(cls, ids)
@@ -97,7 +97,7 @@ def test_the_window_shows_the_sentence_embedding_to_all() -> None:
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
     encoder = tiny.encoder(architecture, initializer_range=0.1)
-    losses = tiny.train(SEED().heads(encoder).double(), batch, steps=120, lr=0.01)
+    losses = tiny.train(SEED().build_module(encoder).double(), batch, steps=120, lr=0.01)
     assert losses[-1] < 0.2 < 6 < losses[0]
 
 

@@ -25,7 +25,7 @@ def batch(tmp_path: Path) -> Batch:
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_the_loss_contrasts_two_readings(architecture: str, batch: Batch) -> None:
-    heads = SimCSE(temperature=0.1).heads(tiny.encoder(architecture, dropout=0.1)).double()
+    heads = SimCSE(temperature=0.1).build_module(tiny.encoder(architecture, dropout=0.1)).double()
     twice = [batch["input_ids"].repeat(2, 1), batch["attention_mask"].repeat(2, 1)]
     with torch.no_grad():
         torch.manual_seed(3)
@@ -41,7 +41,7 @@ def test_the_loss_contrasts_two_readings(architecture: str, batch: Batch) -> Non
 
 
 def test_each_reading_has_a_dropout_of_its_own(batch: Batch) -> None:
-    heads = SimCSE().heads(tiny.encoder(dropout=0.2)).double()
+    heads = SimCSE().build_module(tiny.encoder(dropout=0.2)).double()
     twice = [rows.repeat(2, 1) for rows in batch.values()]
     first, second = heads.vectors(*twice)[0].chunk(2)
     assert (first != second).any(dim=1).all()
@@ -51,7 +51,7 @@ def test_each_reading_has_a_dropout_of_its_own(batch: Batch) -> None:
 def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, batch: Batch) -> None:
     found = {}
     for size in (None, sub_batch):
-        heads = SimCSE(sub_batch=size).heads(tiny.encoder(dropout=0.1)).double()
+        heads = SimCSE(sub_batch=size).build_module(tiny.encoder(dropout=0.1)).double()
         heads.eval()  # the same readings in batches of any size
         found[size] = tiny.gradients(heads, batch)
     assert found[None].keys() == found[sub_batch].keys()
@@ -62,12 +62,12 @@ def test_sub_batches_have_the_gradient_of_the_whole_batch(sub_batch: int, batch:
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
     encoder = tiny.encoder(architecture, dropout=0.05, initializer_range=0.1)
-    losses = tiny.train(SimCSE(temperature=0.1).heads(encoder).double(), batch, 80, lr=0.01)
+    losses = tiny.train(SimCSE(temperature=0.1).build_module(encoder).double(), batch, 80, lr=0.01)
     assert sum(losses[-5:]) / 5 < 0.3 < 1.5 < losses[0]
 
 
 def test_the_head_that_predicts_tokens_is_left_alone() -> None:
-    heads = SimCSE().heads(tiny.encoder(dropout=0.1))
+    heads = SimCSE().build_module(tiny.encoder(dropout=0.1))
     frozen = {name for name, one in heads.named_parameters() if not one.requires_grad}
     assert frozen
     assert all(".cls." in name for name in frozen)
@@ -76,7 +76,7 @@ def test_the_head_that_predicts_tokens_is_left_alone() -> None:
 
 def test_an_encoder_without_dropout_is_refused() -> None:
     with pytest.raises(BenchError, match="SimCSE needs dropout"):
-        SimCSE().heads(tiny.encoder())
+        SimCSE().build_module(tiny.encoder())
 
 
 def test_settings_are_read_strictly() -> None:

@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.models.model import open_encoder, resolve_model
+from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.engine.saved import save_checkpoint
-from retrievers.training.engine.trainer import Progress
+from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
 from retrievers.training.pretrain.preset import changed
-from retrievers.training.pretrain.pretrain import explained, pretrain
+from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
+from tests.support.small_starts import on_cpu
 from tests.support.two_processes import run_in_two
 
 ROOT = Path(__file__).parents[4]
@@ -37,12 +38,12 @@ def start(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(start, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "small-retromae"
-    pretrain(small.preset(start), TEXTS, out, trained_on=("my/texts",), device="cpu")
+    pretrain(small.preset(start), TEXTS, on_cpu(out), trained_on=("my/texts",))
     return out
 
 
 def train(preset: Any, out: Path, **options: Any) -> Any:
-    return pretrain(preset, TEXTS, out, device="cpu", **options)
+    return pretrain(preset, TEXTS, on_cpu(out, **options))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -64,11 +65,13 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
 KILLED = """
 import json, sys
 from pathlib import Path
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out = json.load(sys.stdin)
-say = lambda progress: print(progress.step, flush=True)
-pretrain(from_table(table, "test"), texts, Path(out), device="cpu", save_every=4, progress=say)
+say = lambda progress: print(progress.done, flush=True)
+context = TrainingContext(Path(out), device="cpu", save_every=4, progress=say)
+pretrain(from_table(table, "test"), texts, context)
 """
 
 
@@ -111,15 +114,17 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
 SHARED = """
 import json, shutil, sys
 from pathlib import Path
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
 def look(progress):
-    if progress.step == 6:
+    if progress.done == 6:
         shutil.copytree(out, killed)
 for folder, progress in ((out, look), (killed, None)):
     preset = from_table(table, "test")
-    done = pretrain(preset, texts, Path(folder), device="cpu", save_every=5, progress=progress)
+    context = TrainingContext(Path(folder), device="cpu", save_every=5, progress=progress)
+    done = pretrain(preset, texts, context)
 print(done.resumed_at)
 """
 
@@ -146,7 +151,7 @@ def test_the_seed_decides_everything(start, finished, tmp_path):
 
 def test_a_finished_training_is_not_repeated(start, finished):
     before = (finished / "model.safetensors").stat().st_mtime_ns
-    again = pretrain(small.preset(start), TEXTS, finished, trained_on=("my/texts",), device="cpu")
+    again = pretrain(small.preset(start), TEXTS, on_cpu(finished), trained_on=("my/texts",))
     assert (again.steps, again.texts_read) == (12, 48)
     assert (finished / "model.safetensors").stat().st_mtime_ns == before
 
@@ -155,7 +160,7 @@ def test_a_folder_of_another_training_is_refused(start, finished):
     with pytest.raises(BenchError, match=r"differs in preset\.seed, trained_on$"):
         train(small.preset(start, seed=1), finished)
     with pytest.raises(BenchError, match="differs in texts, sample"):
-        pretrain(small.preset(start), TEXTS[1:], finished, trained_on=("my/texts",), device="cpu")
+        pretrain(small.preset(start), TEXTS[1:], on_cpu(finished), trained_on=("my/texts",))
 
 
 def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
@@ -251,7 +256,7 @@ def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path):
 
 
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
-    pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, tmp_path)
+    pretrain(small.preset(start, precision="bfloat16", steps=1), TEXTS, TrainingContext(tmp_path))
     assert len(losses(tmp_path)) == 1
 
 
@@ -260,7 +265,7 @@ class Breaks(MLM, frozen=True, tag="breaks"):
 
     name: ClassVar[str] = "breaks"
 
-    def heads(self, encoder: Any) -> Any:
+    def build_module(self, encoder: Any) -> Any:
         class Training(MLMTraining):
             calls = 0
 
@@ -282,13 +287,24 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp
     train(small.preset(good, steps=1), tmp_path / "slower")
 
 
+class Hungry(MLM, frozen=True, tag="hungry"):
+    """Masked language modelling that wants more memory than any machine has."""
+
+    name: ClassVar[str] = "hungry"
+
+    def build_module(self, encoder: Any) -> Any:
+        class Training(MLMTraining):
+            def forward(self, **batch: Any) -> Any:
+                return {"loss": torch.empty(10**16)}
+
+        return Training(encoder)
+
+
 def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
     preset = small.preset(start, batch_size=12, accumulate=2)
-    with (
-        pytest.raises(BenchError, match="12 texts of 16 tokens") as e,
-        explained(preset),
-    ):
-        torch.empty(10**16)
+    preset = msgspec.structs.replace(preset, objective=Hungry())
+    with pytest.raises(BenchError, match="not enough memory for 12 texts of 16 tokens") as e:
+        train(preset, tmp_path / "out")
     assert "--batch-size 6 --accumulate 4" in e.value.hint
 
 
@@ -316,7 +332,7 @@ def test_a_missing_package_says_what_to_install(start, tmp_path, monkeypatch):
 
 def test_no_texts_are_refused(start, tmp_path):
     with pytest.raises(BenchError, match="no texts"):
-        pretrain(small.preset(start), [], tmp_path)
+        pretrain(small.preset(start), [], on_cpu(tmp_path))
 
 
 def test_a_checkpoint_that_lacks_weights_of_its_encoder_is_refused(start, tmp_path):
@@ -339,7 +355,7 @@ def test_the_loss_falls_on_a_real_corpus(bench_data, tmp_path, kind, objective):
     preset = small.preset(
         start, objective={"name": objective}, steps=40, batch_size=16, max_tokens=32
     )
-    pretrain(preset, texts, tmp_path / "out", device="cpu")
+    pretrain(preset, texts, on_cpu(tmp_path / "out"))
     curve = losses(tmp_path / "out")
     assert np.mean(curve[-10:]) < 0.92 * np.mean(curve[:3])
     assert resolve_model(str(tmp_path / "out")).recipe.dim == 32
@@ -357,7 +373,7 @@ def test_a_training_that_ended_while_its_folder_was_written_is_only_written(
 
     with monkeypatch.context() as disk:
         disk.setattr("retrievers.training.pretrain.pretrain.save_checkpoint", full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(BenchError, match=f"cannot write {out}: no space"):
             train(small.preset(start), out)
     assert not (out / "card.toml").exists()
     assert train(small.preset(start), out).resumed_at == 12

@@ -57,7 +57,7 @@ class Inputs:
         recipe = self._recipe
         length = recipe.max_query_tokens if are_queries else recipe.max_document_tokens
         ids, types = self._encode(segments, length)
-        mask = np.arange(max(map(len, ids))) < np.array([[len(one)] for one in ids])
+        mask = np.arange(max(map(len, ids))) < np.array([[len(row)] for row in ids])
         tensors = {
             "input_ids": _padded(ids, mask, int(self._tokenizer.pad_token_id or 0)),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),

@@ -6,6 +6,7 @@ vectors. Scores are its logits, before any sigmoid.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from foundation.errors import BenchError
 from retrievers.encoders.document_text import join
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
-from retrievers.training.engine.processes import wait_for
+from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.examples import Documents, TrainingSet
 from retrievers.training.finetune.finetune_preset import Teacher
 
 BLOCK = 256  # queries whose scores are kept at a time
-Advance = Callable[[int, int], None]
+Advance = Callable[[int], None]  # told how many queries are scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Pairs:
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         """Texts of the places ``features[i]["place"]``."""
-        queries, rows, labels = self.places[[one["place"] for one in features]].T
+        queries, rows, labels = self.places[[feature["place"] for feature in features]].T
         return {
             "query": [self.examples.queries[query] for query in queries.tolist()],
             "document": read_joined(self.examples.documents, rows),
@@ -114,39 +115,36 @@ def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, see
     return CrossEncoder(modules=[transformer], device="cpu")
 
 
-def scored(
+def score_pool(
     teacher: Any,
     examples: TrainingSet,
-    pool: Int64Array,
+    rows: Int64Array,
     folder: Path,
     *,
     batch_size: int,
     advance: Advance | None = None,
 ) -> Pool:
-    """The pool with the teacher's scores, which are kept in ``folder`` as they are made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    scores = np.full(pool.shape, -np.inf, np.float32)
+    """The negatives with the teacher's scores, which are kept in ``folder`` as they are computed.
+
+    Args:
+        rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
+    """
+    scores = np.full(rows.shape, -np.inf, np.float32)
     positive_scores: list[Float32Array] = []
     for start in range(0, len(examples), BLOCK):
         queries = range(start, min(start + BLOCK, len(examples)))
         counts = [len(examples.positives[query]) for query in queries]
-        filled = [pool[query][pool[query] >= 0] for query in queries]
-        path = folder / f"{start:09}.npy"
-        wait_for(path)
-        if not path.is_file():
-            found = _predict(teacher, examples, queries, filled, batch_size)
-            unfinished = path.with_suffix(".unfinished.npy")
-            np.save(unfinished, found, allow_pickle=False)
-            unfinished.replace(path)
-        block = np.load(path, allow_pickle=False)
+        filled = [rows[query][rows[query] >= 0] for query in queries]
+        predict = partial(_predict, teacher, examples, queries, filled, batch_size)
+        block = kept_array(folder / f"{start:09}.npy", predict)
         ends = np.cumsum([*counts, *map(len, filled)])
         parts = np.split(block, ends[:-1])
         positive_scores += parts[: len(counts)]
         for query, own in zip(queries, parts[len(counts) :], strict=True):
             scores[query, : len(own)] = own
         if advance:
-            advance(queries.stop, len(examples))
-    return Pool(pool, scores, positive_scores)
+            advance(queries.stop)
+    return Pool(rows, scores, positive_scores)
 
 
 def without_close(pool: Pool, margin: float) -> Pool:
@@ -181,7 +179,7 @@ def _predict(
     ]
     texts = read_joined(examples.documents, np.concatenate([*own, *filled]))
     pairs = [(examples.queries[query], text) for query, text in zip(asked, texts, strict=True)]
-    found: Float32Array = teacher.predict(
+    scores: Float32Array = teacher.predict(
         pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
     )
-    return found.astype(np.float32)
+    return scores.astype(np.float32)

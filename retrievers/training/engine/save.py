@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from foundation.atomic import replacing_in
 from foundation.errors import BenchError
+from foundation.records import decode_json, write_json
 from retrievers.models.card import Card
 from retrievers.models.card_file import write_card
 
@@ -21,6 +24,7 @@ HEADS = "heads"
 HEADS_FILE = "model.safetensors"
 OBJECTIVE_FILE = "objective.json"
 ST_POOLING = {"cls": "cls", "mean": "mean", "last": "lasttoken"}
+NEW_HEADS = "remove its folder to begin with new heads"
 
 
 def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
@@ -32,30 +36,31 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
         model: a Hugging Face encoder, without heads.
         card: its name and checkpoint are replaced by those of the folder.
     """
+    save_files(model, tokenizer, out, card)
+    write_card(card, out)
+
+
+def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
+    """Write all files of a checkpoint but its card."""
     with replacing_in(out) as folder:
         model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
         if not card.stages:
             _write_st_files(folder, card, model.config.hidden_size)
-    write_card(card, out)
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
-    """What the module holds besides the encoder, apart, so that training can go on.
+    """Write what the module holds besides the encoder, apart, so that training can go on.
 
     Args:
         module: of an objective.
         encoder: the part of it that `save_checkpoint` saves.
         objective: whose settings are saved beside the weights.
     """
-    from safetensors.torch import save_file
-
-    folder = out / HEADS
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu() for name, value in own_parameters(module, encoder)}
-    save_file(tensors, str(folder / HEADS_FILE))
-    content = msgspec.json.format(msgspec.json.encode(objective))
-    (folder / OBJECTIVE_FILE).write_bytes(content)
+    with replacing_in(out / HEADS) as folder:
+        save_file(tensors, str(folder / HEADS_FILE))
+        write_json(folder / OBJECTIVE_FILE, objective)
 
 
 def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: Any) -> bool:
@@ -65,27 +70,27 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
     from Condenser; otherwise only the head for masked language modelling, which all have.
 
     Returns:
-        Whether anything was taken.
+        True where any were taken.
 
     Raises:
-        BenchError: the heads are of the same objective and do not fit.
+        BenchError: the heads are damaged, or of the same objective and do not fit.
     """
-    from safetensors.torch import load_file
-
     path = folder / HEADS / HEADS_FILE
     if not path.is_file():
         return False
-    held = load_file(str(path))
-    saved = msgspec.json.decode((folder / HEADS / OBJECTIVE_FILE).read_bytes())
+    try:
+        held = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise BenchError(f"{path} is damaged: {error}", NEW_HEADS) from error
+    settings = folder / HEADS / OBJECTIVE_FILE
+    saved = decode_json(settings.read_bytes(), dict[str, Any], settings, NEW_HEADS)
     parameters = own_parameters(module, encoder)
-    all_fit = all(name in held and held[name].shape == one.shape for name, one in parameters)
+    all_fit = all(name in held and held[name].shape == own.shape for name, own in parameters)
     if saved != msgspec.to_builtins(objective) and not all_fit:
-        parameters = [(name, one) for name, one in parameters if name.startswith("encoder.")]
+        parameters = [(name, own) for name, own in parameters if name.startswith("encoder.")]
     for name, parameter in parameters:
         if name not in held or held[name].shape != parameter.shape:
-            raise BenchError(
-                f"{path} does not fit: {name}", "remove its folder to begin with new heads"
-            )
+            raise BenchError(f"{path} does not fit: {name}", NEW_HEADS)
         parameter.data.copy_(held[name])
     return True
 
@@ -93,7 +98,7 @@ def load_heads(module: nn.Module, encoder: nn.Module, folder: Path, objective: A
 def own_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Parameters of a module that are not the encoder's, by name; tied ones count as its own."""
     inside = {id(parameter) for parameter in encoder.parameters()}
-    return [(name, one) for name, one in module.named_parameters() if id(one) not in inside]
+    return [(name, own) for name, own in module.named_parameters() if id(own) not in inside]
 
 
 def _write_st_files(folder: Path, card: Card, width: int) -> None:

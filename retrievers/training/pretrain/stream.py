@@ -1,12 +1,15 @@
 """The order in which training reads texts: a function of the seed and nothing else."""
 
+import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.objectives.objective import Example
+from retrievers.training.objectives.example import Example
+
+SAMPLED_TEXTS = 1_000
 
 
 class Stream:
@@ -38,3 +41,12 @@ class Stream:
 
     def _shuffled(self, passed: int) -> Int64Array:
         return np.random.default_rng([self.seed, passed]).permutation(len(self.texts))
+
+
+def sample_of(texts: Sequence[str]) -> str:
+    """sha256 (hex) of about 1,000 texts, evenly spaced."""
+    digest = hashlib.sha256()
+    for place in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
+        content = texts[place].encode()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()

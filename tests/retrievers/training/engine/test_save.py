@@ -10,7 +10,7 @@ from retrievers.models.card import Card, CardPrompts, CardStage, load_card
 from retrievers.models.card_file import write_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
-from retrievers.training.engine.saved import load_heads, save_checkpoint
+from retrievers.training.engine.save import load_heads, save_checkpoint
 from tests.support import small_starts as small
 
 CARD = Card(

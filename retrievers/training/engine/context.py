@@ -1,0 +1,53 @@
+"""Where a training runs and who is told of it: what does not change the weights that come out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retrievers.training.engine.curve import LossPoint
+from retrievers.training.engine.processes import is_first
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage of a training is.
+
+    Attributes:
+        stage: its name, such as ``round 1``.
+        done: units that are done, those of earlier calls included.
+        total: units of the whole stage.
+        unit: what is counted.
+        point: of the loss curve, where this step has one.
+    """
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "steps"
+    point: LossPoint | None = None
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """Where a training runs, how often it is saved, and who is told how far it is.
+
+    Attributes:
+        out: folder of the training; gone on with where it is not finished.
+        device: ``auto`` or ``cpu``.
+        save_every: steps between two checkpoints; the last two are kept until the end.
+        progress: called in the first process after each step, and after other work.
+    """
+
+    out: Path
+    device: str = "auto"
+    save_every: int = 500
+    progress: Callable[[Progress], None] | None = None
+
+    def inside(self, folder: Path) -> "TrainingContext":
+        """The context of a part of the training, in a folder of its own."""
+        return replace(self, out=folder)
+
+    def report(self, progress: Progress) -> None:
+        """Tell how far a stage is."""
+        if self.progress is not None and is_first():
+            self.progress(progress)

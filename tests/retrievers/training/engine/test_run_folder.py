@@ -1,0 +1,351 @@
+"""The folder of a training after kills, full disks, cut files, and with two processes in it."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foundation.errors import BenchError
+from retrievers.models.model import resolve_model
+from retrievers.training.continual.continual import Adaptation, Domain, adapt
+from retrievers.training.engine.checkpoints import damage
+from retrievers.training.engine.curve import read_curve
+from retrievers.training.finetune.finetune import finetune
+from retrievers.training.pretrain.pretrain import pretrain
+from tests.support import small_finetuning as fine
+from tests.support import small_starts as small
+from tests.support.small_starts import on_cpu
+
+ROOT = Path(__file__).parents[4]
+TEXTS = small.texts()
+STEPS, SAVE_EVERY = 6, 2
+BEFORE = {"pretrain": 2, "finetune": 3}  # step of the checkpoint before that of step 4
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def train(kind: str, starts: Path, out: Path, steps: int = STEPS, **options: Any) -> Any:
+    """Checkpoints after each second step; a fine-tuning mines again after the third."""
+    context = on_cpu(out, save_every=SAVE_EVERY, **options)
+    if kind == "pretrain":
+        return pretrain(small.preset(starts / "bert", steps=steps), TEXTS, context)
+    start = resolve_model(str(starts / "start.toml"))
+    settings = fine.preset(fine.MINED + "refresh_steps = 3\n", steps=steps)
+    return finetune(settings, start, fine.examples(), context, mine=fine.Search())
+
+
+def write_starts(folder: Path) -> Path:
+    small.write_start(folder / "bert", TEXTS)
+    fine.model(folder)
+    return folder
+
+
+def killed_at(step: int) -> Callable[[Any], None]:
+    def kill(progress: Any) -> None:
+        if progress.unit == "steps" and progress.done == step:
+            raise KilledError
+
+    return kill
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    names = ("model.safetensors", "heads/model.safetensors", "losses.jsonl")
+    found = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+    found["losses.jsonl"] = str([one.losses for one in read_curve(folder / names[2])]).encode()
+    return found
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory) -> Path:
+    return write_starts(tmp_path_factory.mktemp("starts"))
+
+
+@pytest.fixture(scope="module", params=["pretrain", "finetune"])
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(kind, starts, tmp_path_factory) -> Path:
+    """A training that nothing happened to."""
+    out = tmp_path_factory.mktemp("whole") / kind
+    train(kind, starts, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def stopped(kind, starts, tmp_path_factory) -> Path:
+    """A training that was killed in its fifth step."""
+    out = tmp_path_factory.mktemp("stopped") / kind
+    with pytest.raises(KilledError):
+        train(kind, starts, out, progress=killed_at(5))
+    return out
+
+
+@pytest.fixture
+def out(stopped, tmp_path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(stopped, tmp_path / stopped.name)
+
+
+def cut(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
+    ("optimizer.pt", lambda path: cut(path, 0), "optimizer.pt has 0 of"),
+    ("trainer_state.json", lambda path: cut(path, 0.5), "trainer_state.json has"),
+    ("model.safetensors", flip, "model.safetensors is not as it was written"),
+    ("rng_state.pth", lambda path: path.unlink(), "rng_state.pth is missing"),
+    ("complete", lambda path: cut(path, 0.5), "complete"),
+]
+
+
+@pytest.mark.parametrize(("name", "harm", "words"), DAMAGES, ids=[one[0] for one in DAMAGES])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_gone_on_from(
+    name, harm, words, kind, starts, whole, out, caplog
+):
+    harm(out / "checkpoints" / "checkpoint-4" / name)
+    assert train(kind, starts, out).resumed_at == BEFORE[kind]
+    assert "checkpoint-4 is damaged" in caplog.text
+    assert words in caplog.text
+    assert weights(out) == weights(whole)
+    assert not (out / "checkpoints").exists()
+
+
+def test_without_a_whole_checkpoint_the_training_begins_anew(kind, starts, whole, out, caplog):
+    for step in (BEFORE[kind], 4):
+        cut(out / "checkpoints" / f"checkpoint-{step}" / "model.safetensors", 0.9)
+    assert train(kind, starts, out).resumed_at == 0
+    assert f"checkpoint-{BEFORE[kind]} is damaged" in caplog.text
+    assert weights(out) == weights(whole)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_damaged_record_of_what_is_trained_stops_nobody_who_trains_the_same(
+    share, kind, starts, whole, out
+):
+    cut(out / "training.json", share)
+    assert train(kind, starts, out).resumed_at == 4
+    assert (out / "training.json").read_bytes() == (whole / "training.json").read_bytes()
+
+
+def test_a_damaged_record_of_another_training_refuses_and_destroys_nothing(kind, starts, out):
+    cut(out / "training.json", 0)
+    before = sorted(out.rglob("*"))
+    with pytest.raises(BenchError, match=r"training\.json is not JSON.*not known what was trained"):
+        train(kind, starts, out, steps=9)
+    assert sorted(out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["trained.json", "training.json"])
+def test_a_finished_training_whose_record_is_damaged_is_not_repeated(
+    name, kind, starts, whole, tmp_path
+):
+    out = shutil.copytree(whole, tmp_path / whole.name)
+    cut(out / name, 0.5)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    if name == "trained.json":
+        again = train(kind, starts, out)
+        assert (again.steps, again.resumed_at) == (STEPS, STEPS)
+        assert json.loads((out / name).read_text())["steps"] == STEPS
+    else:
+        with pytest.raises(BenchError, match="not known what was trained"):
+            train(kind, starts, out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+
+
+def test_a_curve_with_a_line_that_cannot_be_read_stops_nobody(kind, starts, whole, out):
+    with (out / "losses.jsonl").open("ab") as file:
+        file.write(b'{"step": 4, "los\nnull\n\xff\n{"step": 5')
+    train(kind, starts, out)
+    assert weights(out) == weights(whole)
+
+
+def test_a_damaged_array_of_negatives_is_computed_again(kind, starts, whole, out, caplog):
+    if kind == "pretrain":
+        pytest.skip("mines nothing")
+    for path in (out / "negatives").iterdir():
+        cut(path, 0.5)
+    with pytest.raises(BenchError, match="negatives of step 3 are missing or damaged"):
+        train(kind, starts, out)  # the checkpoint of step 3 is gone by then
+    shutil.rmtree(out / "checkpoints")
+    train(kind, starts, out)
+    assert "is damaged, and is computed again" in caplog.text
+    assert weights(out) == weights(whole)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002])
+def test_what_is_trained_can_be_read_by_whom_the_umask_says(mask, kind, starts, tmp_path):
+    before = os.umask(mask)
+    try:
+        with pytest.raises(KilledError):
+            train(kind, starts, tmp_path / "out", progress=killed_at(5))
+        in_progress = modes(tmp_path / "out")
+        train(kind, starts, tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert set(in_progress.values()) == set(modes(tmp_path / "out").values()) == {0o666 & ~mask}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_folder_that_somebody_trains_into_is_refused(kind, starts, whole, tmp_path):
+    out, refused = tmp_path / "out", []
+
+    def look(progress: Any) -> None:
+        if progress.unit == "steps" and progress.done == 3:
+            with (
+                torch.random.fork_rng(),
+                pytest.raises(BenchError, match="another process is training into") as caught,
+            ):
+                train(kind, starts, out)
+            refused.append(caught.value.hint)
+
+    train(kind, starts, out, progress=look)
+    assert refused == ["wait until it has finished, or name another folder"]
+    assert weights(out) == weights(whole)
+    assert not list(out.glob(".*"))
+
+
+def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
+    preset = small.preset(starts / "bert", steps=2, objective={"name": "mlm"})
+    domains, refused = [Domain("a", TEXTS[:9]), Domain("b", TEXTS[9:])], []
+
+    def look(progress: Any) -> None:
+        if not refused:
+            with pytest.raises(BenchError, match="another process") as caught:
+                adapt(preset, domains, Adaptation(), on_cpu(tmp_path))
+            refused.append(caught.value)
+
+    assert len(adapt(preset, domains, Adaptation(), on_cpu(tmp_path, progress=look))) == 2
+    assert refused
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1.2 MB, which grows when it is told."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, whole, small_disk):
+    out = small_disk / "out"
+    with pytest.raises(BenchError, match=f"cannot write {out}/checkpoints/checkpoint-") as caught:
+        train(kind, starts, out)
+    assert "continues from the last checkpoint" in caught.value.hint
+    assert json.loads((out / "training.json").read_text())
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    assert train(kind, starts, out).resumed_at >= 2
+    assert weights(out) == weights(whole)
+
+
+# A process that trains in children, each of which is killed at the moment it is about to touch the
+# folder for the n-th time. Children are forked before anything is computed.
+NURSERY = """
+import json, os, signal, sys, traceback
+from pathlib import Path
+sys.path[:0] = [sys.argv[1]]
+import test_run_folder as tests
+EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir")
+
+def child(kind, starts, out, moment):
+    touched = 0
+    def look(event, arguments):
+        nonlocal touched
+        if event in EVENTS and any(str(out) in str(one) for one in arguments[:2]):
+            touched += 1
+            if touched == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(look)
+    tests.train(kind, starts, out)
+    return touched
+
+for line in sys.stdin:
+    kind, starts, out, moment = json.loads(line)
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            os.write(write, b"%d" % child(kind, Path(starts), Path(out), moment))
+        except BaseException:
+            os.write(write, traceback.format_exc().encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    print(json.dumps(os.read(read, 100_000).decode()), flush=True)
+    os.close(read)
+"""
+MOMENTS = int(os.environ.get("BENCH_KILLS", "6"))  # of each kind; by hand, more
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    """Trains in a child process that is killed at a moment; the number of moments, or ""."""
+    command = [sys.executable, "-c", NURSERY, str(Path(__file__).parent)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=-1, stdout=-1, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(kind: str, starts: Path, out: Path, moment: int) -> str:
+            print(json.dumps([kind, str(starts), str(out), moment]), file=process.stdin, flush=True)
+            return str(json.loads(process.stdout.readline()))
+
+        yield ask
+        process.stdin.close()
+
+
+def test_a_training_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
+    kind, starts, nursery, tmp_path
+):
+    alone = tmp_path / "alone"
+    touched = int(nursery(kind, starts, alone, 0))
+    assert touched > 100
+    for number in range(MOMENTS):
+        moment = 1 + number * (touched - 5) // max(1, MOMENTS - 1)
+        out = tmp_path / str(moment)
+        assert nursery(kind, starts, out, moment) == "", "it was to be killed"
+        # And once more, while it goes on, unless it has less to do by then.
+        again = nursery(kind, starts, out, 40 + 7 * number)
+        done = again if again else nursery(kind, starts, out, 0)
+        assert done.isdecimal(), (moment, done)
+        assert weights(out) == weights(alone), moment
+        assert not list(out.rglob(".*")), moment
+        assert not (out / "checkpoints").exists(), moment
+        assert damage_of(out) == "", moment
+        shutil.rmtree(out)
+
+
+def damage_of(out: Path) -> str:
+    """Of the parts of a training that are sealed; "" where there is none."""
+    return "".join(damage(path.parent) for path in out.rglob("complete"))
