@@ -233,7 +233,8 @@ class _Sequence:
     def _measure(self, place: int) -> dict[str, Tensor]:
         texts = self._measured_domain(place).texts
         count = min(self.adaptation.measured, len(texts))
-        stage = f"what {self.folder(place - 1).name if place else 'the start'} depends on"
+        measured = self.folder(place - 1).name if place else "start"
+        stage = f"{measured}: what it depends on"
         measurement = Measurement(
             self._preset(place),
             self._mlm(),

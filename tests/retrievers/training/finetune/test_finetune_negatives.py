@@ -15,7 +15,7 @@ from retrievers.training.finetune.negatives import (
     merged,
     mine_source,
 )
-from tests.support.small_finetuning import Search, examples, preset, ranked
+from tests.support.small_finetuning import Search, examples, model, preset, ranked
 
 DOCUMENTS = 12
 
@@ -86,17 +86,17 @@ def test_sources_are_merged_without_repetition():
 def test_bm25_is_asked_without_a_model_and_has_no_margin():
     search = Search()
     settings = Mining(sources=("bm25", "model"), depth=40, keep=3, margin=100.0)
-    rows = mine_source(search, None, examples(), settings, "bm25")
+    rows = mine_source(search, None, examples(), settings)
     assert search.asked == ["bm25"]
     assert (rows >= 0).all()
 
 
-def test_a_margin_that_leaves_nothing_is_an_error():
+def test_a_margin_that_leaves_nothing_is_an_error(tmp_path):
     training = examples(2)
     scores = np.zeros((2, len(training.documents)), np.float32)
     settings = Mining(sources=("model",), depth=9, margin=0.5)
     with pytest.raises(BenchError, match="no negative for any query"):
-        mine_source(lambda *_: ranked(scores, training, 9), None, training, settings, "model")
+        mine_source(lambda *_: ranked(scores, training, 9), model(tmp_path), training, settings)
 
 
 def test_equal_keys_are_equal_texts():
