@@ -1,9 +1,12 @@
 """Fixtures shared by all rooms."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import tqdm  # noqa: F401  it reads TQDM_DISABLE once, and a command with --quiet sets it
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
@@ -22,6 +25,13 @@ def bench_data() -> Path:
     if not name:
         pytest.skip("needs real collections: set BENCH_DATA to a folder that holds them")
     return Path(name)
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a command sets for its process, such as --quiet, ends with the test."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

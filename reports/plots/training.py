@@ -144,7 +144,7 @@ def draw_forgetting(found: Mapping[Path, Forgetting]) -> list[Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    limit = max(SMALLEST, *(float(np.abs(_changes(one)).max()) for one in found.values()))
+    limit = max([SMALLEST, *(float(np.abs(_changes(one)).max()) for one in found.values())])
     files = []
     for path, forgetting in found.items():
         stem = path.with_suffix("") if path.suffix in (".svg", ".png") else path

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.evaluate import runs as runs_module
 from bench.evaluate.runs import Run, read_run, write_run
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
@@ -98,7 +99,7 @@ def test_any_white_space_separates_columns(tmp_path, text):
 def test_the_size_of_a_block_does_not_matter(tmp_path, monkeypatch, block_bytes):
     path = write(tmp_path, "".join(f"q{i % 3} Q0  d{i} 1 {i / 8} t\n" for i in range(20)))
     whole = rows_of(read_run(path))
-    monkeypatch.setattr("bench.evaluate.runs._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(runs_module, "_BLOCK_BYTES", block_bytes)
     assert rows_of(read_run(path)) == whole
 
 

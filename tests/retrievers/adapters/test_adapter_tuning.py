@@ -81,7 +81,8 @@ def table(method, library="adapterhub", more=""):
 def run(folder, text, name="out", steps=2, start=None, **others):
     settings = preset(text, steps=steps)
     start = start or model(folder)
-    return finetune(settings, start, examples(), on_cpu(folder / name, **others))
+    mine = others.pop("mine", None)
+    return finetune(settings, start, examples(), on_cpu(folder / name, **others), mine=mine)
 
 
 def vectors(folder):
