@@ -35,8 +35,10 @@ def limited(most_bytes: int) -> None:
 
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
-    tmp_path: Path, case: str
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Python would leave modules cut off in its caches, and every later process would fail.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     bench = Bench(tmp_path)
     data = write_collection(tmp_path / "tiny")
     (data / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")

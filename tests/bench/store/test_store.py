@@ -421,6 +421,7 @@ def test_a_full_disk_keeps_finished_shards_and_the_work_goes_on_with_room(small_
 
 LIMITED = """
     import resource, sys
+    sys.dont_write_bytecode = True  # a module cut off in Python's cache would outlive this
     from pathlib import Path
     from tests.support.stores import CountingEncoder, encode
     from bench.store import VectorStore
