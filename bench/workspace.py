@@ -25,9 +25,10 @@ from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.lookup import replace_fields
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 
 logger = logging.getLogger(__name__)
 

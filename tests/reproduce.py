@@ -32,8 +32,9 @@ from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
 from datasets_cfg.published import differences
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 
 MODEL = "minilm"
 COLLECTIONS = ("beir/scifact", "beir/nfcorpus")

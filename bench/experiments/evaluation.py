@@ -24,10 +24,11 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.card_file import write_card
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import Dtype, Prompts, StoreDtype
 
 RESULTS, VECTORS, START = "results", "vectors", "start"

@@ -12,8 +12,9 @@ from bench.speed.race import export
 from bench.speed.records import Phases, Spread
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import Model, open_encoder
+from retrievers.models.model import Model
 
 
 def measure_phases(

@@ -15,8 +15,9 @@ from bench.training.training_sets import CorpusDocuments, Split
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 from retrievers.training.finetune.negatives import Mined
 
 

@@ -18,13 +18,13 @@ from retrievers.encoders.clock import Clock
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.protocol import Advance
 from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
     from retrievers.encoders.tower import Tokens, Tower
-    from retrievers.models.model import Model
 
 Prepared = Callable[[Advance | None], Float32Array]
 
@@ -49,7 +49,7 @@ class TransformerEncoder:
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         device: str = "auto",
         tokens_per_batch: int | None = None,
         bases: Bases | None = None,
@@ -141,7 +141,7 @@ class TransformerEncoder:
 class _Towers:
     """The encoders of queries and documents, loaded at first use; one for both when tied."""
 
-    model: "Model"
+    model: Model
     device_name: str
     clock: Clock
     bases: Bases | None

@@ -1,10 +1,9 @@
-"""From what the user typed to a recipe and its files, and from there to an encoder.
+"""From what the user typed to a recipe and its files.
 
 Resolving hashes files and reads JSON. It imports no model library, so that a run whose vectors
 are all cached starts at once.
 """
 
-import importlib
 import importlib.util
 import logging
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ import msgspec
 
 from foundation.errors import BenchError
 from retrievers.adapters.attach import adapter_folder, adapter_name, check_room, identify_adapter
-from retrievers.adapters.bases import Bases
-from retrievers.encoders.protocol import Encoder
 from retrievers.models.card import Card, CardAdapter, CardStage
 from retrievers.models.checkpoint import (
     Checkpoint,
@@ -186,39 +183,6 @@ def _resolve(card: Card, base: Path, trust_code: bool) -> Model:
     if card.kind != "transformer":
         return Model(card, _plain_recipe(card))
     return _resolve_transformer(card, base)
-
-
-def open_encoder(
-    model: Model,
-    device: str = "auto",
-    tokens_per_batch: int | None = None,
-    bases: Bases | None = None,
-) -> Encoder:
-    """The encoder of a resolved model. Weights load at its first call.
-
-    Args:
-        model: from ``resolve_model``.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        tokens_per_batch: most tokens of one batch, padding included where there is some; None
-            picks by device.
-        bases: what encoders of several adapters are opened with, so that they share one base.
-
-    Raises:
-        BenchError: the model has no vectors (BM25), or a third party's class is missing.
-    """
-    if model.recipe.kind == "bm25":
-        raise BenchError(f"{model.card.name} makes no vectors: it is searched as it is")
-    if model.recipe.encoder:
-        encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
-        return encoder
-    if model.recipe.kind == "hashing":
-        from retrievers.encoders.hashing import HashingEncoder
-
-        hashing: Encoder = HashingEncoder(model.recipe)
-        return hashing
-    from retrievers.encoders.transformer import TransformerEncoder
-
-    return TransformerEncoder(model, device, tokens_per_batch, bases)
 
 
 def _resolve_transformer(card: Card, base: Path) -> Model:
@@ -394,11 +358,3 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     source = Path(spec.origin)
     files = {source.name: sha256(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
-
-
-def _load_class(encoder: str) -> Any:
-    module, _, name = encoder.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise BenchError(f"cannot load the encoder class {encoder}: {error}") from error

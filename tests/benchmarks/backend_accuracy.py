@@ -43,8 +43,9 @@ from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from bench.evaluate.search import drop_self
 from datasets_cfg.dataset import Dataset, open_dataset
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 
 MODEL = "minilm"
 BACKENDS = ("torch", "onnx", "int8")

@@ -43,8 +43,9 @@ from tabulate import tabulate
 
 from datasets_cfg.dataset import open_dataset
 from retrievers.encoders.document_text import join
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 
 MODEL = "minilm"
 WANTED_RATIO = 1.5  # of tokens/s, to st-32

@@ -58,6 +58,7 @@ from bench.speed.machine import timed
 from bench.speed.weights import as_sentence_transformers
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import (
     CUDA_TOKENS,
     TransformerEncoder,
@@ -65,7 +66,7 @@ from retrievers.encoders.transformer import (
     plan_packed,
 )
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 
 if TYPE_CHECKING:
     from retrievers.encoders.tower import Tower  # processes that only tokenise import no torch

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
 from retrievers.training.finetune.finetune_preset import Finetuning, parse

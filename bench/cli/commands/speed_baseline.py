@@ -11,8 +11,9 @@ from bench.gate.check import StoredModel
 from bench.gate.speed_check import SpeedCheck, SpeedTolerance, compare_speed
 from bench.workspace import LoadedModel, Workspace
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import Recipe
 from retrievers.models.st_folder import is_st_folder
 

@@ -20,7 +20,8 @@ from bench.__main__ import main
 from bench.evaluate.runs import read_run
 from bench.results.load import load
 from datasets_cfg.catalogue import expand
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support.collections import heed_ctrl_c, write_collection
 from tests.support.tiny_checkpoints import write_bert, write_card
 

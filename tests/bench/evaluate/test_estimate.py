@@ -25,7 +25,8 @@ from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import Corpus, Document
 from datasets_cfg.dataset import Dataset, open_dataset
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
 
 

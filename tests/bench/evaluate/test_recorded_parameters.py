@@ -2,7 +2,8 @@
 
 from bench.evaluate.pipeline import parameters_of
 from bench.store import VectorStore
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.models.parameters import Parameters
 from tests.support.tiny_checkpoints import write_card, write_mlm_pickle
 

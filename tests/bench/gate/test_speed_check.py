@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from bench.compare.statistics import Resampling
 from bench.gate.speed_check import SpeedTolerance, by_turns, compare_speed, outcome_of, slowdown
 from datasets_cfg.dataset import open_dataset
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support.collections import write_collection
 
 MANY = Resampling(1_999, 0)

@@ -10,8 +10,9 @@ from bench.evaluate.pipeline import Options, evaluate
 from bench.gate.subset import DEEPEST, Pool, choose, part_of, pool_of
 from bench.store import VectorStore
 from datasets_cfg.dataset import open_dataset
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from tests.support.collections import write_collection
 
 COUNT, CUTOFF = 120, 3

@@ -7,7 +7,8 @@ import pytest
 
 from bench.speed.encode import Ours, Pass, in_turn, race_encoders
 from bench.speed.texts import natural
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 
 ENCODER = open_encoder(resolve_model("hashing"))
 TEXTS = natural(ENCODER, "real", ["a", "b c", "d e f"])

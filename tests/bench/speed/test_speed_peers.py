@@ -13,7 +13,8 @@ from bench.speed.texts import natural
 from bench.speed.tools import check_installed, job_for, sentence_transformers
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 
 

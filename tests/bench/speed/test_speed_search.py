@@ -10,7 +10,8 @@ from bench.speed.search import (
     specs_for,
     stand_ins,
 )
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 
 
 @pytest.fixture(scope="module")

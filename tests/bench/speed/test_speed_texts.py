@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.speed.texts import natural, of_length
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 
 SOURCES = ["def function(first, second):\n    return first + second", "class A:\n    pass", "x"]
 

@@ -7,7 +7,8 @@ import pytest
 
 from bench.speed.weights import as_sentence_transformers
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support.tiny_checkpoints import SENTENCES, write_bert, write_card
 
 

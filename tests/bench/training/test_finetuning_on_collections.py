@@ -10,7 +10,8 @@ from bench.training.mining import Searcher
 from bench.training.training_sets import CorpusDocuments, Split, training_set
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import write_collection, write_qrels

@@ -37,7 +37,8 @@ class CollectionSubject(Subject):
 
 def hashed(found: oracle.Collection) -> oracle.Scored:
     """Scores of the hashing encoder over the texts as they were read here."""
-    from retrievers.models.model import open_encoder, resolve_model
+    from retrievers.encoders.opening import open_encoder
+    from retrievers.models.model import resolve_model
 
     encoder = open_encoder(resolve_model("hashing"), "cpu")
     titles, texts = zip(*found.documents.values(), strict=True)

@@ -13,7 +13,8 @@ from foundation.errors import BenchError
 from retrievers.adapters.methods import methods_of
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.inputs import Inputs

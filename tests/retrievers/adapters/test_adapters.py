@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS = ["What is a heat pump?", "Rivers carve valleys.", "Ribosomes make proteins."]

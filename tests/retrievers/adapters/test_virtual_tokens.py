@@ -10,7 +10,8 @@ import transformers
 
 from foundation.errors import BenchError
 from retrievers.adapters.virtual_tokens import check_positions, put_before
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 peft = pytest.importorskip("peft")

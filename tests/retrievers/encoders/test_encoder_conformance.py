@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from retrievers.models.preflight import preflight
 from tests.support import tiny_checkpoints as tiny
 

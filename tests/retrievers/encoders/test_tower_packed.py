@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import retrievers.encoders.tower
 from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.packed import known
 from retrievers.encoders.transformer import plan_packed
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 

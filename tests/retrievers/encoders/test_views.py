@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.views import View, Viewed, every_pooling
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 
 TEXTS = ["a short one", "the second text is rather longer than the first", "x"]
 

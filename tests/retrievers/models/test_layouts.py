@@ -13,7 +13,8 @@ import pytest
 import torch
 import transformers
 
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")

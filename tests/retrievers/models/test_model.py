@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.models.card import load_card
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
 from tests.support import tiny_checkpoints as tiny
 
@@ -37,7 +38,8 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
 
 def test_resolving_imports_no_model_library() -> None:
     code = (
-        "import sys; from retrievers.models.model import resolve_model, open_encoder; "
+        "import sys; from retrievers.encoders.opening import open_encoder; "
+        "from retrievers.models.model import resolve_model; "
         "model = resolve_model('minilm'); open_encoder(model); print(model.recipe.dim); "
         "heavy = {'torch', 'transformers', 'sentence_transformers', 'huggingface_hub'}; "
         "print(sorted(heavy & set(sys.modules)))"

@@ -15,7 +15,8 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.settings import Adapter
+from retrievers.encoders.opening import open_encoder
 from retrievers.models.card import Card
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, adapt, folder_of
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.engine.context import Progress

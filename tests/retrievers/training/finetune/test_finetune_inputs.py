@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.inputs import Inputs

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.models.loading import load_tokenizer
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.find_checkpoint import find_checkpoint
 from retrievers.training.engine.save import load_heads, save_heads

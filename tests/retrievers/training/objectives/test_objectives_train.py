@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.pretrain import advice_for, pretrain

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.save import save_checkpoint
