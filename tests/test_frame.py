@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,7 +235,7 @@ def test_constraints_pin_what_is_declared_inside_its_range(version):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The contents of the wheel, built from a copy of the sources."""
+    """The wheel, built from a copy of the sources and installed into a folder of its own."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -247,8 +246,10 @@ def installed(tmp_path_factory):
         [sys.executable, "-c", build, str(target)], cwd=source, capture_output=True, check=True
     )
     (wheel,) = target.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target / "site")
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run(
+        [*pip, "--target", str(target / "site"), str(wheel)], capture_output=True, check=True
+    )
     return target / "site"
 
 
@@ -258,27 +259,39 @@ def test_the_wheel_holds_every_module_collection_card_and_page_and_nothing_else(
         for room in ROOMS
         for path in (ROOT / room).rglob("*")
         if path.suffix in (".py", ".toml", ".html", ".css", ".js")
-    }
+    } | {f"{room}/py.typed" for room in ROOMS}
     packaged = {
         path.relative_to(installed).as_posix()
         for path in installed.rglob("*")
-        if path.is_file() and ".dist-info" not in path.parts[-2] + path.parts[-3]
+        if path.is_file()
+        and ".dist-info" not in path.parts[-2] + path.parts[-3]
+        and path.parent.name != "bin"
     }
     assert packaged == expected
 
 
 def test_the_installed_package_knows_its_collections_and_cards_in_any_folder(installed, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
     for what, example in (("models", "minilm"), ("datasets", "beir/cqadupstack/tex")):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench", "list", what],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert example in done.stdout.split()
+        listed = run_installed(installed, tmp_path, [sys.executable, "-m", "bench", "list", what])
+        assert example in listed.stdout.split()
+
+
+def run_installed(installed: Path, folder: Path, command: list[str]) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("typed", [["bench"], [sys.executable, "-m", "bench"]], ids=len)
+def test_help_examples_and_hints_name_the_program_as_it_was_called(installed, tmp_path, typed):
+    name = "bench" if typed == ["bench"] else "python -m bench"
+    command = [str(installed / "bin/bench")] if typed == ["bench"] else typed
+    shown = run_installed(installed, tmp_path, [*command, "--help"])
+    assert shown.returncode == ExitCode.OK
+    assert shown.stdout.startswith(f"Usage: {name} COMMAND\n")
+    assert f" {name} run stdlib-code --model minilm " in shown.stdout
+    refused = run_installed(installed, tmp_path, [*command, "run", "--modle", "minilm"])
+    assert refused.returncode == ExitCode.BAD_INPUT
+    assert refused.stderr.splitlines()[-1] == f"  try: {name} run --help"
 
 
 @pytest.mark.parametrize(

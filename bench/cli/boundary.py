@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.cli.terminal import as_typed
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from foundation.failures import as_bad_input
@@ -33,9 +34,9 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _refuse(error: BenchError) -> int:
-    print(f"error: {shortened(str(error))}", file=sys.stderr)
+    print(f"error: {as_typed(shortened(str(error)))}", file=sys.stderr)
     if error.hint:
-        print(f"  try: {shortened(error.hint)}", file=sys.stderr)
+        print(f"  try: {as_typed(shortened(error.hint))}", file=sys.stderr)
     return ExitCode.BAD_INPUT
 
 

@@ -20,6 +20,7 @@ from cyclopts.exceptions import UnknownCommandError
 
 from bench.cli.early_checks import check_before_work, check_typed
 from bench.cli.options import data, decide, evaluate, study, train
+from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
 from foundation.printable import shortened
 
@@ -87,7 +88,7 @@ def app() -> App:
     from bench import __version__
 
     top = App(
-        name="bench",
+        name=program_name(),
         help="Evaluate dense retrievers: from a checkpoint to scores that can be trusted.",
         help_epilogue=_code(EXAMPLES),
         help_format="markdown",
@@ -130,7 +131,7 @@ def _command(name: str, record: type[Any]) -> Any:
 
 def _code(examples: str) -> str:
     """Commands below ``--help``, as a block of Markdown."""
-    return f"Examples:\n\n```\n{textwrap.dedent(examples.strip(chr(10)))}\n```"
+    return f"Examples:\n\n```\n{as_typed(textwrap.dedent(examples.strip(chr(10))))}\n```"
 
 
 def _shown_default(value: Any) -> str | None:

@@ -10,11 +10,13 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from bench.exit_codes import ExitCode
 from foundation.printable import printable
 
+MODULE = "python -m bench"
 _GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the stream was closed
 _MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm goes from one bar to another
 
@@ -83,6 +85,16 @@ def terminal() -> Iterator[Output]:
         stdout.flush()  # under --help, too, which ends with SystemExit
         stderr.flush()
         sys.stdout, sys.stderr = before
+
+
+def as_typed(text: str) -> str:
+    """Text with its commands as the program was called: ``python -m bench``, or ``bench``."""
+    return text.replace(MODULE, program_name())
+
+
+def program_name() -> str:
+    """What the user types for this program."""
+    return "bench" if Path(sys.argv[0]).stem == "bench" else MODULE
 
 
 def exit_code(decision: int, stdout: Output) -> int:
