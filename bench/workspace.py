@@ -17,8 +17,8 @@ from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.record import Protocol, Stored, save
 from bench.store import VectorStore
-from datasets_cfg.catalogue import expand
-from datasets_cfg.dataset import Dataset, open_dataset
+from datasets_cfg.catalogue import expand, is_suite, own_members
+from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
 from datasets_cfg.first_queries import first_queries
 from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
@@ -113,9 +113,18 @@ class Workspace:
         """Collections of what was typed: suites as their members, each once.
 
         Raises:
-            BenchError: a name is neither a collection nor a suite nor a folder.
+            BenchError: a name is neither a collection nor a suite nor a folder, or a member of a
+                user's own suite has another name than its results would have.
         """
-        return expand(names, self.data_dir)
+        expanded = expand(names, self.data_dir)
+        for suite in filter(is_suite, names):
+            for member, folder in own_members(suite, self.data_dir).items():
+                if (name := name_in_results(folder)) != member:
+                    raise BenchError(
+                        f"{suite}: results on the member {member} would be called {name}",
+                        f'write name = "{member}" into {folder / FACTS_FILE}',
+                    )
+        return expanded
 
     def dataset(self, name: str, split: str | None = None, with_corpus: bool = True) -> Dataset:
         """A collection, found or downloaded, whatever its counts are.
@@ -212,7 +221,7 @@ class Workspace:
         """Weight of each collection, by its own name, in the mean of what was typed."""
         shares = mean_weights(typed)
         return {
-            dataset.name: shares[name]
+            dataset.name: shares[dataset.name if dataset.name in shares else name]
             for name, dataset in zip(self.expand(typed), self.datasets(typed), strict=True)
         }
 

@@ -1,16 +1,17 @@
-"""Names that can be asked for: the declared collections and suites, and a user's own folders.
+"""Names that can be asked for: declared collections and suites, a user's own folders and suites.
 
 Nothing is read at import. Names come from the paths of the TOML files, so that listing them
 opens none but the list of suites.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from datasets_cfg.facts import Facts, Suite, parse, suggestion
+from datasets_cfg.facts import Facts, Suite, Weight, parse, suggestion
 from datasets_cfg.roots import roots
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -20,6 +21,14 @@ SUITES = "suites.toml"
 
 class _Suites(Record):
     suites: tuple[Suite, ...]
+
+
+class _OwnSuite(Record):
+    """A user's own suite, which is called by the path of its file; see `Suite`."""
+
+    members: tuple[str, ...]
+    title: str = ""
+    weights: tuple[Weight, ...] = ()
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -38,8 +47,8 @@ def facts_for(name: str) -> Facts:
     Raises:
         BenchError: there is none of that name, or its file is not valid.
     """
-    if name in _suites():
-        members = ", ".join(_suites()[name].members[:3])
+    if is_suite(name):
+        members = ", ".join(suite_for(name).members[:3])
         raise BenchError(
             f"{name} is a suite, and one collection is needed here",
             hint=f"name one of its members: {members}, … (see `python -m bench show {name}`)",
@@ -49,15 +58,66 @@ def facts_for(name: str) -> Facts:
     return _facts(name)
 
 
+def is_suite(name: str) -> bool:
+    """True for a declared suite, and for the TOML file of a user's own."""
+    return name in _suites() or (name.endswith(".toml") and Path(name).expanduser().is_file())
+
+
 def suite_for(name: str) -> Suite:
-    """Return the suite of that name.
+    """The declared suite of that name, or the user's own in that file.
 
     Raises:
-        BenchError: there is none.
+        BenchError: there is none, or the file is not valid.
     """
-    if name not in _suites():
+    if name in _suites():
+        return _suites()[name]
+    if not is_suite(name):
         raise unknown(name, suite_names())
-    return _suites()[name]
+    suite = parse(Path(name).expanduser().read_bytes(), _OwnSuite, name)
+    _check_members(suite.members, suite.weights, name)
+    return Suite(name, suite.title or name, suite.members, suite.weights)
+
+
+def _check_members(members: Sequence[str], weights: Sequence[float], path: str) -> None:
+    if not members:
+        raise BenchError(f"{path}: no members", 'write members = ["beir/scifact", ...]')
+    for member in members:
+        if members.count(member) > 1:
+            raise BenchError(f"{path}: {member} is a member twice", "name it once, with a weight")
+        if member.endswith(".toml"):
+            raise BenchError(f"{path}: the member {member} is a file", "name its own members")
+    if weights and (len(weights) != len(members) or not all(map(math.isfinite, weights))):
+        raise BenchError(
+            f"{path}: {len(members)} members and the weights {list(weights)}",
+            "write a weight for each member, or leave weights out",
+        )
+
+
+def collections_of(suite: str) -> list[str]:
+    """Collections of a suite by the names in their results, wherever they lie.
+
+    Raises:
+        BenchError: there is no such suite.
+    """
+    inner = (
+        collections_of(member) if member in _suites() else [member]
+        for member in suite_for(suite).members
+    )
+    return list(dict.fromkeys(name for names in inner for name in names))
+
+
+def own_members(suite: str, data_dir: Path | None = None) -> dict[str, Path]:
+    """Folders of the members of a suite that are not declared, where they are found, by member.
+
+    Looked for beside the suite's file, then as `own_folder` does.
+    """
+    folders: dict[str, Path] = {}
+    for member in () if suite in _suites() else collections_of(suite):
+        beside = Path(suite).expanduser().parent / member
+        folder = beside if beside.is_dir() else own_folder(member, data_dir)
+        if folder and member not in _fact_files():
+            folders[member] = folder
+    return folders
 
 
 def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
@@ -84,7 +144,7 @@ def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     """Names of collections in what a user typed: collections, suites and folders, in that order.
 
     A suite stands for its members, recursively; what occurs twice is listed once. Folders are
-    those of `own_folder`.
+    those of `own_folder` and `own_members`.
 
     Raises:
         BenchError: a name is none of the three.
@@ -112,9 +172,10 @@ def _last_parts(names: Iterable[str]) -> dict[str, str]:
 def _members(name: str, data_dir: Path | None) -> Iterator[str]:
     if name in _fact_files():
         yield name
-    elif name in _suites():
-        for member in _suites()[name].members:
-            yield from _members(member, data_dir)
+    elif is_suite(name):
+        own = own_members(name, data_dir)
+        for member in suite_for(name).members:
+            yield from [str(own[member])] if member in own else _members(member, data_dir)
     elif own_folder(name, data_dir):
         yield name
     else:

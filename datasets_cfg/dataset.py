@@ -188,10 +188,24 @@ class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
     layout: Layout | Literal[""] = ""  # type: ignore[assignment]
 
 
-def _facts_of_folder(folder: Path) -> Facts:
+def name_in_results(folder: Path) -> str:
+    """Name that results on a user's own collection have.
+
+    Raises:
+        BenchError: its ``dataset.toml`` is not valid.
+    """
+    return _declared_in(folder)[0].name or folder.resolve().name
+
+
+def _declared_in(folder: Path) -> tuple[_FolderFacts, bytes]:
     path = folder / FACTS_FILE
     content = path.read_bytes() if os.path.lexists(path) else b""
-    declared = parse(content, _FolderFacts, str(path))
+    return parse(content, _FolderFacts, str(path)), content
+
+
+def _facts_of_folder(folder: Path) -> Facts:
+    path = folder / FACTS_FILE
+    declared, content = _declared_in(folder)
     name = declared.name or folder.resolve().name
     if name in dataset_names():
         stated = msgspec.toml.decode(content, type=dict[str, object])

@@ -21,6 +21,7 @@ Role = Literal["collection", "titles", "queries", "qrels"]
 # the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
 Measure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z]+(\(\w+=\w+\))?(@[1-9][0-9]*)?$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(gt=0)]
 Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
 
@@ -147,19 +148,21 @@ class Facts(Record):
 class Suite(Record):
     """Collections that are reported together.
 
-    The mean of a suite is the unweighted mean over its members; a suite among them counts once,
-    with its own mean.
+    The mean of a suite is the mean over its members; a suite among them counts once, with its own
+    mean.
 
     Attributes:
-        name: as typed on the command line.
+        name: as typed on the command line; of a user's own suite, the path of its file.
         title: says which mean it is.
         members: names of collections or suites.
-        mean: whether a mean makes sense: not where the main measures differ.
+        weights: of the members in the mean, in their order; empty where each counts the same.
+        mean: False where the main measures differ, so that a mean makes no sense.
     """
 
     name: str
     title: str
     members: tuple[str, ...]
+    weights: tuple[Weight, ...] = ()
     mean: bool = True
 
 

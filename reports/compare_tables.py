@@ -51,7 +51,8 @@ def _collection_row(row: OnCollection, a: str, b: str) -> list[str]:
 
 def _suite_row(row: OnSuite, a: str, b: str) -> list[str]:
     return [
-        f"mean of {row.suite}, {row.members} sets" + (" (forced)" if row.forced else ""),
+        f"{'weighted ' if row.weighted else ''}mean of {row.suite}, {row.members} sets"
+        + (" (forced)" if row.forced else ""),
         row.measure,
         "",
         _score(row.mean_a),

@@ -76,7 +76,7 @@ def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) ->
     cells = [
         [
             mean.suite,
-            f"{mean.measure}, {mean.members} sets",
+            f"{mean.measure}, {mean.members} sets" + (", weighted" if mean.weighted else ""),
             model,
             _score(mean.value),
             f"{_score(mean.zero_shot)} ({mean.zero_shot_members} sets)"

@@ -10,9 +10,11 @@ from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant
 from bench.compare.statistics import Resampling
+from bench.evaluate.suites import mean_weights, with_inner
 from bench.gate.check import BASELINE, Check, Terms, conclude
 from bench.gate.evidence import check_against
 from bench.gate.verdicts import Rule
+from bench.results.find import expand_collections
 from foundation.errors import BenchError
 
 Results = EvaluationResult | Sequence[EvaluationResult]
@@ -61,6 +63,7 @@ def compare(
     a: Results,
     b: Results,
     *,
+    on: Sequence[str] = (),
     measure: str | None = None,
     force: bool = False,
     resamples: int = 9_999,
@@ -70,6 +73,8 @@ def compare(
 
     Args:
         a, b: a result, or results of one model on several collections.
+        on: only these collections and suites, whose means are in ``record.suites``; a suite of your
+            own is the path of its TOML file.
         measure: instead of the main measure of each collection.
         force: compare results of different protocols.
         resamples, seed: of the bootstrap and the randomisation test.
@@ -82,7 +87,14 @@ def compare(
         first, second = entrants
         entrants = [Entrant(f"{first.name} (a)", first.entries)]
         entrants.append(Entrant(f"{second.name} (b)", second.entries))
-    choices = Choices(measure=measure, force=force, resampling=Resampling(resamples, seed))
+    collections = {name for entrant in entrants for name in entrant.entries}
+    choices = Choices(
+        measure=measure,
+        force=force,
+        collections=expand_collections(on, collections) if on else None,
+        suites=with_inner(on) if on else None,
+        resampling=Resampling(resamples, seed),
+    )
     (record,) = compare_entrants(entrants, choices)
     return ComparisonResult(record, choices.resampling)
 
@@ -91,6 +103,7 @@ def check(
     candidate: Results,
     baseline: Results,
     *,
+    on: Sequence[str] = (),
     rule: Rule = "loss",
     margin: float = 0.01,
     floor: float = 0.1,
@@ -105,6 +118,8 @@ def check(
     Args:
         candidate, baseline: a result, or results of one model on several collections. A collection
             that one of them lacks is MISSING.
+        on: collections and suites to check on, and the weights of their mean, as of
+            ``bench check --on``; empty for all that either has.
         rule, margin, floor, expect_same, tolerance: as of ``bench check``.
 
     Returns:
@@ -116,7 +131,7 @@ def check(
     """
     new, old = _entrant(candidate), _entrant(baseline)
     collections = dict.fromkeys([*old.entries, *new.entries])
-    weights = dict.fromkeys(collections, 1 / len(collections))
+    weights = mean_weights(on or collections)
     terms = Terms(
         rule=rule,
         margin=margin,

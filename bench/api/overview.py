@@ -30,7 +30,7 @@ def leaderboard(
 
     Args:
         folder: results, or a URL of a store.
-        suite: only its collections and its mean.
+        suite: only its collections and its mean; a suite of your own is the path of its TOML file.
         measure: instead of the main measure of each collection.
         resamples, seed: behind the groups.
 

@@ -20,7 +20,7 @@ from bench.compare.panels import (
 from bench.compare.statistics import ALPHA, Differences, Paired, holm, paired
 from bench.evaluate.suites import suite_weights
 from bench.results.facts import RUN_FILE_FACT, differing
-from datasets_cfg.catalogue import suite_for, suite_names
+from datasets_cfg.catalogue import is_suite, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -63,6 +63,7 @@ class OnSuite(Record, kw_only=True):
 
     Attributes:
         members: how many members the mean is over; a suite among them counts once.
+        weighted: True where members do not count the same.
         missing: members without a result of both; the mean is None then.
         verdict: which is better, by p at 5 %.
         forced: whether protocols differ on a member.
@@ -77,6 +78,7 @@ class OnSuite(Record, kw_only=True):
     verdict: Verdict
     missing: tuple[str, ...]
     forced: bool
+    weighted: bool = False
 
 
 class Comparison(Record):
@@ -240,6 +242,7 @@ def _on_suite(
         verdict=_verdict(found, found.p if found else None),
         missing=missing,
         forced=any(row.protocol for row in members),
+        weighted=len(set(suite_for(suite).weights)) > 1,
     )
 
 
@@ -248,7 +251,7 @@ def _mean(weights: Sequence[float], means: Sequence[float | None]) -> float:
 
 
 def _leaves(member: str) -> set[str]:
-    return set(suite_weights(member)) if member in suite_names() else {member}
+    return set(suite_weights(member)) if is_suite(member) else {member}
 
 
 def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]:

@@ -1,11 +1,11 @@
-"""Means over suites: unweighted over the members, and only when all of them are there."""
+"""Means over suites: only when all members are there; a user's own suite may weigh them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean
 
 import msgspec
 
-from datasets_cfg.catalogue import suite_for, suite_names
+from datasets_cfg.catalogue import is_suite, suite_for
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -30,6 +30,7 @@ class SuiteMean(msgspec.Struct, frozen=True):
         value: None unless every member has a score.
         members: how many members the mean is over; a suite among them counts once.
         missing: members without a score.
+        weighted: True where members do not count the same.
         zero_shot: mean over the members that the model was not trained on; None where a score
             is missing or all members are in-domain.
         zero_shot_members: how many those are.
@@ -42,6 +43,7 @@ class SuiteMean(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     zero_shot: float | None
     zero_shot_members: int
+    weighted: bool = False
 
 
 def suite_mean(
@@ -53,49 +55,64 @@ def suite_mean(
         values: score by collection.
         in_domain: collections that the model was trained on; a suite with one of them is too.
     """
-    members = suite_for(suite).members
-    scores = {member: member_score(member, values) for member in members}
+    shares = member_weights(suite)
+    scores = {member: member_score(member, values) for member in shares}
     missing = tuple(member for member, value in scores.items() if value is None)
     known = {member: value for member, value in scores.items() if value is not None}
-    unseen = [known[member] for member in known if not _touches(member, in_domain)]
+    unseen = [member for member in known if not _touches(member, in_domain)]
+
+    def mean(members: Collection[str]) -> float | None:
+        if missing or not members:
+            return None
+        return fmean([known[member] for member in members], [shares[member] for member in members])
+
     return SuiteMean(
         suite=suite,
         measure=measure,
-        value=fmean(known.values()) if not missing else None,
-        members=len(members),
+        value=mean(known),
+        members=len(shares),
         missing=missing,
-        zero_shot=fmean(unseen) if unseen and not missing else None,
+        zero_shot=mean(unseen),
         zero_shot_members=len(unseen),
+        weighted=len(set(shares.values())) > 1,
     )
 
 
 def member_score(member: str, values: Mapping[str, float]) -> float | None:
     """Score of a collection, or mean of a suite among the members; None if not complete."""
-    if member not in suite_names():
+    if not is_suite(member):
         return values.get(member)
     return suite_mean(member, "", values).value
 
 
+def member_weights(suite: str) -> dict[str, float]:
+    """Weight of each member in the mean of a suite, as declared: 1 for each where none is."""
+    declared = suite_for(suite)
+    weights = declared.weights or (1.0,) * len(declared.members)
+    return dict(zip(declared.members, weights, strict=True))
+
+
 def suite_weights(suite: str) -> dict[str, float]:
     """Weight of each collection in the mean of a suite; a suite among the members counts once."""
-    members = suite_for(suite).members
+    shares = member_weights(suite)
+    total = sum(shares.values())
     weights: dict[str, float] = {}
-    for member in members:
-        inner = suite_weights(member) if member in suite_names() else {member: 1.0}
+    for member, share in shares.items():
+        inner = suite_weights(member) if is_suite(member) else {member: 1.0}
         for name, weight in inner.items():
-            weights[name] = weights.get(name, 0.0) + weight / len(members)
+            weights[name] = weights.get(name, 0.0) + weight * share / total
     return weights
 
 
 def mean_weights(typed: Iterable[str]) -> dict[str, float]:
     """Weights of the collections in the mean of what was typed, in whatever order.
 
-    A member of a suite weighs as much as a collection that was typed; a suite among the members
-    counts once, also where its collections were typed too.
+    A member of a suite weighs as much as a collection that was typed, on the average where members
+    have weights; a suite among the members counts once, also where its collections were typed too.
     """
     weights: dict[str, float] = {}
     for name in typed:
-        if name in suite_names():
+        if is_suite(name):
             count = len(suite_for(name).members)
             inner = {one: count * weight for one, weight in suite_weights(name).items()}
         else:
@@ -109,12 +126,12 @@ def with_inner(names: Iterable[str]) -> list[str]:
     """The suites among the names, each after the suites that it contains; no duplicates."""
     found: dict[str, None] = {}
     for name in names:
-        if name in suite_names():
+        if is_suite(name):
             found |= dict.fromkeys([*with_inner(suite_for(name).members), name])
     return list(found)
 
 
 def _touches(member: str, in_domain: Collection[str]) -> bool:
-    if member not in suite_names():
+    if not is_suite(member):
         return member in in_domain
     return any(_touches(inner, in_domain) for inner in suite_for(member).members)

@@ -23,7 +23,7 @@ from bench.leaderboard.records import (
 from bench.leaderboard.rows import columns, rows
 from bench.results.facts import protocol_facts
 from bench.results.record import Stored
-from datasets_cfg.catalogue import dataset_names, expand, facts_for, suite_for, suite_names
+from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card
@@ -163,8 +163,7 @@ def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
     """
     if not choice.suite:
         return list(stored)
-    suite_for(choice.suite)
-    members = expand([choice.suite])
+    members = collections_of(choice.suite)
     found = [one for one in stored if one.result.protocol.collection in members]
     if not found:
         raise BenchError(
@@ -218,9 +217,11 @@ def _about(collection: str) -> dict[str, str]:
 def _suites(shown: Iterable[Column], only: str) -> list[SuiteColumn]:
     """Suites with a mean: those asked for, or all with a member that was measured."""
     measured = {column.collection: column.main_measure for column in shown if column.main}
-    names = [name for name in suite_names() if not only or {*expand([name])} <= {*expand([only])}]
-    if only in names:
-        names.insert(0, names.pop(names.index(only)))
+    names = suite_names()
+    if only:
+        within = set(collections_of(only))
+        inner = [name for name in names if name != only and within.issuperset(collections_of(name))]
+        names = (only, *inner)
     found = []
     for suite in (suite_for(name) for name in names):
         members = tuple(suite_weights(suite.name))

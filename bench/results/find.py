@@ -7,7 +7,7 @@ from bench.results.facts import facts
 from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
 from bench.results.record import RESULT_FILE, Result, Stored
-from datasets_cfg.catalogue import expand
+from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
 
@@ -67,14 +67,22 @@ def find_named(name: str, root: Place) -> list[Stored]:
     return results
 
 
-def expand_collections(typed: Iterable[str], results: Iterable[Stored]) -> list[str]:
+def expand_collections(typed: Iterable[str], own: Collection[str]) -> list[str]:
     """Collections in what a user typed: names, suites, and own ones as their results name them.
+
+    Args:
+        own: collections that there are results on.
 
     Raises:
         BenchError: a name is none of the three.
     """
-    own = {stored.collection for stored in results}
-    return [member for name in typed for member in ([name] if name in own else expand([name]))]
+    return [member for name in typed for member in _collections(name, own)]
+
+
+def _collections(name: str, own: Collection[str]) -> list[str]:
+    if name in own:
+        return [name]
+    return collections_of(name) if is_suite(name) else expand([name])
 
 
 def _called(name: str, root: Place) -> list[Stored]:

@@ -22,7 +22,14 @@ from bench.results.find import find_named
 from bench.results.location import place_of
 from bench.results.record import RESULT_FILE, Protocol, Stored
 from bench.workspace import OpenDataset, Workspace
-from datasets_cfg.catalogue import dataset_names, expand, own_folder, suite_names, unknown
+from datasets_cfg.catalogue import (
+    collections_of,
+    dataset_names,
+    is_suite,
+    own_folder,
+    suite_names,
+    unknown,
+)
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
 from reports.compare_tables import changes_table, comparison_table, legend
@@ -179,8 +186,10 @@ def _collections(options: CompareOptions, named: Named, space: Workspace) -> Col
     for name in options.on:
         if name in stored:
             chosen.add(name)
+        elif is_suite(name):
+            chosen.update(collections_of(name))
         elif name in known:
-            chosen.update(expand([name]))
+            chosen.add(name)
         elif own_folder(name, space.data_dir):
             chosen.add(_evaluated_in(name, protocols, space))
         else:

@@ -43,7 +43,11 @@ def export(options: ExportOptions) -> int:
 def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     """Results of one model that the format can hold, by collection."""
     results = find_named(typed, options.results.results)
-    wanted = expand_collections(options.on, results) if options.on else None
+    wanted = (
+        expand_collections(options.on, {each.collection for each in results})
+        if options.on
+        else None
+    )
     stored = choose_results(typed, results, wanted)
     for name, one in list(stored.items()) if options.format == "mteb" else ():
         if why := mteb_results.why_not(one.result):

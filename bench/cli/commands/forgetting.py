@@ -75,7 +75,8 @@ def _stored(options: ForgettingOptions) -> tuple[Sequenced, str]:
     typed = [*options.checkpoints, *([options.base] if options.base else [])]
     named = {name: find_named(name, options.results.results) for name in typed}
     stored = [result for results in named.values() for result in results]
-    trained, also = (expand_collections(names, stored) for names in (options.on, options.also))
+    own = {each.collection for each in stored}
+    trained, also = (expand_collections(names, own) for names in (options.on, options.also))
     _check_collections(len(options.checkpoints), trained, also)
 
     def entrant(name: str) -> Entrant:

@@ -47,7 +47,7 @@ class CompareOptions:
     """Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files."""
     _: KW_ONLY
     on: Collections = ()
-    """Only these collections or suites."""
+    """Only these collections or suites; a suite of your own is a TOML file."""
     measure: str | None = None
     """Instead of the main measure of each collection."""
     force: bool = False
@@ -132,7 +132,7 @@ class CheckOptions:
     anchor: str | None = None
     """A fixed older release too; the worse outcome decides."""
     on: Collections = ()
-    """Collections, suites or folders. Default: the baseline's."""
+    """Collections, suites (your own: a TOML file) or folders. Default: the baseline's."""
     measure: str | None = None
     """Instead of the main measure of each collection."""
     markdown: OutFile | None = None
@@ -170,7 +170,7 @@ class LeaderboardOptions:
     out: PlaceOption = Path("leaderboard")
     """Folder or URL of the pages."""
     suite: str = ""
-    """Only its collections, with its mean even where that is a gap."""
+    """Only its collections, with its mean even where that is a gap; your own is a TOML file."""
     measure: str = ""
     """Instead of the main measure of each collection."""
     pair: tuple[tuple[str, str], ...] = ()

@@ -32,7 +32,7 @@ class RunOptions:
     """
 
     names: tuple[str, ...]
-    """Collections, suites or folders."""
+    """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
     model: Models
     """Names of `list models`, card files, folders or Hub ids."""
@@ -93,7 +93,7 @@ class EstimateOptions:
     """
 
     names: tuple[str, ...]
-    """Collections, suites or folders."""
+    """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
     model: Models
     """Names of `list models`, card files, folders or Hub ids."""

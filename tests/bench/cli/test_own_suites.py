@@ -1,0 +1,213 @@
+"""A user's own suite: a TOML file has a mean wherever a shipped suite has one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bench as api
+from bench.results.find import find_results
+from bench.results.record import place
+from datasets_cfg.catalogue import collections_of
+from tests.support.collections import QRELS, Bench, write_collection
+from tests.support.leaderboards import MEASURE, store
+
+MEMBERS = ("contracts", "manuals", "beir/cqadupstack")
+WEIGHTS = (5, 2, 1)
+FORUMS = 12
+
+
+def suite_in(folder: Path, members=MEMBERS, weights=WEIGHTS) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "product.toml"
+    path.write_text(f"members = {json.dumps(members)}\nweights = {list(weights)}\n")
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Two collections, and a suite of them beside their folders."""
+    folder = suite_in(tmp_path / "mine", MEMBERS[:2], WEIGHTS[:2]).parent
+    write_collection(folder / "contracts")
+    write_collection(folder / "manuals", qrels=dict(list(QRELS.items())[3:]))
+    return folder / "product.toml"
+
+
+def weighted(values: list[float]) -> float:
+    return float(np.average(values, weights=WEIGHTS[: len(values)]))
+
+
+def scores(results: Path, model: str, measure: str = MEASURE) -> list[float]:
+    means = {
+        stored.collection: stored.result.measures[measure]
+        for stored in find_results(results, model)
+    }
+    forums = [mean for name, mean in means.items() if name.startswith("beir/cqadupstack/")]
+    assert len(forums) in (0, FORUMS)
+    plain = [means[name] for name in MEMBERS[:2] if name in means]
+    return plain + ([float(np.mean(forums))] if forums else [])
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Path, Path]:
+    """Results of two models on all members, and the suite's file."""
+    folder, rng = tmp_path / "results", np.random.default_rng(3)
+    for model in ("a", "b"):
+        for name in (*MEMBERS[:2], *collections_of("beir/cqadupstack")):
+            written = store(tmp_path / "written", model, name, rng.random(30).tolist())
+            shutil.copytree(written, place(folder, name, model) / written.name)
+    return folder, suite_in(tmp_path / "mine")
+
+
+def test_run_shows_the_weighted_mean_of_the_members(bench: Bench, own: Path) -> None:
+    done = bench("run", own, "--model", "bm25", "--json")
+    assert done.code == 0, done.stderr
+    means = {mean["measure"]: mean for mean in json.loads(done.stdout)["means"]}
+    expected = scores(bench.out, "bm25")
+    assert expected[0] != expected[1]
+    assert means[MEASURE]["value"] == pytest.approx(weighted(expected), abs=1e-12)
+    assert (means[MEASURE]["suite"], means[MEASURE]["weighted"]) == (str(own), True)
+    table = bench("run", own, "--model", "bm25").stdout
+    assert f"{MEASURE}, 2 sets, weighted" in table
+    assert f"{weighted(expected):.4f}" in table
+
+
+def test_a_member_that_cannot_be_had_leaves_a_gap_and_no_mean(bench: Bench, own: Path) -> None:
+    (own.parent / "manuals" / "queries.jsonl").unlink()
+    done = bench("run", own, "--model", "bm25", "--json")
+    assert done.code == 4, done.stderr
+    answer = json.loads(done.stdout)
+    assert [gap["collection"] for gap in answer["gaps"]] == [str(own.parent / "manuals")]
+    assert {(mean["value"], *mean["missing"]) for mean in answer["means"]} == {(None, "manuals")}
+
+
+def test_members_are_found_below_the_data_folder_too(bench: Bench, own: Path) -> None:
+    elsewhere = suite_in(own.parent.parent / "suites", MEMBERS[:2], ())
+    elsewhere.write_text('members = ["contracts", "manuals"]')
+    done = bench("run", elsewhere, "--model", "bm25", "--json", "--data-dir", own.parent)
+    assert done.code == 0, done.stderr
+    means = {mean["measure"]: mean for mean in json.loads(done.stdout)["means"]}
+    assert means[MEASURE]["value"] == pytest.approx(np.mean(scores(bench.out, "bm25")), abs=1e-12)
+    assert not means[MEASURE]["weighted"]
+
+
+def test_a_member_whose_results_would_have_another_name_is_refused(bench: Bench, own: Path) -> None:
+    (own.parent / "manuals" / "dataset.toml").write_text('name = "handbooks"')
+    done = bench("run", own, "--model", "bm25")
+    assert done.code == 2
+    assert "results on the member manuals would be called handbooks" in done.stderr
+    assert 'write name = "manuals" into' in done.stderr
+
+
+def test_an_unknown_member_is_refused(bench: Bench, own: Path) -> None:
+    suite_in(own.parent, ("contracts", "beir/scifactt"), (1, 1))
+    done = bench("run", own, "--model", "bm25")
+    assert done.code == 2
+    assert "did you mean beir/scifact" in done.stderr
+
+
+def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored) -> None:
+    results, suite = stored
+    command = ("compare", "a", "b", "--on", suite, "--results", results)
+    (comparison,) = json.loads(bench(*command, "--json").stdout)["comparisons"]
+    (row,) = (row for row in comparison["suites"] if row["suite"] == str(suite))
+    means = [weighted(scores(results, model)) for model in ("a", "b")]
+    assert [row["mean_a"], row["mean_b"]] == pytest.approx(means, abs=1e-12)
+    assert row["paired"]["difference"] == pytest.approx(means[0] - means[1], abs=1e-12)
+    assert f"weighted mean of {suite}, 3 sets" in bench(*command).stdout
+
+
+def test_compare_names_the_member_that_a_suite_lacks(bench: Bench, stored) -> None:
+    results, suite = stored
+    suite_in(suite.parent, (*MEMBERS, "letters"), (*WEIGHTS, 1))
+    shown = bench("compare", "a", "b", "--on", suite, "--results", results).stdout
+    assert f"{suite}: no mean: 1 of 4 missing: letters" in shown
+
+
+def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored) -> None:
+    results, suite = stored
+    command = ("leaderboard", "--suite", suite, "--results", results)
+    board = json.loads(bench(*command, "--json").stdout)
+    assert [column["name"] for column in board["suites"]] == [str(suite), "beir/cqadupstack"]
+    found = {
+        row["name"]: row["means"][str(suite)][MEASURE]["score"]["value"] for row in board["rows"]
+    }
+    assert found == {
+        model: pytest.approx(weighted(scores(results, model)), abs=1e-12) for model in ("a", "b")
+    }
+    assert f"{max(found.values()):.4f}"[1:] in bench(*command).stdout
+    frame = api.leaderboard(results, suite=str(suite), resamples=999)
+    assert frame[f"{suite} {MEASURE}"].to_dict() == found
+
+
+def test_a_gap_of_the_leaderboard_stays_a_gap(bench: Bench, stored) -> None:
+    results, suite = stored
+    suite_in(suite.parent, (*MEMBERS, "letters"), (*WEIGHTS, 1))
+    board = json.loads(
+        bench("leaderboard", "--suite", suite, "--results", results, "--json").stdout
+    )
+    for row in board["rows"]:
+        mean = row["means"][str(suite)][MEASURE]
+        assert (mean["score"], mean["missing"]) == (None, ["letters"])
+
+
+def test_check_decides_on_the_weighted_mean(bench: Bench, own: Path) -> None:
+    assert bench("run", own, "--model", "bm25").code == 0
+    done = bench(
+        "check", "hashing", "--baseline", "bm25", "--on", own, "--results", bench.out, "--json"
+    )
+    answer = json.loads(done.stdout)
+    (against,) = answer["against"]
+    old, new = (weighted(scores(bench.out, model)) for model in ("bm25", "hashing"))
+    assert against["mean"]["paired"]["difference"] == pytest.approx(new - old, abs=1e-12)
+
+
+def test_the_api_compares_and_checks_on_a_suite(stored) -> None:
+    results, suite = stored
+    loaded = {
+        model: [api.load_result(str(each.folder)) for each in find_results(results, model)]
+        for model in ("a", "b")
+    }
+    means = [weighted(scores(results, model)) for model in ("a", "b")]
+    comparison = api.compare(loaded["a"], loaded["b"], on=[str(suite)])
+    (row,) = (row for row in comparison.record.suites if row.suite == str(suite))
+    assert row.paired.difference == pytest.approx(means[0] - means[1], abs=1e-12)
+    (against,) = api.check(loaded["a"], loaded["b"], on=[str(suite)]).against
+    assert against.mean.paired.difference == pytest.approx(means[0] - means[1], abs=1e-12)
+    without = [result for result in loaded["a"] if result.dataset != "manuals"]
+    assert api.check(without, loaded["b"], on=[str(suite)]).outcome == "MISSING"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "members"),
+        ("members = []", "no members"),
+        ('members = ["a", "a"]', "a is a member twice"),
+        ('members = ["other.toml"]', "the member other.toml is a file"),
+        ('members = ["a", "b"]\nweights = [1]', "2 members and the weights"),
+        ('members = ["a", "b"]\nweights = [1, inf]', "2 members and the weights"),
+        ('members = ["a", "b"]\nweights = [1, nan]', "weights"),
+        ('members = ["a", "b"]\nweights = [1, 0]', "weights"),
+        ('members = ["a"]\nweigths = [1]', "did you mean weights?"),
+        ("members = [", "product.toml"),
+    ],
+)
+def test_a_file_that_is_no_suite_is_one_message(bench: Bench, tmp_path, content, message) -> None:
+    path = tmp_path / "product.toml"
+    path.write_text(content)
+    done = bench("run", path, "--model", "bm25")
+    assert done.code == 2
+    assert message in done.stderr
+    assert str(path) in done.stderr
+
+
+def test_where_one_collection_is_needed_a_suite_is_refused_with_its_members(
+    bench: Bench, own: Path
+) -> None:
+    done = bench("score", own, "--dataset", own)
+    assert done.code == 2
+    assert f"{own} is a suite, and one collection is needed here" in done.stderr
+    assert "contracts, manuals" in done.stderr
