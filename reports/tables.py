@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from textwrap import indent
 
-from tabulate import tabulate
-
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.results.record import Result, Timings
@@ -182,14 +180,3 @@ def finding_lines(finding: Finding, name: str = "") -> str:
     count = f": {finding.count:,}" if examples or finding.count > 1 else ""
     line = f"{finding.severity}: {what}{count}{examples}"
     return f"{line}\n  {finding.suggestion}" if finding.suggestion else line
-
-
-def columns_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text in columns without a frame, as long as there are rows."""
-    lines = str(tabulate(rows, tablefmt="plain", disable_numparse=True)).split("\n")
-    return [line.rstrip() for line in lines]
-
-
-def facts_table(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and what is said of them, in two columns without a frame."""
-    return str(tabulate(rows, tablefmt="plain", disable_numparse=True))

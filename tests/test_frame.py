@@ -37,6 +37,7 @@ SLOW = {
     "onnxruntime",
     "pandas",
     "peft",
+    "pyarrow",
     "scipy",
     "sentence_transformers",
     "sklearn",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -336,12 +336,23 @@ def _package_folder(package: str, sha: str) -> Path | None:
             f"package = {package!r} is not a package and a folder in it",
             'write package = "name/folder", with the name of a package that is not inside another',
         )
-    spec = importlib.util.find_spec(top) if top in _installed_packages(tuple(sys.path)) else None
+    spec = importlib.util.find_spec(top) if _is_installed(top) else None
     for location in (spec.submodule_search_locations or []) if spec else []:
         folder = inside(Path(location), rest)
         if folder.is_dir() and sha in ("", sha256(folder / find_weights(folder))):
             return folder
     return None
+
+
+def _is_installed(package: str) -> bool:
+    """True for a package of a distribution; the one of the same name is read before all others."""
+    with suppress(PackageNotFoundError):
+        of_that_name = distribution(package)
+        stated = of_that_name.read_text("top_level.txt")
+        files = of_that_name.files or ()
+        if package in (stated.split() if stated else {file.parts[0] for file in files}):
+            return True
+    return package in _installed_packages(tuple(sys.path))
 
 
 @cache

@@ -16,7 +16,6 @@ from reports.tables import (
     collection_table,
     duration,
     estimates_table,
-    facts_table,
     findings_table,
     means_table,
     size,
@@ -204,14 +203,6 @@ def test_findings_are_listed_with_their_counts_and_advice():
 
 def test_a_collection_without_findings_is_said_to_have_none():
     assert findings_table("beir/tiny", []) == "beir/tiny: nothing peculiar"
-
-
-def test_names_and_descriptions_stand_in_two_columns_as_they_are():
-    table = facts_table([("a", "1e3"), ("long/name", "x | y")])
-    assert [line.split(maxsplit=1) for line in table.splitlines()] == [
-        ["a", "1e3"],
-        ["long/name", "x | y"],
-    ]
 
 
 @pytest.mark.parametrize(

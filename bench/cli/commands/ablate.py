@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from bench.cli.commands.common import print_json, resampling_of, workspace
+from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.commands.plans import report, say, typed
 from bench.cli.options.study import AblateOptions
+from bench.cli.printing import print_json
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.adapt_stage import Adapt

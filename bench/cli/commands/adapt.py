@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import print_json, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.commands.pretrain import preset_of
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
 from foundation.errors import BenchError

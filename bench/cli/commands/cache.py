@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cli.commands.common import cache_folder, print_json
+from bench.cli.commands.common import cache_folder
 from bench.cli.options.data import CacheOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, Stored, damaged, remove, selected, usage
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 
 from bench.cli.commands.candidate import CandidateResults, evaluate_all, own_name
-from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
+from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.commands.quick_check import check_quickly
 from bench.cli.commands.speed_baseline import open_baseline, time_both
 from bench.cli.commands.subset_plans import QuickCheck
 from bench.cli.options.decide import CheckOptions
+from bench.cli.printing import print_json
 from bench.compare.panels import Entry
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain

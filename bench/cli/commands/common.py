@@ -1,13 +1,10 @@
-"""What several commands do: open what was named, and print."""
+"""What several commands do: open what was named, by their options."""
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import platformdirs
 
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
@@ -15,7 +12,7 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.verify import Finding
-from reports.tables import facts_table, finding_lines
+from reports.tables import finding_lines
 from retrievers.adapters.bases import Bases
 
 DEFAULT_HARDWARE = Hardware()
@@ -61,16 +58,3 @@ def load_model(
 def resampling_of(options: Resamples) -> Resampling:
     """How intervals and p-values are drawn."""
     return Resampling(options.resamples, options.seed)
-
-
-def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
-    """Names with a line about each, as a table or as JSON."""
-    if as_json:
-        print_json(rows)
-    else:
-        print(facts_table([(row["name"], row["about"]) for row in rows]))
-
-
-def print_json(document: Any) -> None:
-    """One document on stdout."""
-    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())

@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.cli.commands.common import print_json, resampling_of, workspace
+from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
+from bench.cli.printing import print_json
 from bench.compare.changed import Changes, most_changed
 from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from bench.cli.commands.common import print_json
 from bench.cli.options.train import ComposeOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bench.cli.commands.common import load_model, print_json, workspace
+from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import EstimateOptions
+from bench.cli.printing import print_json
 from bench.evaluate.estimate import (
     Estimate,
     Limits,

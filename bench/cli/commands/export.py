@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
-from bench.cli.commands.common import print_json
 from bench.cli.options.decide import ExportOptions
+from bench.cli.printing import print_json
 from bench.evaluate.runs import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.choose import choose_results

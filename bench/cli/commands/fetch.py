@@ -1,7 +1,8 @@
 """``fetch``: download collections and models, and build the corpora."""
 
-from bench.cli.commands.common import load_model, print_rows, workspace
+from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.data import FetchOptions
+from bench.cli.printing import print_rows
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import print_json, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.commands.losses import losses_of, resumed
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import FinetuneOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.training.finetune_on_collections import finetune_on
 from bench.workspace import Workspace

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
+from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.commands.opening import check_once
 from bench.cli.early_checks import check_out
 from bench.cli.options.shared import ModelUse
 from bench.cli.options.study import ForgettingOptions
+from bench.cli.printing import print_json
 from bench.compare.panels import Entrant, Entry
 from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
 from bench.evaluate.judging import common_measure

@@ -4,13 +4,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.cli.commands.common import print_json
 from bench.cli.options.decide import ImportOptions
+from bench.cli.printing import columns, print_json
 from bench.exit_codes import ExitCode
 from bench.results.interchange import model_index, mteb_results
 from bench.results.interchange.claimed import Claimed, keep
 from foundation.errors import BenchError
-from reports.tables import facts_table
 
 CARDS = (".md", ".yaml", ".yml")
 RUNS = (".trec", ".gz", ".run", ".txt")
@@ -30,7 +29,7 @@ def import_(options: ImportOptions) -> int:
     if options.output.json:
         print_json({"claims": claims, "left_out": left_out})
     else:
-        print(facts_table([(f"{one.model} on {one.collection}", _said(one)) for one in claims]))
+        print(columns([(f"{one.model} on {one.collection}", _said(one)) for one in claims]))
     return ExitCode.OK
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cli.commands.common import print_json, resampling_of, workspace
+from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.leaderboard.assembly import Choice, assemble, chosen
 from bench.leaderboard.records import Board

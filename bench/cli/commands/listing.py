@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import indent
 
 from bench.cli import describe
-from bench.cli.commands.common import print_json, print_rows
 from bench.cli.model_list import HEADINGS, ModelLine, model_lines, short_count
 from bench.cli.options.data import ListOptions
+from bench.cli.printing import columns, print_json, print_rows
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
-from reports.tables import columns_table
 
 COLUMNS = ("name", "size", "dim", "licence", "about")
 
@@ -50,10 +50,10 @@ def _tables(lines: Sequence[ModelLine]) -> list[str]:
     tables = []
     for group, heading in HEADINGS.items():
         rows = [_cells(line) for line in lines if line.group == group]
-        columns = [column for column in COLUMNS if any(row[column] for row in rows)]
-        cells = [columns, *([row[column] for column in columns] for row in rows)]
+        shown = [column for column in COLUMNS if any(row[column] for row in rows)]
+        cells = [shown, *([row[column] for column in shown] for row in rows)]
         if rows:
-            tables.append("\n  ".join([heading, *columns_table(cells)]))
+            tables.append(f"{heading}\n{indent(columns(cells), '  ')}")
     return tables
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 from tqdm import tqdm
 
-from bench.cli.commands.common import print_json
 from bench.cli.options.decide import MergeOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import print_json
 from bench.cli.options.study import AblateOptions
+from bench.cli.printing import print_json
 from bench.compare.statistics import Resampling
 from foundation.atomic import replacing
 

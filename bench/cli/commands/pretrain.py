@@ -3,10 +3,11 @@
 import msgspec
 
 from bench.cli.commands.assignments import typed_changes
-from bench.cli.commands.common import print_json, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.commands.losses import losses_of, resumed
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions, PretrainOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
 from retrievers.training.engine.curve import CURVE_FILE

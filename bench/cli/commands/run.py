@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bench.cli.commands.common import load_model, print_json, workspace
+from bench.cli.commands.common import load_model, workspace
 from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
+from bench.cli.printing import print_json
 from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure

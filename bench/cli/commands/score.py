@@ -4,8 +4,9 @@ import sys
 
 import msgspec
 
-from bench.cli.commands.common import print_json, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.options.evaluate import ScoreOptions
+from bench.cli.printing import print_json
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.runs import read_run_file

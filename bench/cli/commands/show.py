@@ -1,11 +1,10 @@
 """``show``: what is known of a model, a collection, a suite or a result."""
 
-from bench.cli.commands.common import print_json
 from bench.cli.describe import describe
 from bench.cli.options.data import ShowOptions
 from bench.cli.page import every_fact, page
+from bench.cli.printing import columns, print_json
 from bench.exit_codes import ExitCode
-from reports.tables import facts_table
 
 
 def show(options: ShowOptions) -> int:
@@ -14,7 +13,7 @@ def show(options: ShowOptions) -> int:
     if options.output.json:
         print_json(facts)
     elif options.all:
-        print(facts_table(list(every_fact(facts))))
+        print(columns(list(every_fact(facts))))
     else:
         print(page(facts, options.name))
     return ExitCode.OK

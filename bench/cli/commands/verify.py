@@ -1,7 +1,8 @@
 """``verify``: what is peculiar in the data of collections."""
 
-from bench.cli.commands.common import print_json, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.options.data import VerifyOptions
+from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset

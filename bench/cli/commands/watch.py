@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import load_model, print_json, resampling_of, workspace
+from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.study import WatchOptions
+from bench.cli.printing import print_json
 from bench.compare.panels import Entry
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options

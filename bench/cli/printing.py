@@ -1,0 +1,26 @@
+"""What several commands print on stdout."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from tabulate import tabulate
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns without a frame."""
+    text = str(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
+    """Names with a line about each, as a table or as JSON."""
+    if as_json:
+        print_json(rows)
+    else:
+        print(columns([(row["name"], row["about"]) for row in rows]))
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
