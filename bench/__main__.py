@@ -1,6 +1,9 @@
 """``python -m bench``: the command line; its exit code is the command's decision."""
 
+import atexit
+import os
 import sys
+from typing import NoReturn
 
 from bench.cli.boundary import guarded
 from bench.cli.terminal import exit_code, terminal
@@ -25,5 +28,18 @@ def main(arguments: list[str] | None = None) -> int:
         return exit_code(guarded(run), stdout)
 
 
+def command_line() -> NoReturn:
+    """Run the command that was typed, and end the process with its exit code.
+
+    The exit code is a decision. Destructors of C++ libraries run after Python's exit handlers, and
+    one that aborts (as Arrow's do now and then while a thread starts) would replace it: the handler
+    that is registered first, and so called last, leaves before them.
+    """
+    codes: list[int] = []
+    atexit.register(lambda: codes and os._exit(codes[0]))
+    codes.append(main())
+    sys.exit(codes[0])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line()

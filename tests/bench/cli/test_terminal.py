@@ -99,6 +99,30 @@ def test_an_output_that_was_lost_on_a_full_disk_is_no_success(
     assert shell("list models > /dev/full", tmp_path, UNBUFFERED[buffering]) == 2
 
 
+ABORTS_AT_THE_END = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.abort, None, None)
+sys.argv = ["bench", *sys.argv[1:]]
+from bench.__main__ import command_line
+command_line()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["list", "models"], 0), (["show", "nothing"], 2)])
+def test_a_library_that_aborts_when_it_is_unloaded_decides_nothing(
+    words: list[str], code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ABORTS_AT_THE_END, *words],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout if code == 0 else b"error: " in done.stderr
+
+
 def test_with_stdout_closed_no_file_is_taken_for_it(tmp_path: Path) -> None:
     write_collection(tmp_path / "one")
     run = "run ./one --model hashing --out out --cache-dir cache >&- 2>&-"

@@ -231,6 +231,7 @@ def test_bad_input_is_one_message_before_any_work(here, place, tmp_path, old, ne
 
 
 def test_too_few_resamples_are_refused_before_any_work(here, tmp_path):
+    pytest.importorskip("adapters")
     done = run(here, "--resamples", 3, "--out", tmp_path / "out")
     assert done.code == ExitCode.BAD_INPUT
     assert "3 resamples can find no difference" in done.stderr
