@@ -49,6 +49,8 @@ def read_fact(path: Path) -> dict[str, Any] | None:
         kept = decode_json(content, _KeptFact, path.name)
         if hashlib.sha256(kept.value).hexdigest() != kept.sha256:
             raise DamagedError(f"{path.name} has another checksum")
+        if fact_path(path.parent, kept.about) != path:
+            raise DamagedError(f"{path.name} is a fact about something else")
         return decode_json(bytes(kept.value), dict[str, Any], path.name)
     except BenchError as error:
         raise DamagedError(str(error)) from error

@@ -159,6 +159,12 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
             "names, and nothing that arrives as data is run here",
             "set megatron_config to null: layers of Megatron are not those of an encoder here",
         )
+    if getattr(config, "alora_invocation_tokens", None) is not None:
+        raise BenchError(
+            f"{folder / CONFIG}: an activated LoRA works from its invocation tokens on, and an "
+            "encoder's texts have none",
+            "train a plain LoRA: without alora_invocation_tokens",
+        )
     # The task decides which head PEFT looks for; an encoder has none.
     config.task_type = None
     config.inference_mode = True

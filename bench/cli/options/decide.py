@@ -21,10 +21,11 @@ from bench.cli.options.values import (
     Count,
     Duration,
     Factor,
-    LocalPath,
+    LocalPaths,
     OutFile,
     OutPlace,
     PlaceOption,
+    ResultPlaces,
     Several,
     Share,
 )
@@ -228,7 +229,7 @@ class ImportOptions:
         python -m bench import README.md --model my-model --source 'its model card'
     """
 
-    files: tuple[LocalPath, ...]
+    files: LocalPaths
     """Of mteb, or a model card; or a folder."""
     _: KW_ONLY
     model: str | None = None
@@ -252,7 +253,7 @@ class MergeOptions:
         python -m bench merge results s3://bucket/results --out s3://bucket/results
     """
 
-    sources: tuple[PlaceOption, ...]
+    sources: ResultPlaces
     """Results: folders or URLs."""
     _: KW_ONLY
     out: OutPlace

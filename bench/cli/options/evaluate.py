@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import Hardware, ModelUse, Output, Places, Protocol
-from bench.cli.options.values import LocalPath, OutFolder, OutPlace, Positive, Rate, Several
+from bench.cli.options.values import (
+    LocalPath,
+    LocalPaths,
+    OutFolder,
+    OutPlace,
+    Positive,
+    Rate,
+    Several,
+)
 
 Models = Annotated[tuple[str, ...], Several]
 Part = Literal["phases", "encode", "latency", "indexes", "growth"]
@@ -145,7 +153,7 @@ class SpeedOptions:
     """Race on the first N documents only: a quick look."""
     plots: OutFolder | None = None
     """Draw PNG and SVG files in this folder."""
-    history: Annotated[tuple[LocalPath, ...], Several] = ()
+    history: Annotated[LocalPaths, Several] = ()
     """Earlier outputs of speed, oldest first, for the plot of the history."""
     split: str | None = None
     """Which judgements the race uses. Default: the collection's."""

@@ -14,7 +14,7 @@ from bench.cli.options.shared import (
     Resamples,
     group,
 )
-from bench.cli.options.values import Count, LocalPath, OutFile, OutFolder, Positive, Rate, Several
+from bench.cli.options.values import Counts, LocalPath, OutFile, OutFolder, Positive, Rate, Several
 
 Collections = Annotated[tuple[str, ...], Several]
 
@@ -40,7 +40,7 @@ class AblateOptions:
     """Of the file, such as small."""
     out: OutFolder = Path("ablations")
     """Where cells and reports are kept."""
-    seeds: Annotated[tuple[Count, ...] | None, Several] = None
+    seeds: Annotated[Counts | None, Several] = None
     """Instead of the file's."""
     no_rehearsal: bool = False
     """Do not first take two steps of every row's trainings."""

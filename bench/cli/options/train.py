@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import Output, Places, TrainingSettings, TrainingWork, group
-from bench.cli.options.values import LocalPath, OutFolder, Positive, Rate, Several, Weight
+from bench.cli.options.values import LocalPaths, OutFolder, Positive, Rate, Several, Weight, Weights
 from foundation.errors import BenchError
 
 Collections = Annotated[tuple[str, ...], Several]
@@ -182,11 +182,11 @@ class ComposeOptions:
 
     how: Literal["average", "outputs", "stack"]
     """How they are put together."""
-    folders: tuple[LocalPath, ...]
+    folders: LocalPaths
     """Folders of trained adapters."""
     _: KW_ONLY
     out: OutFolder
     """Folder of the composed adapter."""
-    weights: Annotated[tuple[Weight, ...] | None, Several] = None
+    weights: Annotated[Weights | None, Several] = None
     """One for each adapter, of any sum. Default: equal ones. Not of a stack."""
     output: Output = Output()

@@ -25,6 +25,11 @@ def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
     return lambda _, tokens: read(tokens[0].value)
 
 
+def _reads_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    """The same for several texts: cyclopts leaves converters of a tuple's members aside."""
+    return lambda _, tokens: tuple(read(token.value) for token in tokens)
+
+
 def duration(text: str) -> float:
     """Seconds of ``90``, ``90s``, ``5m`` or ``1.5h``.
 
@@ -124,4 +129,10 @@ OutFolder = Annotated[LocalPath, Written("folder")]
 OutFile = Annotated[LocalPath, Written("file")]
 PlaceOption = Annotated[Place, Parameter(converter=_reads(place), accepts_keys=False)]
 OutPlace = Annotated[PlaceOption, Written("folder")]
+ResultPlaces = Annotated[
+    tuple[Place, ...], Parameter(converter=_reads_each(place), accepts_keys=False)
+]
+LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_path))]
+Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]
+Weights = Annotated[tuple[float, ...], Parameter(converter=_reads_each(number))]
 Several = Parameter(consume_multiple=True)  # values after one option: --on A B C

@@ -697,3 +697,21 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("merge a s3:// --out new", "s3:// names no bucket"),
+        ("merge a s3:/x --out new", "one slash too few"),
+        ("merge a http://[ --out new", "no kind of store is called http"),
+        ("compose average a b --weights 1 nan --out new", "nan is not a finite number"),
+        ("ablate objectives --seeds 0 -1", "-1 is not 0 or more"),
+    ],
+)
+def test_each_of_several_values_is_read_as_a_single_one_would_be(
+    words: str, message: str, tmp_path: Path
+) -> None:
+    done = Bench(tmp_path)(*words.split())
+    assert done.code == 2
+    assert message in done.stderr

@@ -681,6 +681,15 @@ def test_a_damaged_fact_is_computed_again(content, store, tmp_path):
     assert store.remember(CountingEncoder(), "x", lambda: {"value": 3}) == {"value": 2}
 
 
+def test_a_fact_in_the_place_of_another_is_computed_again(store, tmp_path):
+    store.remember(CountingEncoder(), "x", lambda: {"value": 1})
+    (path,) = (tmp_path / "vectors").rglob("*.fact.json")
+    store.remember(CountingEncoder(), "y", lambda: {"other": 1})
+    (other,) = set((tmp_path / "vectors").rglob("*.fact.json")) - {path}
+    path.write_bytes(other.read_bytes())
+    assert store.remember(CountingEncoder(), "x", lambda: {"value": 2}) == {"value": 2}
+
+
 def test_a_flipped_bit_of_a_fact_never_gives_another_fact(store, tmp_path):
     fact = {"stop": [], "warnings": ["é"], "value": 0.25}
     store.remember(CountingEncoder(), "x", lambda: fact)

@@ -240,6 +240,15 @@ def test_a_module_that_a_peft_configuration_names_is_not_imported(
         open_encoder(model, "cpu").encode_queries(["x"])
 
 
+def test_an_activated_lora_is_refused(base: Model, tmp_path: Path) -> None:
+    peft_adapter(base, tmp_path / "lora", "LORA")
+    path = tmp_path / "lora" / "adapter_config.json"
+    tiny.write_json(path, json.loads(path.read_bytes()) | {"alora_invocation_tokens": [5]})
+    model = resolve_model("minilm", adapter=str(tmp_path / "lora"))
+    with pytest.raises(BenchError, match="invocation tokens"):
+        open_encoder(model, "cpu").encode_queries(["x"])
+
+
 def test_an_adapter_without_its_weights_is_refused(base: Model, tmp_path: Path) -> None:
     peft_adapter(base, tmp_path / "lora", "LORA")
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
