@@ -41,6 +41,10 @@ TRANSFORMER_FILES = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 ONLY_TASK, ONLY_OUTPUT = "feature-extraction", "last_hidden_state"
+ONLY_EMPTY = (
+    *("processing_kwargs", "tokenizer_name_or_path"),
+    *("query_length", "document_length", "query_expansion"),
+)
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 F = TypeVar("F")
 
@@ -74,15 +78,20 @@ class _Modality(_File, frozen=True):
     method_output_name: str | None = ONLY_OUTPUT
 
 
-class _Transformer(_File, frozen=True):
-    """One of `TRANSFORMER_FILES`."""
+class _Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `TRANSFORMER_FILES`; as in sentence-transformers, no other settings may be there."""
 
     max_seq_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
     do_lower_case: bool | None = None
     transformer_task: str = ONLY_TASK
     modality_config: dict[str, _Modality] = {}
+    module_output_name: str | None = None
+    unpad_inputs: bool | None = None
     processing_kwargs: dict[str, Any] | None = None
     tokenizer_name_or_path: str | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    query_expansion: dict[str, Any] | None = None
 
 
 class _Pooling(_File, frozen=True):
@@ -260,8 +269,7 @@ def _read_transformer(folder: Path) -> _Transformer:
     unsupported = {
         "transformer_task": settings.transformer_task != ONLY_TASK,
         "modality_config": (text.method, text.method_output_name) != ("forward", ONLY_OUTPUT),
-        "processing_kwargs": bool(settings.processing_kwargs),
-        "tokenizer_name_or_path": bool(settings.tokenizer_name_or_path),
+        **{name: bool(getattr(settings, name)) for name in ONLY_EMPTY},
     }
     names = [name for name, stated in unsupported.items() if stated]
     if names:

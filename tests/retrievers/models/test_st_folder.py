@@ -226,6 +226,10 @@ BAD_FILES = {
         '{"modality_config": {"text": 3}}',
         '{"modality_config": 3}',
         '{"tokenizer_name_or_path": "other"}',
+        '{"query_length": 8}',
+        '{"document_length": 8}',
+        '{"query_expansion": {"strategy": "fixed", "length": 8}}',
+        '{"do_lower_cas": true}',
     ],
     "tokenizer_config.json": [
         "[]",
