@@ -15,7 +15,7 @@ from bench.evaluate.judging import check_relevant, protocol_of
 from bench.evaluate.pipeline import Evaluation, Options, check_memory, evaluate
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
-from bench.results.record import Protocol, Stored, save
+from bench.results.result import Protocol, Stored, save
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets_cfg import corpus_checksums as checks
-from datasets_cfg.corpus_checksums import Checksums, DamagedError
+from datasets_cfg.corpus_checksums import Checksums, DamagedBlockError
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
 from datasets_cfg.digests import sha256_of_file
-from datasets_cfg.folders import whole_folder
+from datasets_cfg.whole_folder import whole_folder
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json, read_json
@@ -33,10 +33,10 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
-_UNUSABLE = (DamagedError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
+_UNUSABLE = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
 _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
 
-__all__ = ["Corpus", "DamagedCorpusError", "Document", "Manifest", "SourceFile"]
+__all__ = ["Corpus", "CorpusManifest", "DamagedCorpusError", "Document", "SourceFile"]
 
 
 class DamagedCorpusError(BenchError):
@@ -63,7 +63,7 @@ class SourceFile(Record):
         return cls(str(path.resolve()), status.st_size, status.st_mtime_ns)
 
 
-class Manifest(Record):
+class CorpusManifest(Record):
     """What a corpus folder holds.
 
     ``sha256`` covers each document's id, title and text in order, every field preceded by its
@@ -93,7 +93,7 @@ class Corpus:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: CorpusManifest
     checksums: Checksums
     mapped: mmap.mmap
     tie_rank: Int64Array
@@ -127,7 +127,7 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Content hash; see `Manifest`."""
+        """Content hash; see `CorpusManifest`."""
         return self.manifest.sha256
 
     def check_texts(self) -> None:
@@ -171,7 +171,7 @@ class Corpus:
         """What was damaged when it was in use would pass `open` again, but for its checksums."""
         try:
             yield
-        except DamagedError as error:
+        except DamagedBlockError as error:
             with suppress(OSError):
                 (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
             raise DamagedCorpusError(self.folder, str(error)) from error
@@ -277,14 +277,18 @@ def damage_of(folder: Path) -> str:
 
 def _open(kind: type[Corpus], folder: Path) -> Corpus:
     if not (folder / CHECKSUMS_FILE).is_file():
-        raise DamagedError(f"it has no {CHECKSUMS_FILE}, as of an older version of this program")
+        raise DamagedBlockError(
+            f"it has no {CHECKSUMS_FILE}, as of an older version of this program"
+        )
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
     manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
     manifest = decode_json(
-        checks.checked_content(manifest_path, checksums.manifest_sha256), Manifest, manifest_path
+        checks.checked_content(manifest_path, checksums.manifest_sha256),
+        CorpusManifest,
+        manifest_path,
     )
     if manifest.schema_version != SCHEMA_VERSION:
-        raise DamagedError(
+        raise DamagedBlockError(
             f"its format is version {manifest.schema_version}, this is {SCHEMA_VERSION}"
         )
     checks.checked_content(rank_path, checksums.tie_rank_sha256)
@@ -293,7 +297,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     checks.check_blocks(mapped, checksums.documents, False, DOCUMENTS_FILE)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
-        raise DamagedError("its files are not those of one corpus")
+        raise DamagedBlockError("its files are not those of one corpus")
     return kind(folder, manifest, checksums, mapped, tie_rank, table)
 
 
@@ -305,7 +309,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
             "the collection has no documents",
             hint="look at the corpus file: is it empty, or was its download cut short?",
         )
-    manifest = Manifest(
+    manifest = CorpusManifest(
         schema_version=SCHEMA_VERSION,
         documents=written.documents,
         empty_documents=written.empty_documents,

@@ -20,7 +20,7 @@ CHECKED_AT_OPEN = 64 << 20  # bytes of a file that are checked without being ask
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # of a source, spread evenly over it
 
 
-class DamagedError(Exception):
+class DamagedBlockError(Exception):
     """A file is not what was written; the message says how."""
 
 
@@ -94,12 +94,12 @@ def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool, name: 
         DamagedError: one differs, or the file has another size.
     """
     if not blocks or blocks[-1].end != len(mapped):
-        raise DamagedError(f"{name} has {len(mapped):,} bytes, not as many as were written")
+        raise DamagedBlockError(f"{name} has {len(mapped):,} bytes, not as many as were written")
     starts = [0, *(block.end for block in blocks)]
     for start, block in zip(starts, blocks, strict=False):
         if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
             place = f"bytes {start:,} to {block.end:,}"
-            raise DamagedError(f"{name} has another checksum in {place}")
+            raise DamagedBlockError(f"{name} has another checksum in {place}")
 
 
 def checked_content(path: Path, sha256: str) -> bytes:
@@ -111,7 +111,7 @@ def checked_content(path: Path, sha256: str) -> bytes:
     """
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise DamagedError(f"{path.name} has another checksum")
+        raise DamagedBlockError(f"{path.name} has another checksum")
     return content
 
 
@@ -136,9 +136,9 @@ def check_source(known: SourceChecksum, whole: bool) -> None:
         else:
             same = _sampled_sha256(path) == known.sampled_sha256
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}") from error
+        raise DamagedBlockError(f"{path} cannot be read: {error.strerror}") from error
     if not same:
-        raise DamagedError(f"{path} has other content than when the corpus was built from it")
+        raise DamagedBlockError(f"{path} has other content than when the corpus was built from it")
 
 
 def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:

@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCorpus:
     """What went into the file; ``sha256`` is over length-prefixed ids, titles and texts."""
 
     documents: int
@@ -39,7 +39,7 @@ class Written:
     sha256: str
 
 
-def write_documents(documents: Iterable[Document], path: Path) -> Written:
+def write_documents(documents: Iterable[Document], path: Path) -> WrittenCorpus:
     """Stream ``documents`` to ``path`` in record batches of about 16 MiB of text.
 
     Raises:
@@ -61,7 +61,7 @@ def write_documents(documents: Iterable[Document], path: Path) -> Written:
                 count += len(batch)
         sink.flush()
         os.fsync(sink.fileno())
-    return Written(count, empty, content.hexdigest())
+    return WrittenCorpus(count, empty, content.hexdigest())
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes, bytes]]]:

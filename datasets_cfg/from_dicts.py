@@ -9,7 +9,7 @@ import msgspec
 import platformdirs
 
 from datasets_cfg.facts import Facts
-from datasets_cfg.folders import whole_folder
+from datasets_cfg.whole_folder import whole_folder
 from foundation.errors import BenchError
 
 

@@ -36,8 +36,8 @@ from pathlib import Path
 import msgspec
 
 from datasets_cfg.digests import sha256_of
-from datasets_cfg.folders import whole_folder
 from datasets_cfg.readers.judgements import BEIR_HEADER
+from datasets_cfg.whole_folder import whole_folder
 from foundation.errors import BenchError
 
 DOCUMENTS = 5_000
@@ -67,7 +67,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SourceSelection:
     """The collection: ``queries`` are those of the ``documents`` whose sentence is asked."""
 
     documents: tuple[Function, ...]
@@ -162,7 +162,7 @@ def code_without_docstrings(node: FunctionNode) -> str:
 
 def select(
     found: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
-) -> Selection:
+) -> SourceSelection:
     """Choose ``queries`` functions that can be asked for, and others up to ``documents``."""
     unique, askable = _candidates(found)
     asked = askable[:queries]
@@ -171,7 +171,7 @@ def select(
     return _sorted([*asked, *others[: documents - len(asked)]], asked)
 
 
-def rest(found: Iterable[Function], held_out: Selection) -> Selection:
+def rest(found: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
     """All functions that are not in ``held_out``, and those of them that can be asked for.
 
     A sentence that differs from one of ``held_out`` in signs alone is not asked.
@@ -184,7 +184,7 @@ def rest(found: Iterable[Function], held_out: Selection) -> Selection:
     return _sorted(documents, asked)
 
 
-def write(selection: Selection, folder: Path, split: str = SPLIT) -> None:
+def write(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
     """Write a selection to ``folder`` in BEIR's layout, all files or none.
 
     Query ids differ from document ids, so that nobody takes a known item for a self-match.
@@ -199,7 +199,7 @@ def write(selection: Selection, folder: Path, split: str = SPLIT) -> None:
         (unfinished / VERSION_FILE).write_text(selection.version + "\n")
 
 
-def _qrels(selection: Selection) -> bytes:
+def _qrels(selection: SourceSelection) -> bytes:
     rows = [f"q:{item.id}\t{item.id}\t1" for item in selection.queries]
     return "\n".join(["\t".join(BEIR_HEADER), *rows, ""]).encode()
 
@@ -211,7 +211,7 @@ def _is_whole(folder: Path, split: str) -> bool:
         documents, queries = (
             decode((folder / f"{name}.jsonl").read_bytes()) for name in ("corpus", "queries")
         )
-        selection = Selection(
+        selection = SourceSelection(
             tuple(Function(line.id, line.text, "") for line in documents),
             tuple(Function(line.id.removeprefix("q:"), "", line.text) for line in queries),
         )
@@ -234,9 +234,9 @@ def _candidates(found: Iterable[Function]) -> tuple[list[Function], list[Functio
     return unique, askable
 
 
-def _sorted(documents: Iterable[Function], asked: Iterable[Function]) -> Selection:
+def _sorted(documents: Iterable[Function], asked: Iterable[Function]) -> SourceSelection:
     first, second = (tuple(sorted(some, key=lambda item: item.id)) for some in (documents, asked))
-    return Selection(first, second)
+    return SourceSelection(first, second)
 
 
 def _words(sentence: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from bench.cli.main import COMMANDS
-from bench.results.record import Conditions, Protocol, Result, Timings
+from bench.results.result import Conditions, Protocol, Result, Timings
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.facts import Archive, Counts, Facts, Suite
 from retrievers.models.card import (

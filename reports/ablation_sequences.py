@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from urllib.parse import quote
 
-from bench.experiments.report_record import OnCollection, Report, RowFound
+from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from reports.forgetting_tables import markdown as matrix
 from reports.markdown import plain, table
 
@@ -43,7 +43,7 @@ def _cells(row: RowFound) -> list[str]:
     return [*_difference(sequence.gained), *forgotten, f"{fmean(sequence.losses.values()):.3f}"]
 
 
-def _difference(on: OnCollection) -> list[str]:
+def _difference(on: RowOnCollection) -> list[str]:
     """A difference with its interval, p and verdict."""
     if on.recipes:
         difference, low, high = on.recipes.mean, on.recipes.low, on.recipes.high

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
-from bench.experiments.report_record import OnCollection, Report, RowFound
+from bench.experiments.report_record import Report, RowFound, RowOnCollection
 from reports.ablation_sequences import sequence_sections
 from reports.csv_table import csv_table
 from reports.markdown import code, plain, table
@@ -103,7 +103,7 @@ def _values(report: Report, name: str) -> str:
     )
 
 
-def _figures(row: RowFound, on: OnCollection | None, trains: bool) -> list[str]:
+def _figures(row: RowFound, on: RowOnCollection | None, trains: bool) -> list[str]:
     """Cells from the seeds to what could be detected; a gap says so."""
     if on is None or on.score is None:
         return ["0", "gap", *[""] * 7]
@@ -151,13 +151,13 @@ def _range(values: Sequence[float]) -> str:
     return f"a true difference of {low}" + (f" to {high}" if high != low else "")
 
 
-def _scope(report: Report, on: OnCollection) -> str:
+def _scope(report: Report, on: RowOnCollection) -> str:
     if not report.trains or on.checkpoints is None:
         return ""
     return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)"
 
 
-def _detectable(on: OnCollection) -> float | None:
+def _detectable(on: RowOnCollection) -> float | None:
     found = on.recipes or on.checkpoints
     return found.detectable if found else None
 
@@ -230,7 +230,7 @@ def comma_separated(report: Report) -> str:
     return csv_table(COLUMNS, (_line(row, on) for row in report.rows for on in row.on))
 
 
-def _line(row: RowFound, on: OnCollection) -> list[object]:
+def _line(row: RowFound, on: RowOnCollection) -> list[object]:
     own, recipes, pair = on.score, on.recipes, on.checkpoints
     difference = recipes.mean if recipes else pair.difference if pair else None
     found = recipes or pair

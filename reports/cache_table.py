@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.store.usage import Stored
+from bench.store.usage import ModelUsage
 from reports.markdown import table
 from reports.tables import size
 
@@ -10,7 +10,7 @@ DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
 
 
-def cache_table(rows: Sequence[Stored], now: float) -> str:
+def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
     """What each model's vectors take, and all together; ``now`` in seconds since the epoch."""
     headers = ["model", "fingerprint", "texts", "size", "dtype", "last used"]
     cells = [

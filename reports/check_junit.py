@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check import Check, PairVerdict, Row
+from bench.gate.check import Check, CheckRow, PairVerdict
 from bench.gate.speed_check import SpeedCheck
 from foundation.printable import printable
 from reports.check_verdict import scores, verdict_sentence
@@ -60,7 +60,7 @@ def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> No
     _output(case, verdict_sentence(check, verdict))
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[CheckRow]) -> list[str]:
     """Names of the rows: the collection, with the measure where it has several."""
     times = Counter(row.name for row in rows)
     return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
@@ -77,7 +77,7 @@ def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
         _output(case, factor)
 
 
-def _of_row(row: Row, outcome: str) -> tuple[str, str]:
+def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:
     """Word and message of a collection."""
     if row.missing:
         return "MISSING", row.missing
@@ -88,7 +88,7 @@ def _of_row(row: Row, outcome: str) -> tuple[str, str]:
     return "OK", ""
 
 
-def _scores(row: Row) -> str:
+def _scores(row: CheckRow) -> str:
     """Scores of both, and the interval of their difference; "" where there are none."""
     if row.candidate is None or row.baseline is None:
         return ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from bench.compare.statistics import Paired
-from bench.gate.check import Check, PairVerdict, Row
+from bench.gate.check import Check, CheckRow, PairVerdict
 from bench.gate.power import DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
@@ -82,7 +82,7 @@ def effects_table(effects: Sequence[DetectableEffect]) -> str:
     return table(("collection", "queries", "deviation", "detectable", "deviation from"), rows)
 
 
-def rows_of(verdict: PairVerdict) -> Iterator[Row]:
+def rows_of(verdict: PairVerdict) -> Iterator[CheckRow]:
     """The collections, then the mean."""
     yield from verdict.rows
     if verdict.mean is not None:
@@ -93,7 +93,7 @@ def _scores(verdict: PairVerdict) -> str:
     return table(SCORE_HEADERS, [_cells(row) for row in rows_of(verdict)])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CheckRow) -> list[str]:
     difference = None
     if row.candidate is not None and row.baseline is not None:
         difference = row.candidate - row.baseline
@@ -120,7 +120,7 @@ def _differences(pair: Paired) -> list[str]:
     ]
 
 
-def _tests(row: Row) -> list[str]:
+def _tests(row: CheckRow) -> list[str]:
     return [
         row.name,
         "" if row.paired is None else f"{row.paired.p:.4f}",

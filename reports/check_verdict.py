@@ -6,7 +6,7 @@ out, and the queries that lost most. Tests and p-values follow in the report.
 
 from collections.abc import Sequence
 
-from bench.gate.check import Check, LostQuery, PairVerdict, Row
+from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict
 
 NAMED = 4  # collections that a sentence names
 LONGEST = 70  # signs of a query's text
@@ -30,7 +30,7 @@ def verdict_sentences(check: Check) -> list[str]:
     return [verdict_sentence(check, verdict) for verdict in decisive]
 
 
-def scores(row: Row) -> str:
+def scores(row: CheckRow) -> str:
     """Measure, score of the baseline, of the candidate, and the difference."""
     if row.candidate is None or row.baseline is None:
         return row.missing

@@ -6,7 +6,7 @@ from textwrap import indent
 
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
-from bench.results.record import Result, Timings
+from bench.results.result import Result, Timings
 from datasets_cfg.verify import Finding
 from reports.markdown import plain, table
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.monitor.quality_curve import Curve, Level, Point
+from bench.monitor.quality_curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Selection
 from reports.csv_table import csv_table
 from reports.markdown import plain, table
@@ -47,14 +47,14 @@ def _table(curve: Curve) -> str:
     return table(headers, [_row(curve, point, others) for point in points], "rlr")
 
 
-def _row(curve: Curve, point: Point, others: Sequence[str]) -> list[str]:
+def _row(curve: Curve, point: CurvePoint, others: Sequence[str]) -> list[str]:
     levels = [_level(point.levels[curve.headline], full=True)]
     levels += [_level(point.levels[name], full=False) for name in others]
     step = "" if point is curve.baseline else f"{point.step:,}"
     return [step, point.checkpoint, *levels, *_beside(point, curve.selection)]
 
 
-def _beside(point: Point, chosen: Selection | None) -> list[str]:
+def _beside(point: CurvePoint, chosen: Selection | None) -> list[str]:
     """The best one minus this one; no cells where nothing was chosen."""
     if chosen is None:
         return []

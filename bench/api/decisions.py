@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.api.result import EvaluationResult
+from bench.api.evaluation_result import EvaluationResult
 from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant

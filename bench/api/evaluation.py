@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from bench.api.result import EvaluationResult
+from bench.api.evaluation_result import EvaluationResult
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.pipeline import Evaluation, Options, conditions_here
 from bench.evaluate.runs import Run, read_run_file
 from bench.results.location import Place, place_of
-from bench.results.record import Result, Timings, save
+from bench.results.result import Result, Timings, save
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.api.result import EvaluationResult
+from bench.api.evaluation_result import EvaluationResult
 from bench.results.find import find_results
 from bench.results.load import load
 from bench.results.location import Place, place_of

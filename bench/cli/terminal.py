@@ -21,7 +21,7 @@ _GONE = (errno.EPIPE, errno.EBADF, errno.ESHUTDOWN)  # the reader left, or the s
 _MOVE = re.compile("\n*(?:\x1b\\[A)*")  # how tqdm goes from one bar to another
 
 
-class Output:
+class TerminalStream:
     """A text stream that outlives its reader: after a failure, what is written is dropped.
 
     Attributes:
@@ -72,12 +72,12 @@ class Output:
 
 
 @contextmanager
-def terminal() -> Iterator[Output]:
+def terminal() -> Iterator[TerminalStream]:
     """Stand between the program and its stdout and stderr; yields stdout."""
     _open_closed()
     before = sys.stdout, sys.stderr
-    stdout = Output(sys.stdout or _null(), bars=False)
-    stderr = Output(sys.stderr or _null(), bars=True)
+    stdout = TerminalStream(sys.stdout or _null(), bars=False)
+    stderr = TerminalStream(sys.stderr or _null(), bars=True)
     sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, stderr)
     try:
         yield stdout
@@ -97,7 +97,7 @@ def program_name() -> str:
     return "bench" if Path(sys.argv[0]).stem == "bench" else MODULE
 
 
-def exit_code(decision: int, stdout: Output) -> int:
+def exit_code(decision: int, stdout: TerminalStream) -> int:
     """The command's own decision; a lost output is said, and makes no success."""
     stdout.flush()
     failure = stdout.failure

@@ -10,7 +10,7 @@ from bench.compare.statistics import Differences, Resampled, Resampling, resampl
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.runs import Run
 from bench.results.facts import differing, protocol_facts, recipe_facts
-from bench.results.record import Protocol, Stored
+from bench.results.result import Protocol, Stored
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record

@@ -51,7 +51,7 @@ class Transfers(Record):
     rows: tuple[Transfer, ...]
 
 
-class Row(Record):
+class TransferRow(Record):
     """A checkpoint: its level on each collection."""
 
     checkpoint: str
@@ -74,7 +74,7 @@ class Forgetting(Record, kw_only=True):
     """
 
     measure: str
-    rows: tuple[Row, ...]
+    rows: tuple[TransferRow, ...]
     base: str
     trained: tuple[str, ...]
     also: tuple[str, ...]
@@ -179,9 +179,9 @@ def mean_level(parts: Sequence[Differences]) -> Level:
     return Level(found.difference, found.low, found.high)
 
 
-def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> Row:
+def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> TransferRow:
     levels = {key: mean_level([alone(panel, name, resampling)]) for key, panel in panels.items()}
-    return Row(name, levels)
+    return TransferRow(name, levels)
 
 
 def _transfers(

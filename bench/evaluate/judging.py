@@ -12,7 +12,7 @@ from bench.evaluate.answers import answer_qrels
 from bench.evaluate.measures import NO_CUTOFF, Measure, parse_measure
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores, score, tie_bounds
-from bench.results.record import Protocol
+from bench.results.result import Protocol
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.records import Qrels
 from foundation.errors import BenchError

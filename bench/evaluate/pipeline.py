@@ -19,8 +19,8 @@ from bench.evaluate.judging import check_relevant, measure_names, protocol_of, s
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
-from bench.results.record import Conditions, Result, Timings, conditions
-from bench.store import Plan, StoredVectors, VectorStore
+from bench.results.result import Conditions, Result, Timings, conditions
+from bench.store import EncodingPlan, StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
@@ -241,7 +241,7 @@ def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[st
 
 
 def _encode(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, plan: Plan, clock: Clock
+    dataset: Dataset, encoder: Encoder, store: VectorStore, plan: EncodingPlan, clock: Clock
 ) -> StoredVectors:
     if not plan.missing_rows:
         return store.documents(encoder, dataset.corpus, plan)

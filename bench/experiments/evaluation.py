@@ -14,11 +14,11 @@ from bench.evaluate.judging import measure_names, protocol_of
 from bench.evaluate.pipeline import Options, evaluate
 from bench.experiments.findings import Scored
 from bench.experiments.grid import Table
-from bench.experiments.plan import Task
+from bench.experiments.plan import CellTask
 from bench.experiments.sequence import read_sequence, write_sequence
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
-from bench.results.record import Stored, save
+from bench.results.result import Stored, save
 from bench.store import VectorStore
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
@@ -36,7 +36,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, divides this
 
 
-class Evaluation(Record, kw_only=True):
+class EvaluateSettings(Record, kw_only=True):
     """How a checkpoint is scored.
 
     Attributes:
@@ -71,8 +71,8 @@ class Evaluate:
     space: Workspace
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All fields of `Evaluation`."""
-        settings = convert_table(table, Evaluation, "[evaluate]")
+        """All fields of `EvaluateSettings`."""
+        settings = convert_table(table, EvaluateSettings, "[evaluate]")
         _check_index(IndexSpec.parse(settings.index))
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
@@ -88,7 +88,7 @@ class Evaluate:
 
     def reads(self, settings: Table) -> dict[str, str]:
         """Of each collection the protocol, with its hashes, and the measures."""
-        chosen = convert_table(settings, Evaluation, "[evaluate]")
+        chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
         for dataset in self.space.datasets(chosen.on):
             depth, official = chosen.depth or dataset.facts.depth, self.space.official(dataset)
@@ -100,7 +100,7 @@ class Evaluate:
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Encode, search and score; vectors of checkpoints of the ablation are not kept."""
         start = time.perf_counter()
-        chosen = convert_table(settings, Evaluation, "[evaluate]")
+        chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         tokens, parameters = 0, 0
         for name, like in _models(model, out):
             own = MODEL in (Path(name).name, Path(name).parent.name)
@@ -117,7 +117,12 @@ class Evaluate:
         return None
 
     def _score(
-        self, dataset: Dataset, model: Model, chosen: Evaluation, store: VectorStore, out: Path
+        self,
+        dataset: Dataset,
+        model: Model,
+        chosen: EvaluateSettings,
+        store: VectorStore,
+        out: Path,
     ) -> tuple[int, int]:
         """Tokens that were encoded, and parameters of the encoder."""
         options = Options(
@@ -157,7 +162,7 @@ def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
         yield str(Path(model) / name), None if sequence.separate else start
 
 
-def _resolved(model: str, chosen: Evaluation, like: str | None) -> Model:
+def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
     """The model as it is encoded with: with every pooling where there is a view."""
     resolved = resolve_model(
         model,
@@ -188,7 +193,7 @@ def _check_index(spec: IndexSpec) -> None:
         FaissIndex(spec, MULTIPLE)
 
 
-def read_scores(task: Task, out: Path) -> dict[str, Scored]:
+def read_scores(task: CellTask, out: Path) -> dict[str, Scored]:
     """Main measure of each query of a finished evaluation, by collection.
 
     After a sequence, a collection is searched as `LearntSequence.after` says.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.experiments.kept import Done, Failed, done, keep_done, keep_failed
-from bench.experiments.plan import Cell, Plan, Task
-from bench.experiments.stages import Cost, Stage
+from bench.experiments.plan import CellTask, GridCell, Plan
+from bench.experiments.stages import Cost, ExperimentStage
 from bench.experiments.times import Times
 from foundation.locks import FileLock
 
-Run = Callable[[Stage, Task, Path], Cost]
+Run = Callable[[ExperimentStage, CellTask, Path], Cost]
 Say = Callable[[str], None]
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -23,7 +23,7 @@ class Outcome:
     finished: dict[str, Done] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
 
-    def gap(self, cell: Cell) -> tuple[str, str]:
+    def gap(self, cell: GridCell) -> tuple[str, str]:
         """Stage that failed and its error; two empty strings where the cell is finished."""
         for task in cell.task.chain():
             if task.key in self.failed:
@@ -39,7 +39,7 @@ def finished(plan: Plan, out: Path) -> Outcome:
 
 def execute(
     plan: Plan,
-    stages: Mapping[str, Stage],
+    stages: Mapping[str, ExperimentStage],
     out: Path,
     run: Run,
     say: Say,
@@ -73,8 +73,8 @@ def execute(
 
 
 def _attempt(
-    task: Task,
-    stages: Mapping[str, Stage],
+    task: CellTask,
+    stages: Mapping[str, ExperimentStage],
     out: Path,
     run: Run,
     commit: str,
@@ -93,8 +93,8 @@ def _attempt(
 
 
 def _work(
-    task: Task,
-    stages: Mapping[str, Stage],
+    task: CellTask,
+    stages: Mapping[str, ExperimentStage],
     out: Path,
     run: Run,
     commit: str,
@@ -111,12 +111,12 @@ def _work(
     return True
 
 
-def in_this_process(stage: Stage, task: Task, out: Path) -> Cost:
+def in_this_process(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """Do a task here."""
     return stage.work(task.settings, task.starts_from(out), task.folder(out))
 
 
-def _tell(say: Say, name: str, cell: Cell, outcome: Outcome) -> None:
+def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:
     stage, error = outcome.gap(cell)
     if stage:
         say(f"{name}: FAILED at {stage}: {error}")

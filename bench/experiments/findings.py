@@ -10,19 +10,19 @@ from bench.compare.panels import stream_of
 from bench.compare.statistics import ALPHA, Differences, Resampling, holm, paired, resample
 from bench.experiments.execute import Outcome
 from bench.experiments.grid import Axis
-from bench.experiments.plan import Cell, Plan, Task
+from bench.experiments.plan import CellTask, GridCell, Plan
 from bench.experiments.report_record import (
     MEAN,
     AxisFound,
     CellFound,
-    OnCollection,
-    Point,
     Report,
+    ReportedPoint,
     RowFound,
+    RowOnCollection,
 )
-from bench.experiments.rows import Row
+from bench.experiments.rows import GridRow
 from bench.experiments.twolevel import interval
-from bench.results.record import Conditions
+from bench.results.result import Conditions
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
@@ -56,7 +56,7 @@ class Made:
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
-ScoresOf = Callable[[Task], Mapping[str, Scored]]
+ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
 BySeed = dict[int, Mapping[str, Scored]]
 
 
@@ -103,11 +103,11 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
 
 
 def _row(
-    row: Row,
+    row: GridRow,
     plan: Plan,
     outcome: Outcome,
     scores: Mapping[str, BySeed],
-    on: tuple[OnCollection, ...],
+    on: tuple[RowOnCollection, ...],
     weights: Mapping[str, float],
 ) -> RowFound:
     cells = [cell for cell in plan.cells if cell.row == row.name]
@@ -132,14 +132,16 @@ def _published(row: str, plan: Plan) -> dict[str, float]:
 
 def _axis(axis: Axis, plan: Plan) -> AxisFound:
     points = [
-        Point(point.label, point.row, axis.published.get(point.label, {}))
+        ReportedPoint(point.label, point.row, axis.published.get(point.label, {}))
         for point in plan.points[axis.title]
     ]
     against = axis.against or plan.rows[0].name
     return AxisFound(title=axis.title, field=axis.field, against=against, points=tuple(points))
 
 
-def _cell(cell: Cell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]) -> CellFound:
+def _cell(
+    cell: GridCell, outcome: Outcome, scores: BySeed, weights: Mapping[str, float]
+) -> CellFound:
     stage, error = outcome.gap(cell)
     costs = {
         task.stage: outcome.finished[task.key].cost
@@ -164,7 +166,7 @@ def _cell(cell: Cell, outcome: Outcome, scores: BySeed, weights: Mapping[str, fl
     )
 
 
-def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[OnCollection, ...]:
+def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[RowOnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
     if not own:
         return ()
@@ -183,7 +185,7 @@ def compare_seeds(
     own: BySeed,
     other: BySeed | None,
     resampling: Resampling,
-) -> OnCollection:
+) -> RowOnCollection:
     """A row in the mean of collections, and its difference from another row.
 
     Args:
@@ -198,7 +200,7 @@ def compare_seeds(
     first = next(iter(own.values()))
     seeds = tuple(seed for seed in own if seed in (other or {}))
     score = interval([_matrix(own, list(own), name) for name in names], weights)
-    on = OnCollection(
+    on = RowOnCollection(
         collection=title,
         measure=first[names[0]].measure,
         queries=sum(len(first[name].query_ids) for name in names),
@@ -243,8 +245,8 @@ def _paired_part(
 
 
 def with_verdicts(
-    on: Mapping[str, tuple[OnCollection, ...]],
-) -> dict[str, tuple[OnCollection, ...]]:
+    on: Mapping[str, tuple[RowOnCollection, ...]],
+) -> dict[str, tuple[RowOnCollection, ...]]:
     """With p of each collection corrected for all the rows that were compared on it."""
     keyed = {(row, each.collection): _p(each) for row, compared in on.items() for each in compared}
     adjusted: dict[tuple[str, str], float] = {}
@@ -257,13 +259,13 @@ def with_verdicts(
     }
 
 
-def _p(on: OnCollection) -> float | None:
+def _p(on: RowOnCollection) -> float | None:
     if on.recipes is not None:
         return on.recipes.p
     return on.checkpoints.p if on.checkpoints else None
 
 
-def _with_verdict(on: OnCollection, p: float | None) -> OnCollection:
+def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
     if on.recipes is not None:
         difference = on.recipes.mean
     elif on.checkpoints is not None:

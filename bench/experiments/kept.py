@@ -7,7 +7,7 @@ from traceback import format_exception
 import msgspec
 
 from bench.experiments.grid import Table
-from bench.experiments.plan import Task
+from bench.experiments.plan import CellTask
 from bench.experiments.stages import Cost
 from foundation.atomic import replacing
 from foundation.records import Record, read_json
@@ -44,7 +44,7 @@ class Failed(Record, kw_only=True):
     trace: str
 
 
-def done(task: Task, out: Path) -> Done | None:
+def done(task: CellTask, out: Path) -> Done | None:
     """The record of a finished task; None where it is not finished.
 
     Raises:
@@ -56,7 +56,7 @@ def done(task: Task, out: Path) -> Done | None:
     return read_json(path, Done, f"delete {path.parent} and type the same command")
 
 
-def keep_done(task: Task, out: Path, cost: Cost, commit: str) -> Done:
+def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
     """Write that a task is finished, after all that it wrote."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     record = Done(
@@ -72,7 +72,7 @@ def keep_done(task: Task, out: Path, cost: Cost, commit: str) -> Done:
     return record
 
 
-def keep_failed(task: Task, out: Path, error: Exception) -> Failed:
+def keep_failed(task: CellTask, out: Path, error: Exception) -> Failed:
     """Write why a task failed."""
     hint = getattr(error, "hint", None)
     line = str(error).strip().partition("\n")[0]

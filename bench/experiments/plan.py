@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from bench.experiments.grid import Ablation, Table
-from bench.experiments.rows import AxisPoint, Row, rows_of
-from bench.experiments.stages import MODEL, Stage
+from bench.experiments.rows import AxisPoint, GridRow, rows_of
+from bench.experiments.stages import MODEL, ExperimentStage
 
 KEY_DIGITS = 16
 
 
 @dataclass(frozen=True)
-class Task:
+class CellTask:
     """One stage of one cell. Cells whose settings agree so far share it.
 
     Attributes:
@@ -26,7 +26,7 @@ class Task:
     stage: str
     settings: Table
     key: str
-    before: "Task | None" = None
+    before: "CellTask | None" = None
     model: str = ""
 
     def folder(self, out: Path) -> Path:
@@ -40,7 +40,7 @@ class Task:
         """
         return str(self.before.folder(out) / MODEL) if self.before else self.model
 
-    def chain(self) -> Iterator["Task"]:
+    def chain(self) -> Iterator["CellTask"]:
         """The tasks before it and itself, first to last."""
         if self.before:
             yield from self.before.chain()
@@ -48,12 +48,12 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A row with a seed; ``task`` is its last stage."""
 
     row: str
     seed: int
-    task: Task
+    task: CellTask
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class Plan:
     """
 
     ablation: Ablation
-    rows: tuple[Row, ...]
+    rows: tuple[GridRow, ...]
     points: Mapping[str, tuple[AxisPoint, ...]]
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
 
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[CellTask, ...]:
         """Distinct tasks in the order of their work."""
         tasks = {task.key: task for cell in self.cells for task in cell.task.chain()}
         return tuple(tasks.values())
 
 
 def plan_of(
-    ablation: Ablation, stages: Mapping[str, Stage], here: Mapping[str, str] | None = None
+    ablation: Ablation, stages: Mapping[str, ExperimentStage], here: Mapping[str, str] | None = None
 ) -> Plan:
     """Read the whole ablation and check it.
 
@@ -91,7 +91,7 @@ def plan_of(
     rows, points = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
     builder = TaskBuilder(ablation.model, stages, here or {})
     cells = [
-        Cell(row.name, seed, builder.task(row, seed, list(row.settings)))
+        GridCell(row.name, seed, builder.task(row, seed, list(row.settings)))
         for seed in ablation.seeds
         for row in rows
     ]
@@ -103,10 +103,10 @@ class TaskBuilder:
     """Makes tasks; holds what all of them have in common."""
 
     model: str
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, ExperimentStage]
     here: Mapping[str, str]
 
-    def task(self, row: Row, seed: int, names: Sequence[str]) -> Task:
+    def task(self, row: GridRow, seed: int, names: Sequence[str]) -> CellTask:
         """The last of these stages, after the others."""
         *earlier, name = names
         before = self.task(row, seed, earlier) if earlier else None
@@ -114,7 +114,7 @@ class TaskBuilder:
         reads = self.stages[name].reads(settings)
         start = before.key if before else self.model
         key = _key([name, settings, reads, dict(self.here), start])
-        return Task(name, settings, key, before, "" if before else self.model)
+        return CellTask(name, settings, key, before, "" if before else self.model)
 
 
 def _key(content: Sequence[object]) -> str:

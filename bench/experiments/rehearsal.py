@@ -7,12 +7,14 @@ from pathlib import Path
 
 from bench.experiments.execute import Run, Say
 from bench.experiments.kept import done, keep_done
-from bench.experiments.plan import Cell, Plan, Task
-from bench.experiments.stages import Stage
+from bench.experiments.plan import CellTask, GridCell, Plan
+from bench.experiments.stages import ExperimentStage
 from foundation.errors import BenchError
 
 
-def rehearse(plan: Plan, stages: Mapping[str, Stage], out: Path, run: Run, say: Say) -> None:
+def rehearse(
+    plan: Plan, stages: Mapping[str, ExperimentStage], out: Path, run: Run, say: Say
+) -> None:
     """Rehearse the rows of the first seed whose work is not finished. Done once for each.
 
     Raises:
@@ -30,9 +32,9 @@ def rehearse(plan: Plan, stages: Mapping[str, Stage], out: Path, run: Run, say: 
         shutil.rmtree(model)
 
 
-def _short(cell: Cell, stages: Mapping[str, Stage]) -> list[Task]:
+def _short(cell: GridCell, stages: Mapping[str, ExperimentStage]) -> list[CellTask]:
     """The stages of a cell up to the first that is not rehearsed."""
-    tasks: list[Task] = []
+    tasks: list[CellTask] = []
     for task in cell.task.chain():
         settings = stages[task.stage].rehearsal(task.settings)
         if settings is None:
@@ -41,7 +43,9 @@ def _short(cell: Cell, stages: Mapping[str, Stage]) -> list[Task]:
     return tasks
 
 
-def _try(row: str, task: Task, stages: Mapping[str, Stage], place: Path, run: Run) -> None:
+def _try(
+    row: str, task: CellTask, stages: Mapping[str, ExperimentStage], place: Path, run: Run
+) -> None:
     folder = task.folder(place)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

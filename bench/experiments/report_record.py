@@ -10,7 +10,7 @@ from bench.compare.statistics import Paired
 from bench.compare.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
-from bench.results.record import Conditions
+from bench.results.result import Conditions
 from foundation.records import Record, read_json
 
 SCHEMA = 3
@@ -41,7 +41,7 @@ class CellFound(Record, kw_only=True):
     saved_bytes: dict[str, int] = {}
 
 
-class OnCollection(Record, kw_only=True):
+class RowOnCollection(Record, kw_only=True):
     """A row on one collection, or in the mean of all (`MEAN`).
 
     Attributes:
@@ -78,8 +78,8 @@ class SequenceFound(Record, kw_only=True):
     """
 
     start: str
-    gained: OnCollection
-    forgotten: OnCollection | None
+    gained: RowOnCollection
+    forgotten: RowOnCollection | None
     losses: dict[str, float]
     forgetting: Forgetting
 
@@ -98,11 +98,11 @@ class RowFound(Record, kw_only=True):
     against: str
     change: str
     cells: tuple[CellFound, ...]
-    on: tuple[OnCollection, ...]
+    on: tuple[RowOnCollection, ...]
     published: dict[str, float]
     sequence: SequenceFound | None = None
 
-    def at(self, collection: str) -> OnCollection | None:
+    def at(self, collection: str) -> RowOnCollection | None:
         """Its figures on a collection, if there are any."""
         return next((on for on in self.on if on.collection == collection), None)
 
@@ -117,7 +117,7 @@ class RowFound(Record, kw_only=True):
         return [cell.scores[collection] for cell in finished if collection in cell.scores]
 
 
-class Point(Record):
+class ReportedPoint(Record):
     """A value on an axis, the row that has it, and somebody else's figures for it."""
 
     label: str
@@ -131,7 +131,7 @@ class AxisFound(Record, kw_only=True):
     title: str
     field: str
     against: str
-    points: tuple[Point, ...]
+    points: tuple[ReportedPoint, ...]
 
 
 class Report(Record, kw_only=True):

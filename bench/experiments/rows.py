@@ -20,7 +20,7 @@ ResolveSettings = Callable[[str, Mapping[str, Any]], Table]
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """One recipe.
 
     Attributes:
@@ -46,7 +46,7 @@ class AxisPoint:
 
 def rows_of(
     ablation: Ablation, resolve_settings: ResolveSettings
-) -> tuple[tuple[Row, ...], dict[str, tuple[AxisPoint, ...]]]:
+) -> tuple[tuple[GridRow, ...], dict[str, tuple[AxisPoint, ...]]]:
     """All rows, the reference first, and which of them each axis shows.
 
     Args:
@@ -58,7 +58,7 @@ def rows_of(
             field that is changed twice, or rows that are the same.
     """
     stages = ablation.stages()
-    reference = Row(
+    reference = GridRow(
         REFERENCE,
         {name: _resolved(resolve_settings, name, table, "") for name, table in stages.items()},
     )
@@ -82,7 +82,7 @@ def rows_of(
     return tuple(rows.values()), points
 
 
-def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
+def _against(axis: Axis, rows: Mapping[str, GridRow]) -> GridRow:
     name = axis.against or REFERENCE
     if name not in rows:
         raise BenchError(
@@ -93,7 +93,11 @@ def _against(axis: Axis, rows: Mapping[str, Row]) -> Row:
 
 
 def _add(
-    rows: dict[str, Row], against: Row, axis: Axis, number: int, resolve_settings: ResolveSettings
+    rows: dict[str, GridRow],
+    against: GridRow,
+    axis: Axis,
+    number: int,
+    resolve_settings: ResolveSettings,
 ) -> AxisPoint:
     label = axis.label(number)
     name = f"{axis.title}={label}"
@@ -108,12 +112,12 @@ def _add(
             )
     before = label_of(value_at(against.settings, axis.field))
     change = f"{axis.field}: {before} -> {label_of(value_at(settings, axis.field))}"
-    rows[name] = Row(name, settings, against.name, change)
+    rows[name] = GridRow(name, settings, against.name, change)
     return AxisPoint(label, name)
 
 
 def changed_settings(
-    against: Row, field: str, value: Any, resolve_settings: ResolveSettings, name: str
+    against: GridRow, field: str, value: Any, resolve_settings: ResolveSettings, name: str
 ) -> dict[str, Table]:
     """Settings of a row with one field changed; nothing else may differ.
 

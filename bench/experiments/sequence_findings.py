@@ -14,11 +14,11 @@ from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
 from bench.experiments.evaluation import RESULTS, scored
 from bench.experiments.execute import Outcome
 from bench.experiments.findings import BySeed, Scored, compare_seeds, with_verdicts
-from bench.experiments.plan import Plan, Task
-from bench.experiments.report_record import OnCollection, Report, SequenceFound
+from bench.experiments.plan import CellTask, Plan
+from bench.experiments.report_record import Report, RowOnCollection, SequenceFound
 from bench.experiments.sequence import LearntSequence, read_sequence
 from bench.results.find import find_results
-from bench.results.record import Stored
+from bench.results.result import Stored
 
 GAINED, FORGOTTEN = "gained", "forgotten"
 
@@ -81,7 +81,7 @@ def with_sequences(
     return msgspec.structs.replace(report, rows=tuple(rows))
 
 
-def _read(task: Task, out: Path) -> EvaluatedSequence | None:
+def _read(task: CellTask, out: Path) -> EvaluatedSequence | None:
     folder = task.folder(out)
     learnt = read_sequence(folder)
     if learnt is None:
@@ -94,7 +94,7 @@ def _read(task: Task, out: Path) -> EvaluatedSequence | None:
 
 def _compared(
     by_seed: Mapping[int, EvaluatedSequence], resampling: Resampling
-) -> tuple[OnCollection, ...]:
+) -> tuple[RowOnCollection, ...]:
     """After the sequence against the start, and against just after each domain's training."""
     learnt = next(iter(by_seed.values())).learnt
     against_start, against_own = {}, {}
@@ -114,7 +114,7 @@ def _compared(
 
 def _found(
     by_seed: Mapping[int, EvaluatedSequence],
-    compared: Sequence[OnCollection],
+    compared: Sequence[RowOnCollection],
     resampling: Resampling,
 ) -> SequenceFound:
     sequences = list(by_seed.values())

@@ -26,7 +26,7 @@ class Cost(Record):
     saved_bytes: int = 0
 
 
-class Stage(Protocol):
+class ExperimentStage(Protocol):
     """Pretrain, adapt, finetune or evaluate; picklable, because it works in a process apart."""
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:

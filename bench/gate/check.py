@@ -13,7 +13,7 @@ from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck
 from bench.gate.verdicts import Decision, Rule, Word, worse
-from bench.results.record import Stored
+from bench.results.result import Stored
 from datasets_cfg.records import Queries
 from foundation.records import Record
 
@@ -53,7 +53,7 @@ class StoredModel:
     results: Mapping[str, Stored]
 
 
-class Row(Record, kw_only=True):
+class CheckRow(Record, kw_only=True):
     """One collection, or the mean: candidate minus baseline.
 
     Attributes:
@@ -107,8 +107,8 @@ class PairVerdict(Record, kw_only=True):
     name: str
     outcome: Word
     reasons: tuple[str, ...]
-    rows: tuple[Row, ...]
-    mean: Row | None
+    rows: tuple[CheckRow, ...]
+    mean: CheckRow | None
     largest_loss: float | None
     worst: tuple[LostQuery, ...] = ()
 
@@ -203,9 +203,9 @@ def first_look(verdict: PairVerdict) -> PairVerdict:
     return msgspec.structs.replace(verdict, outcome="INCONCLUSIVE", reasons=(reason,))
 
 
-def gap(name: str, why: str) -> Row:
+def gap(name: str, why: str) -> CheckRow:
     """A collection without anything to compare."""
-    return Row(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
+    return CheckRow(name=name, measure="", candidate=None, baseline=None, paired=None, missing=why)
 
 
 def blind(effects: Sequence[DetectableEffect], margin: float) -> str:

@@ -12,16 +12,16 @@ from bench.evaluate.runs import Run
 from bench.gate.check import (
     BASELINE,
     CANDIDATE,
+    CheckRow,
     LostQuery,
     PairVerdict,
-    Row,
     Terms,
     gap,
 )
 from bench.gate.noninferiority import largest_loss
 from bench.gate.skew import Studentised, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import Decision, Evidence, Loss, decide
-from bench.results.record import Protocol
+from bench.results.result import Protocol
 from foundation.errors import BenchError
 
 WORST_SHOWN = 3  # queries that lost most
@@ -131,12 +131,12 @@ def _test(panels: Mapping[str, Panel], terms: Terms) -> dict[str, _Tested]:
 class _Mean:
     """The mean of the collections: its row, and what decides."""
 
-    row: Row
+    row: CheckRow
     skew: Studentised
 
 
 def _mean(
-    rows: Sequence[Row], tested: Mapping[str, _Tested], weights: Mapping[str, float]
+    rows: Sequence[CheckRow], tested: Mapping[str, _Tested], weights: Mapping[str, float]
 ) -> _Mean | None:
     """None where the measures differ, which have no mean."""
     measures = {row.measure for row in rows}
@@ -147,7 +147,7 @@ def _mean(
     skew = mean_of([tested[collection].skew for collection in weights], shares)
     pair = paired(parts, shares)
     return _Mean(
-        Row(
+        CheckRow(
             name="mean",
             measure=measures.pop(),
             candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
@@ -161,7 +161,7 @@ def _mean(
 
 
 def _evidence(
-    rows: Sequence[Row],
+    rows: Sequence[CheckRow],
     mean: _Mean | None,
     tested: Mapping[str, _Tested],
     same_rankings: bool,
@@ -186,7 +186,7 @@ def _evidence(
     )
 
 
-def _loss_of_mean(row: Row) -> Loss | None:
+def _loss_of_mean(row: CheckRow) -> Loss | None:
     if row.paired is None or row.p_skew is None:
         return None
     p = row.paired.p
@@ -232,9 +232,9 @@ def _worst(panels: Iterable[Panel]) -> tuple[LostQuery, ...]:
     return tuple(sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN])
 
 
-def _row(tested: _Tested, candidate_in_domain: bool, baseline_in_domain: bool) -> Row:
+def _row(tested: _Tested, candidate_in_domain: bool, baseline_in_domain: bool) -> CheckRow:
     panel = tested.panel
-    return Row(
+    return CheckRow(
         name=panel.collection,
         measure=panel.measure,
         candidate=panel.mean(CANDIDATE),
@@ -271,7 +271,7 @@ def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
     )
 
 
-def _drifted(rows: Sequence[Row], terms: Terms) -> tuple[str, ...]:
+def _drifted(rows: Sequence[CheckRow], terms: Terms) -> tuple[str, ...]:
     return tuple(
         f"{row.name}: {row.measure} {row.paired.difference:+.4f}, tolerance {terms.tolerance:.4f}"
         for row in rows
@@ -279,7 +279,7 @@ def _drifted(rows: Sequence[Row], terms: Terms) -> tuple[str, ...]:
     )
 
 
-def _marked(row: Row, decision: Decision) -> Row:
+def _marked(row: CheckRow, decision: Decision) -> CheckRow:
     """With the reasons of a failure that are its own."""
     if decision.outcome in ("OK", "MISSING"):
         return row

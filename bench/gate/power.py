@@ -16,7 +16,7 @@ import numpy as np
 from bench.compare.panels import protocol_differences
 from bench.compare.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
-from bench.results.record import Result, Stored
+from bench.results.result import Result, Stored
 from foundation.arrays import Float64Array
 from foundation.records import Record
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bench.gate.check import BASELINE, PairVerdict, Row, gap
+from bench.gate.check import BASELINE, CheckRow, PairVerdict, gap
 from bench.gate.verdicts import Word
 from retrievers.models.card import Expected
 
@@ -23,7 +23,7 @@ def check_published(
         names: of the collections.
         in_domain: collections that the model was trained on.
     """
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     missing: list[str] = []
     drifted: list[str] = []
     for name in names:
@@ -58,8 +58,8 @@ def _problem(claim: Expected, value: float | None) -> str:
     return f"{claim.dataset}: {claim.measure} {measured}, tolerance {claim.tolerance:.4f}"
 
 
-def _row(claim: Expected, value: float | None, problem: str, in_domain: bool) -> Row:
-    return Row(
+def _row(claim: Expected, value: float | None, problem: str, in_domain: bool) -> CheckRow:
+    return CheckRow(
         name=claim.dataset,
         measure=claim.measure,
         candidate=value,

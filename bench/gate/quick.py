@@ -15,7 +15,7 @@ import msgspec
 from bench.gate.ledger import key_of, read_records, write_once
 from bench.gate.subset import Subset
 from bench.results.location import Place
-from bench.results.record import Protocol, Stored
+from bench.results.result import Protocol, Stored
 from foundation.records import Record
 
 LEDGER, LOOK_FILE, FULL_FILE = "first-looks", "look.json", "full.json"

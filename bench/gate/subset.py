@@ -53,7 +53,7 @@ class Subset(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Pool:
+class CandidatePool:
     """Documents that a first look may or must have.
 
     Attributes:
@@ -82,7 +82,7 @@ class Pool:
 
 def pool_of(
     dataset: Dataset, runs: Mapping[str, Run], compared: Collection[str], cutoff: int
-) -> Pool:
+) -> CandidatePool:
     """The pool of some models' rankings of a collection.
 
     Args:
@@ -100,7 +100,7 @@ def pool_of(
         np.minimum.at(best, rows, ranks)
         if name in compared:
             retrieved[rows[ranks < cutoff]] = True
-    return Pool(dataset.name, judged, retrieved, best, tuple(runs))
+    return CandidatePool(dataset.name, judged, retrieved, best, tuple(runs))
 
 
 def _rows_and_ranks(run: Run, corpus: Corpus) -> tuple[Int64Array, Int64Array]:
@@ -110,7 +110,7 @@ def _rows_and_ranks(run: Run, corpus: Corpus) -> tuple[Int64Array, Int64Array]:
     return rows[rows >= 0], np.minimum(ranks, DEEPEST)[rows >= 0]
 
 
-def choose(pool: Pool, limit: int, seed: int) -> tuple[Subset, BoolArray]:
+def choose(pool: CandidatePool, limit: int, seed: int) -> tuple[Subset, BoolArray]:
     """The part of at most ``limit`` documents (but at least ``pool.smallest``), bool ``(n,)``."""
     needed, count = pool.needed, len(pool.judged)
     limit = max(limit, pool.smallest)

@@ -22,7 +22,7 @@ from bench.leaderboard.records import (
 )
 from bench.leaderboard.rows import columns, rows
 from bench.results.facts import protocol_facts
-from bench.results.record import Stored
+from bench.results.result import Stored
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean

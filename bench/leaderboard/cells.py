@@ -6,7 +6,7 @@ from bench.evaluate.suites import suite_mean
 from bench.leaderboard.groups import Standing, Standings
 from bench.leaderboard.records import Cell, Claim, Mean, Row, Score, SuiteColumn
 from bench.leaderboard.rows import row_facts, training_step
-from bench.results.record import Result, Stored, Timings
+from bench.results.result import Result, Stored, Timings
 from retrievers.models.card import Card
 
 

@@ -15,7 +15,7 @@ from bench.compare.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, ho
 from bench.evaluate.suites import suite_weights
 from bench.leaderboard.pairs import PairWork
 from bench.results.location import Place
-from bench.results.record import Stored
+from bench.results.result import Stored
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 

@@ -20,7 +20,7 @@ from bench.compare.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.leaderboard.records import Dot, OnQueries
 from bench.results.location import Place
-from bench.results.record import RUN_FILE, Protocol, Stored
+from bench.results.result import RUN_FILE, Protocol, Stored
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 

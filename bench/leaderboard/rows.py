@@ -23,7 +23,7 @@ from bench.results.facts import (
 from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
-from bench.results.record import Protocol, Result, Stored
+from bench.results.result import Protocol, Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.results.record import Protocol
+from bench.results.result import Protocol
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.remembered import open_remembered

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.monitor.scanner import CheckpointScanner, Finished, Look
+from bench.monitor.scanner import CheckpointScanner, FinishedCheckpoint, ScannedFolder
 from bench.monitor.watcher import Watcher
 
 SETTLE_S = 2.0  # between two looks at what may be being written
@@ -28,7 +28,7 @@ class Ending:
     until: int | None = None
     stop_after_s: float | None = None
 
-    def is_reached(self, look: Look, quiet_s: float) -> bool:
+    def is_reached(self, look: ScannedFolder, quiet_s: float) -> bool:
         """Whether this was the last look, ``quiet_s`` after the last new checkpoint."""
         if self.stop_after_s is not None and quiet_s >= self.stop_after_s:
             return True
@@ -68,7 +68,9 @@ def _follow(
             return
 
 
-def _evaluate(new: Sequence[Finished], watcher: Watcher, publish: Callable[[], None]) -> None:
+def _evaluate(
+    new: Sequence[FinishedCheckpoint], watcher: Watcher, publish: Callable[[], None]
+) -> None:
     fresh, published = False, time.monotonic()
     for one in new:
         fresh |= watcher.evaluate(one)

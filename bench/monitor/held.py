@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.monitor.scanner import Finished
+from bench.monitor.scanner import FinishedCheckpoint
 from foundation.errors import BenchError
 
 OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "global_step")
 
 
 @contextmanager
-def held(checkpoint: Finished, place: Path) -> Iterator[Path]:
+def held(checkpoint: FinishedCheckpoint, place: Path) -> Iterator[Path]:
     """Links to the files of a checkpoint, below ``place``, a folder that is removed with them.
 
     Where files cannot be linked, as to another file system, it is
@@ -30,7 +30,7 @@ def held(checkpoint: Finished, place: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _link(checkpoint: Finished, target: Path) -> bool:
+def _link(checkpoint: FinishedCheckpoint, target: Path) -> bool:
     for name in checkpoint.files:
         if name.startswith(OF_TRAINING):
             continue

@@ -11,7 +11,7 @@ from typing import Self, cast
 import msgspec
 
 from bench.results.location import place_of
-from bench.results.record import RESULT_FILE, Protocol
+from bench.results.result import RESULT_FILE, Protocol
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import FileLock

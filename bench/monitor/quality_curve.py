@@ -31,7 +31,7 @@ class Level(Record):
     high: float | None
 
 
-class Point(Record):
+class CurvePoint(Record):
     """A checkpoint on the curve: its level on each collection, and in the mean of several."""
 
     checkpoint: str
@@ -56,8 +56,8 @@ class Curve(Record, kw_only=True):
     measure: str
     collections: tuple[str, ...]
     headline: str
-    points: tuple[Point, ...]
-    baseline: Point | None
+    points: tuple[CurvePoint, ...]
+    baseline: CurvePoint | None
     selection: Selection | None
     broken: dict[str, str]
     left_out: tuple[str, ...]
@@ -193,7 +193,7 @@ def _check_gaps(panels: Sequence[Panel]) -> None:
             raise BenchError(f"{name} on {panel.collection} has {why}", "evaluate it again")
 
 
-def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part]) -> Point:
+def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part]) -> CurvePoint:
     column = panels[0].columns[name]
     alone = {
         panel.collection: _level([Part(1.0, part.scores, part.resampled)], column)
@@ -201,7 +201,7 @@ def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part])
     }
     if len(parts) > 1:
         alone[MEAN] = _level(parts, column)
-    return Point(name, step, alone)
+    return CurvePoint(name, step, alone)
 
 
 def _level(parts: Sequence[Part], column: int) -> Level:

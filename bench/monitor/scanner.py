@@ -36,7 +36,7 @@ Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedCheckpoint:
     """A complete checkpoint.
 
     Attributes:
@@ -67,10 +67,10 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Look:
+class ScannedFolder:
     """All checkpoints in a folder at one moment, by step."""
 
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedCheckpoint, ...]
     unfinished: tuple[Unfinished, ...]
 
 
@@ -81,7 +81,7 @@ class CheckpointScanner:
     folder: Path
     _before: dict[str, Files] = field(default_factory=dict)
 
-    def look(self) -> Look:
+    def look(self) -> ScannedFolder:
         """Complete is what lacks nothing and did not change since the last look."""
         folders = _checkpoints(self.folder)
         files = {name: found for name, one in folders.items() if (found := _files(one))}
@@ -94,18 +94,18 @@ class CheckpointScanner:
             elif why := missing_parts(folder, found, by_trainer):
                 unfinished.append(Unfinished(name, step, why, broken=STATE in found))
             else:
-                finished.append(Finished(name, step, folder, found))
+                finished.append(FinishedCheckpoint(name, step, folder, found))
         self._before = files
         return _by_step(finished, unfinished)
 
 
-def _by_step(finished: list[Finished], unfinished: list[Unfinished]) -> Look:
+def _by_step(finished: list[FinishedCheckpoint], unfinished: list[Unfinished]) -> ScannedFolder:
     latest = max((one.step for one in finished), default=-1)
     told = [
         Unfinished(one.name, one.step, one.why, one.broken or one.step < latest)
         for one in unfinished
     ]
-    return Look(
+    return ScannedFolder(
         tuple(sorted(finished, key=lambda one: (one.step, one.name))),
         tuple(sorted(told, key=lambda one: (one.step, one.name))),
     )

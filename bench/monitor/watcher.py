@@ -9,7 +9,7 @@ from bench.evaluate.pipeline import Options
 from bench.monitor.held import held
 from bench.monitor.identity import files_sha256, settings_of
 from bench.monitor.ledger import Broken, Evaluated, Ledger, now
-from bench.monitor.scanner import Files, Finished, Unfinished, model_folder
+from bench.monitor.scanner import Files, FinishedCheckpoint, Unfinished, model_folder
 from bench.results.find import find_results
 from bench.results.location import Place
 from bench.store.store import folder_names
@@ -22,7 +22,7 @@ FAILURES = (BenchError, OSError)
 
 
 @dataclass(frozen=True)
-class Work:
+class WatchSettings:
     """How checkpoints are evaluated.
 
     Attributes:
@@ -56,13 +56,13 @@ class Watcher:
         interrupted: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
     """
 
-    work: Work
+    work: WatchSettings
     ledger: Ledger
     done: dict[str, Files] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
 
-    def is_new(self, checkpoint: Finished) -> bool:
+    def is_new(self, checkpoint: FinishedCheckpoint) -> bool:
         """Whether these files were not yet dealt with."""
         return self.done.get(checkpoint.name) != checkpoint.files
 
@@ -76,7 +76,7 @@ class Watcher:
             if one.broken:
                 self._add_broken(one.name, one.step, one.why)
 
-    def evaluate(self, checkpoint: Finished) -> bool:
+    def evaluate(self, checkpoint: FinishedCheckpoint) -> bool:
         """Evaluate on every collection; a checkpoint that fails is reported and left out.
 
         Returns:
@@ -88,7 +88,7 @@ class Watcher:
         self.interrupted = ""
         return fresh
 
-    def _try(self, checkpoint: Finished) -> bool:
+    def _try(self, checkpoint: FinishedCheckpoint) -> bool:
         try:
             with held(checkpoint, self.work.held) as folder:
                 fresh = self._evaluate(checkpoint, folder)
@@ -103,7 +103,7 @@ class Watcher:
     def _add_broken(self, name: str, step: int, why: str) -> None:
         self.ledger.add(Broken(checkpoint=name, step=step, why=why, time=now()))
 
-    def _evaluate(self, checkpoint: Finished, folder: Path) -> bool:
+    def _evaluate(self, checkpoint: FinishedCheckpoint, folder: Path) -> bool:
         loaded = self.work.open_model(model_folder(folder))
         loaded = loaded.renamed(f"{self.work.training}/{checkpoint.name}")
         model = loaded.model
@@ -120,13 +120,15 @@ class Watcher:
             self._tidy(model)
         return bool(missing)
 
-    def _is_known(self, checkpoint: Finished, model: Model, dataset: OpenDataset) -> bool:
+    def _is_known(self, checkpoint: FinishedCheckpoint, model: Model, dataset: OpenDataset) -> bool:
         fingerprint = model.recipe.for_dataset(dataset.name).fingerprint
         protocol = protocol_here(dataset, self.work.options)
         asked = (checkpoint.name, fingerprint, protocol, self.work.measure)
         return self.ledger.find(*asked) is not None
 
-    def _evaluate_on(self, dataset: OpenDataset, checkpoint: Finished, loaded: LoadedModel) -> None:
+    def _evaluate_on(
+        self, dataset: OpenDataset, checkpoint: FinishedCheckpoint, loaded: LoadedModel
+    ) -> None:
         work, model = self.work, loaded.model
         known = find_results(work.results, loaded.name)
         space = replace(work.space)  # whose store lets go of the vectors when it ends

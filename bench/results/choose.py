@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.results.facts import FILES, differing, facts, is_hash, recipe_facts, recipe_key
-from bench.results.record import Result, Stored
+from bench.results.result import Result, Stored
 from foundation.errors import BenchError
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.results.record import Protocol, Result
+from bench.results.result import Protocol, Result
 from retrievers.models.recipe import Prompts
 
 HASH_DIGITS = 12

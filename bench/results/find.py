@@ -6,7 +6,7 @@ from bench.results.choose import CHOICE, choose_results
 from bench.results.facts import facts
 from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
-from bench.results.record import RESULT_FILE, Result, Stored
+from bench.results.result import RESULT_FILE, Result, Stored
 from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from bench.evaluate.measures import in_range, range_of
 from bench.evaluate.scoring import Scores
 from bench.results.location import Place
-from bench.results.record import (
+from bench.results.result import (
     QUERY_ID,
     RESULT_FILE,
     SCHEMA,

@@ -16,20 +16,20 @@ import msgspec
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.location import Place, replacing
 from bench.results.object_store import RemotePath
-from bench.results.record import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, Stored, place
+from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, Stored, place
 
 Evaluation = tuple[str, str]  # model, key
 
 
 @dataclass(frozen=True)
-class Variant:
+class Duplicate:
     """A stored evaluation, and the hash of its scores by measure."""
 
     stored: Stored
     digests: Mapping[str, str]
 
     @classmethod
-    def of(cls, stored: Stored) -> "Variant":
+    def of(cls, stored: Stored) -> "Duplicate":
         """Reads the values of the queries.
 
         Raises:
@@ -51,7 +51,7 @@ class Variant:
         encoded = msgspec.json.encode(self.digests, order="deterministic")
         return hashlib.sha256(encoded).hexdigest()
 
-    def disagrees(self, other: "Variant") -> bool:
+    def disagrees(self, other: "Duplicate") -> bool:
         """Whether a measure that both have differs for a query."""
         shared = self.digests.keys() & other.digests.keys()
         return any(self.digests[name] != other.digests[name] for name in shared)
@@ -83,9 +83,9 @@ class Conflict(msgspec.Struct, frozen=True):
     measures: dict[str, tuple[float, ...]]
 
 
-def union(variants: Iterable[Variant]) -> dict[Evaluation, dict[str, Variant]]:
+def union(variants: Iterable[Duplicate]) -> dict[Evaluation, dict[str, Duplicate]]:
     """By evaluation, then by hash of the scores: the record that is kept."""
-    found: dict[Evaluation, dict[str, Variant]] = defaultdict(dict)
+    found: dict[Evaluation, dict[str, Duplicate]] = defaultdict(dict)
     for one in variants:
         same = found[one.evaluation]
         known = same.get(one.digest)
@@ -94,7 +94,7 @@ def union(variants: Iterable[Variant]) -> dict[Evaluation, dict[str, Variant]]:
     return {key: dict(sorted(found[key].items())) for key in sorted(found)}
 
 
-def conflicts(merged: Mapping[Evaluation, Mapping[str, Variant]]) -> list[Conflict]:
+def conflicts(merged: Mapping[Evaluation, Mapping[str, Duplicate]]) -> list[Conflict]:
     """Evaluations that were kept with several scores for one measure."""
     found = []
     for (model, key), kept in merged.items():
@@ -114,8 +114,8 @@ def _differing(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
 
 
 def write(
-    merged: Mapping[Evaluation, Mapping[str, Variant]],
-    there: Iterable[Variant],
+    merged: Mapping[Evaluation, Mapping[str, Duplicate]],
+    there: Iterable[Duplicate],
     claims: Sequence[Claimed],
     out: Place,
     advance: Callable[[int], None],

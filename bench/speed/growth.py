@@ -11,7 +11,7 @@ from bench.speed.peers.job import Job
 from bench.speed.race import run_command, write_folder
 from bench.speed.records import Growth, Spread
 from bench.speed.texts import Texts, of_length
-from bench.speed.tools import Finished, run_process
+from bench.speed.tools import FinishedProcess, run_process
 from retrievers.encoders.protocol import Encoder
 
 LENGTHS = (16, 32, 64, 128, 256)
@@ -70,7 +70,7 @@ def run_growth(
     documents = max(QUERIES << (RUN_SIZES - 1), tokens // length)
     texts = of_length(encoder, sources, documents, length)
     sizes = [documents >> shift for shift in reversed(range(RUN_SIZES))]
-    done: dict[int, list[Finished]] = {size: [] for size in sizes}
+    done: dict[int, list[FinishedProcess]] = {size: [] for size in sizes}
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         for size in sizes:
             _write(Path(temporary) / str(size), texts.first(size))

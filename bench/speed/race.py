@@ -14,7 +14,7 @@ from bench import __version__
 from bench.speed.encode import OURS, in_turn
 from bench.speed.peers.job import Job
 from bench.speed.records import Race, RaceRun, Spread
-from bench.speed.tools import DEFAULT_BATCH, Finished, last_line, run_process
+from bench.speed.tools import DEFAULT_BATCH, FinishedProcess, last_line, run_process
 from datasets_cfg.dataset import FACTS_FILE, Dataset
 from foundation.errors import BenchError
 
@@ -130,7 +130,7 @@ def race(
             job, folder=str(exported.folder), exclude_self=bool(dataset.facts.exclude_self)
         )
         names = (OURS, *tools)
-        runs: dict[str, list[Evaluated]] = {name: [] for name in names}
+        runs: dict[str, list[RaceEvaluation]] = {name: [] for name in names}
         for turn in range(rounds):
             for which in in_turn(len(names), turn):
                 fresh = Path(temporary) / f"round-{turn}"
@@ -139,16 +139,16 @@ def race(
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class RaceEvaluation:
     """One tool's evaluation in one round."""
 
     tool: str
     version: str
     score: float
-    finished: Finished
+    finished: FinishedProcess
 
 
-def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> Evaluated:
+def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> RaceEvaluation:
     if name == OURS:
         return _run_ours(job, arguments, fresh)
     own = replace(job, batch_size=DEFAULT_BATCH[name])
@@ -156,7 +156,7 @@ def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> Evaluate
     done = run_process(command, job.threads, name)
     said = last_line(done.stdout, name)
     tool = f"{name} (batch {own.batch_size}, its default)"
-    return Evaluated(tool, str(said["version"]), float(said["score"]), done)
+    return RaceEvaluation(tool, str(said["version"]), float(said["score"]), done)
 
 
 def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
@@ -166,14 +166,17 @@ def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
     return [*command, "--device", job.device, "--json", "--quiet", "--yes", "--offline"]
 
 
-def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> Evaluated:
+def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> RaceEvaluation:
     done = run_process(run_command(job, arguments, fresh), job.threads, OURS)
     (result,) = msgspec.json.decode(done.stdout)["results"]
-    return Evaluated(OURS, __version__, float(result["measures"][MEASURE]), done)
+    return RaceEvaluation(OURS, __version__, float(result["measures"][MEASURE]), done)
 
 
 def judged(
-    collection: str, exported: Exported, limit: int | None, runs: Mapping[str, Sequence[Evaluated]]
+    collection: str,
+    exported: Exported,
+    limit: int | None,
+    runs: Mapping[str, Sequence[RaceEvaluation]],
 ) -> Race:
     """Scores first: there is no ratio where any of them differs from ours."""
     rows = [_row(own) for own in runs.values()]
@@ -197,7 +200,7 @@ def judged(
     )
 
 
-def _row(own: Sequence[Evaluated]) -> RaceRun:
+def _row(own: Sequence[RaceEvaluation]) -> RaceRun:
     return RaceRun(
         tool=own[0].tool,
         version=own[0].version,

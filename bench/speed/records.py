@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.results.record import Conditions
+from bench.results.result import Conditions
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
 

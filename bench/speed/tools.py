@@ -78,7 +78,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedProcess:
     """A process that ended well: wall-clock seconds, VmHWM, and what it printed."""
 
     seconds: float
@@ -86,7 +86,7 @@ class Finished:
     stdout: str
 
 
-def run_process(command: Sequence[str], threads: int, what: str) -> Finished:
+def run_process(command: Sequence[str], threads: int, what: str) -> FinishedProcess:
     """Run a command from start to end, watching its memory.
 
     Raises:
@@ -111,7 +111,7 @@ def run_process(command: Sequence[str], threads: int, what: str) -> Finished:
         seconds = time.perf_counter() - start
         if process.returncode:
             raise _failed(what, _content(stderr))
-        return Finished(seconds, peak, _content(stdout))
+        return FinishedProcess(seconds, peak, _content(stdout))
 
 
 def _content(file: IO[str]) -> str:

@@ -34,7 +34,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Work:
+class ShardWork:
     """How batches become shards in a folder.
 
     Attributes:

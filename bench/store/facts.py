@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.store.shards import DamagedError
+from bench.store.shards import DamagedShardError
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json
 
@@ -48,9 +48,9 @@ def read_fact(path: Path) -> dict[str, Any] | None:
     try:
         kept = decode_json(content, _KeptFact, path.name)
         if hashlib.sha256(kept.value).hexdigest() != kept.sha256:
-            raise DamagedError(f"{path.name} has another checksum")
+            raise DamagedShardError(f"{path.name} has another checksum")
         if fact_path(path.parent, kept.about) != path:
-            raise DamagedError(f"{path.name} is a fact about something else")
+            raise DamagedShardError(f"{path.name} is a fact about something else")
         return decode_json(bytes(kept.value), dict[str, Any], path.name)
     except BenchError as error:
-        raise DamagedError(str(error)) from error
+        raise DamagedShardError(str(error)) from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.store.encoding import Batch
 from bench.store.keys import find, first_rows
-from bench.store.shards import MANIFEST_NAME, DamagedError, Shard, read_shard
+from bench.store.shards import MANIFEST_NAME, DamagedShardError, Shard, read_shard
 from bench.store.vectors import StoredVectors
 from foundation.arrays import Int64Array, UInt64Array
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class EncodingPlan:
     """What is stored of some texts, and what must be encoded.
 
     Attributes:
@@ -56,7 +56,7 @@ class Planner:
         self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
         self._named: set[Path] = set()
 
-    def plan(self, folders: Sequence[Path], dim: int, keys: UInt64Array) -> Plan:
+    def plan(self, folders: Sequence[Path], dim: int, keys: UInt64Array) -> EncodingPlan:
         """Find texts in the shards of folders, and cut the rest.
 
         Args:
@@ -78,7 +78,7 @@ class Planner:
                 del present[shard]
         missing = tuple(_cut(keys, np.flatnonzero(places < 0)))
         vectors = None if missing else StoredVectors(*_compact(shards, used, places), dim)
-        return Plan(keys, vectors, missing, tuple(damaged))
+        return EncodingPlan(keys, vectors, missing, tuple(damaged))
 
     def _present(self, folders: Sequence[Path]) -> tuple[dict[Shard, UInt64Array], list[Path]]:
         """Shards with their keys, by name, and the manifests of those that are damaged."""
@@ -90,7 +90,7 @@ class Planner:
                     shard, keys = read_shard(path)
                 except FileNotFoundError:
                     continue  # another process has just removed it
-                except DamagedError as error:
+                except DamagedShardError as error:
                     self._say_damaged(path, error)
                     damaged.append(path)
                 else:
@@ -111,13 +111,13 @@ class Planner:
             try:
                 shard.check()
                 whole = True
-            except DamagedError as error:
+            except DamagedShardError as error:
                 self._say_damaged(shard.manifest_path, error)
                 whole = False
             self._checked[shard] = stamp, whole
         return whole
 
-    def _say_damaged(self, manifest_path: Path, error: DamagedError) -> None:
+    def _say_damaged(self, manifest_path: Path, error: DamagedShardError) -> None:
         if manifest_path not in self._named:
             self._named.add(manifest_path)
             logger.warning("%s is damaged (%s): its texts are encoded again", manifest_path, error)

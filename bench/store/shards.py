@@ -31,7 +31,7 @@ DTYPES: dict[StoreDtype, str] = {"float32": "<f4", "float16": "<f2"}
 MANIFEST_NAME = re.compile(r"[0-9a-f]{32}\.json")
 
 
-class Manifest(Record):
+class ShardManifest(Record):
     """What the files of a shard hold: ``(rows, dim)`` vectors of texts in one role."""
 
     format: int
@@ -43,7 +43,7 @@ class Manifest(Record):
     keys_sha256: str
 
 
-class DamagedError(Exception):
+class DamagedShardError(Exception):
     """A shard is not what was written; the message says how."""
 
 
@@ -52,7 +52,7 @@ class Shard:
     """Vectors ``(rows, dim)`` on disk, by the path of their manifest."""
 
     manifest_path: Path
-    manifest: Manifest
+    manifest: ShardManifest
 
     @property
     def rows(self) -> int:
@@ -78,11 +78,11 @@ class Shard:
         try:
             size = self.path.stat().st_size
             if size != self.rows * self.row_bytes:
-                raise DamagedError(f"{self.path.name} has {size:,} bytes")
+                raise DamagedShardError(f"{self.path.name} has {size:,} bytes")
             if _sha256(self.path) != self.manifest.vectors_sha256:
-                raise DamagedError(f"{self.path.name} has another checksum")
+                raise DamagedShardError(f"{self.path.name} has another checksum")
         except FileNotFoundError as error:
-            raise DamagedError(f"{self.path.name} is missing") from error
+            raise DamagedShardError(f"{self.path.name} is missing") from error
 
 
 def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
@@ -93,20 +93,20 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         FileNotFoundError: there is no manifest.
     """
     try:
-        manifest = decode_json(manifest_path.read_bytes(), Manifest, manifest_path)
+        manifest = decode_json(manifest_path.read_bytes(), ShardManifest, manifest_path)
     except BenchError as error:
-        raise DamagedError(f"{manifest_path.name} is not readable") from error
+        raise DamagedShardError(f"{manifest_path.name} is not readable") from error
     keys_path = manifest_path.with_suffix(".keys")
     try:
         content = keys_path.read_bytes()
     except FileNotFoundError as error:
-        raise DamagedError(f"{keys_path.name} is missing") from error
+        raise DamagedShardError(f"{keys_path.name} is missing") from error
     if (
         manifest.format != FORMAT
         or len(content) != manifest.rows * KEY_BYTES
         or hashlib.sha256(content).hexdigest() != manifest.keys_sha256
     ):
-        raise DamagedError(f"{keys_path.name} does not fit its manifest")
+        raise DamagedShardError(f"{keys_path.name} does not fit its manifest")
     return Shard(manifest_path, manifest), keys_from_bytes(content)
 
 
@@ -121,7 +121,7 @@ def write_shard(
     """
     content = stored(vectors, recipe)
     key_bytes = keys.astype("<u8").tobytes()
-    manifest = Manifest(
+    manifest = ShardManifest(
         format=FORMAT,
         role=role,
         rows=len(vectors),
@@ -167,7 +167,7 @@ def discard(manifest_path: Path) -> None:
     with lock, suppress(FileNotFoundError):
         try:
             read_shard(manifest_path)[0].check()
-        except DamagedError:
+        except DamagedShardError:
             for suffix in (".json", *SUFFIXES.values(), ".keys"):  # the manifest first
                 manifest_path.with_suffix(suffix).unlink(missing_ok=True)
 

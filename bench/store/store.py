@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.store.encoding import Advance, Batch, Encode, Work
+from bench.store.encoding import Advance, Batch, Encode, ShardWork
 from bench.store.facts import encode_fact, fact_path, read_fact
 from bench.store.keys import corpus_keys, query_keys
-from bench.store.planning import Plan, Planner
-from bench.store.shards import DamagedError, discard, sweep, write_shard
+from bench.store.planning import EncodingPlan, Planner
+from bench.store.shards import DamagedShardError, discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
@@ -53,7 +53,7 @@ class VectorStore:
         self._recipes: dict[Path, Recipe] = {}
         self._planner = Planner()
 
-    def plan(self, encoder: Encoder, corpus: Corpus) -> Plan:
+    def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
         """See which texts of a corpus are stored; encodes none.
 
         The texts are read when a corpus is first seen, afterwards their keys. Shards that are
@@ -63,7 +63,7 @@ class VectorStore:
         return self._plan(encoder.recipe, "document", keys)
 
     def documents(
-        self, encoder: Encoder, corpus: Corpus, plan: Plan, advance: Advance | None = None
+        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
     ) -> StoredVectors:
         """Vectors of a corpus; what is missing is encoded, shard by shard.
 
@@ -110,7 +110,7 @@ class VectorStore:
         path = fact_path(self._folder_of(encoder.recipe), about)
         try:
             known = read_fact(path)
-        except DamagedError as error:
+        except DamagedShardError as error:
             logger.warning("%s is damaged (%s): it is made again", path, error)
             known = None
         if known is not None:
@@ -122,7 +122,7 @@ class VectorStore:
     def _folder_of(self, recipe: Recipe) -> Path:
         return self.folder / folder_name(recipe)
 
-    def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> Plan:
+    def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> EncodingPlan:
         folders = self._folders_with(recipe.side(role), role)
         for folder in folders:
             self._use(folder)
@@ -152,7 +152,7 @@ class VectorStore:
     def _fill(
         self,
         encoder: Encoder,
-        plan: Plan,
+        plan: EncodingPlan,
         role: Role,
         prepare: Callable[[Batch], Encode],
         advance: Advance | None,
@@ -169,7 +169,7 @@ class VectorStore:
             with clock.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
-        encoded = Work(folder, prepare, keep, advance).do(plan.missing)
+        encoded = ShardWork(folder, prepare, keep, advance).do(plan.missing)
         done = self._plan(side, role, plan.keys)
         if done.vectors is None:
             raise BenchError(
@@ -178,7 +178,7 @@ class VectorStore:
             )
         return _used(replace(done.vectors, encoded=encoded))
 
-    def _tidy(self, folder: Path, plan: Plan) -> None:
+    def _tidy(self, folder: Path, plan: EncodingPlan) -> None:
         if folder.is_dir():
             sweep(folder)
         sweep(self._made(self.folder / KEYS_FOLDER))

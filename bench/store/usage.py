@@ -11,7 +11,7 @@ import msgspec
 
 from bench.store.facts import FACT_SUFFIX, read_fact
 from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
-from bench.store.shards import MANIFEST_NAME, DamagedError, Manifest, read_shard
+from bench.store.shards import MANIFEST_NAME, DamagedShardError, ShardManifest, read_shard
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
 from foundation.errors import BenchError
 from foundation.locks import FolderInUse
@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 DAY_S = 86_400
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One folder of the store.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Described(msgspec.Struct):
     store_dtype: str = "float32"
 
 
-def usage(store: Path) -> list[Stored]:
+def usage(store: Path) -> list[ModelUsage]:
     """The folders of a store, the largest first."""
     rows = [_stored(folder) for folder in _folders(store)]
     return sorted(rows, key=lambda row: (-row.bytes, row.fingerprint))
@@ -71,8 +71,8 @@ def damaged(store: Path) -> Iterator[Damage]:
 
 
 def selected(
-    rows: Sequence[Stored], names: Iterable[str], older_than_days: float | None, now: float
-) -> list[Stored]:
+    rows: Sequence[ModelUsage], names: Iterable[str], older_than_days: float | None, now: float
+) -> list[ModelUsage]:
     """Rows of some models, or of all where none is named, that were not used for some days.
 
     Args:
@@ -96,7 +96,7 @@ def selected(
     return chosen
 
 
-def remove(store: Path, row: Stored) -> bool:
+def remove(store: Path, row: ModelUsage) -> bool:
     """Remove a folder with all its vectors; False, and nothing happens, where it is in use."""
     folder = store / row.fingerprint
     alone = FolderInUse.removing(folder)
@@ -113,16 +113,16 @@ def _folders(store: Path) -> list[Path]:
     return sorted(path for path in store.iterdir() if path.is_dir()) if store.is_dir() else []
 
 
-def _is_called(row: Stored, name: str) -> bool:
+def _is_called(row: ModelUsage, name: str) -> bool:
     return bool(name) and (row.model == name or row.fingerprint.startswith(name))
 
 
-def _stored(folder: Path) -> Stored:
+def _stored(folder: Path) -> ModelUsage:
     files = _files(folder)
     described = _described(folder)
     times = {path: status.st_mtime for path, status in files.items()}
     latest = max(times.values(), default=folder.stat().st_mtime)
-    return Stored(
+    return ModelUsage(
         model=described.model,
         fingerprint=folder.name,
         texts=_texts(folder, files),
@@ -160,7 +160,7 @@ def _texts(folder: Path, files: Mapping[Path, os.stat_result]) -> int | None:
 
 def _rows(manifest_path: Path) -> int:
     try:
-        return read_json(manifest_path, Manifest).rows
+        return read_json(manifest_path, ShardManifest).rows
     except BenchError:
         return 0
 
@@ -168,13 +168,13 @@ def _rows(manifest_path: Path) -> int:
 def _damage(path: Path) -> Damage | None:
     try:
         if path.parent.name == KEYS_FOLDER and path.suffix == CORPUS_SUFFIX and not is_whole(path):
-            raise DamagedError(f"{path.name} has another checksum")
+            raise DamagedShardError(f"{path.name} has another checksum")
         if MANIFEST_NAME.fullmatch(path.name):
             read_shard(path)[0].check()
         if path.name.endswith(FACT_SUFFIX):
             read_fact(path)
     except FileNotFoundError:
         return None  # another process has just removed it
-    except DamagedError as error:
+    except DamagedShardError as error:
         return Damage(str(path), str(error))
     return None

@@ -12,7 +12,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.records import Queries
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.training.finetune.examples import TrainingSet
+from retrievers.training.finetune.training_data import TrainingSet
 
 
 @dataclass(frozen=True, eq=False)

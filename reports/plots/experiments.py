@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.experiments.report_record import AxisFound, OnCollection, Report, RowFound
+from bench.experiments.report_record import AxisFound, Report, RowFound, RowOnCollection
 from reports.plots.style import BLUE, GREY, VERMILION, legend_below, sample, save
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _draw_reference(axes: "Axes", against: RowFound, name: str) -> None:
         axes.axhline(on.score.mean, color=GREY, lw=1, ls=":", zorder=0)
 
 
-def _interval(row: RowFound, on: OnCollection, against: RowFound) -> tuple[float, float] | None:
+def _interval(row: RowFound, on: RowOnCollection, against: RowFound) -> tuple[float, float] | None:
     """The interval of the difference to ``against``, moved to where this row's mean is."""
     if on.score is None or row.against != against.name:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.compare.transfer import Forgetting
-from bench.monitor.quality_curve import Curve, Point
+from bench.monitor.quality_curve import Curve, CurvePoint
 from foundation.arrays import Float64Array
 from reports.format import interval
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit
@@ -94,7 +94,7 @@ def quality(figure: "Figure", curve: Curve) -> None:
     legend_below(figure, 3, [band])
 
 
-def _line(axes: "Axes", points: Sequence[Point], name: str, place: int, **style: Any) -> None:
+def _line(axes: "Axes", points: Sequence[CurvePoint], name: str, place: int, **style: Any) -> None:
     steps = [point.step for point in points]
     values = [point.levels[name].value for point in points]
     # The headline's place is 0, and the last colour is black.
@@ -103,7 +103,7 @@ def _line(axes: "Axes", points: Sequence[Point], name: str, place: int, **style:
     axes.plot(steps, values, **style)
 
 
-def _band(axes: "Axes", points: Sequence[Point], name: str) -> None:
+def _band(axes: "Axes", points: Sequence[CurvePoint], name: str) -> None:
     levels = [point.levels[name] for point in points]
     low = [level.value if level.low is None else level.low for level in levels]
     high = [level.value if level.high is None else level.high for level in levels]

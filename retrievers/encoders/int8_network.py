@@ -54,7 +54,7 @@ def quantize_rows(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return (tokens / scale).round_().to(torch.int8), scale
 
 
-class _Layer(nn.Module):
+class _Int8Layer(nn.Module):
     """One transformer layer over packed tokens."""
 
     def __init__(self, layer: Any) -> None:
@@ -99,7 +99,7 @@ class Int8Network(nn.Module):
         _check(network)
         self.config = network.config
         self._embeddings = network.embeddings
-        self._layers = nn.ModuleList(_Layer(layer) for layer in network.encoder.layer)
+        self._layers = nn.ModuleList(_Int8Layer(layer) for layer in network.encoder.layer)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None

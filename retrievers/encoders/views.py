@@ -105,7 +105,7 @@ def every_pooling(recipe: Recipe) -> Recipe:
     )
 
 
-class Stored(Protocol):
+class StoredViews(Protocol):
     """Vectors of every pooling, on disk or in memory."""
 
     @property
@@ -126,7 +126,7 @@ class Stored(Protocol):
 class Viewed:
     """Documents as a view has them; they are made tile by tile."""
 
-    stored: Stored
+    stored: StoredViews
     view: View
 
     @property

@@ -13,9 +13,9 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
-from retrievers.models.candidates import plain_checkpoint
 from retrievers.models.card import Card, all_cards, card_names, load_card
 from retrievers.models.checkpoint import fetch_file, locate, position_limit, read_config
+from retrievers.models.matching_cards import plain_checkpoint
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
 COSINE_ASSUMED = (

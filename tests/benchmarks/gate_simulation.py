@@ -55,7 +55,7 @@ from bench.gate.evidence import check_against
 from bench.gate.noninferiority import largest_loss
 from bench.gate.skew import UNSEEN, allowance, p_of_loss, studentise
 from bench.gate.verdicts import Evidence, Loss, decide
-from bench.results.record import Protocol
+from bench.results.result import Protocol
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.benchmarks.gate_populations import Population, populations

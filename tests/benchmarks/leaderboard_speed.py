@@ -25,7 +25,7 @@ import numpy as np
 from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results.record import Timings
+from bench.results.result import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from reports.leaderboard.pages import write_site
 from reports.plots.leaderboard import pictures

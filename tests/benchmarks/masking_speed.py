@@ -26,7 +26,7 @@ import numpy as np
 
 from retrievers.training.objectives.masking import (
     NOT_A_WORD,
-    Tokens,
+    TokenBatch,
     Vocabulary,
     context_mask,
     masked_copy,
@@ -40,7 +40,7 @@ SHARES = (0.77, 0.16, 0.07)
 WANTED = 20
 
 
-def texts_of(texts: int, length: int) -> Tokens:
+def texts_of(texts: int, length: int) -> TokenBatch:
     """Full texts of random words between two special tokens."""
     rng = np.random.default_rng(0)
     sizes = rng.choice(PIECES, (texts, length), p=SHARES)
@@ -48,17 +48,17 @@ def texts_of(texts: int, length: int) -> Tokens:
     for row, size in zip(words, sizes, strict=True):
         row[1:-1] = np.repeat(np.arange(length), size)[: length - 2]
     ids = rng.integers(999, VOCABULARY.size, (texts, length))
-    return Tokens(ids, np.ones((texts, length), dtype=bool), words)
+    return TokenBatch(ids, np.ones((texts, length), dtype=bool), words)
 
 
-def slow_copy(tokens: Tokens, draw: random.Random) -> None:
+def slow_copy(tokens: TokenBatch, draw: random.Random) -> None:
     """What the encoder reads, one token at a time."""
     for ids, words in zip(tokens.ids.tolist(), tokens.words.tolist(), strict=True):
         masked = slow.whole_word_mask(words, ENCODER_MASK, draw)
         slow.replace_masked(ids, masked, VOCABULARY.mask_id, VOCABULARY.size, draw)
 
 
-def slow_contexts(tokens: Tokens, draw: random.Random) -> None:
+def slow_contexts(tokens: TokenBatch, draw: random.Random) -> None:
     """The context of every token, one token at a time."""
     for words, real in zip(tokens.words.tolist(), tokens.real.tolist(), strict=True):
         slow.context_mask(words, real, DECODER_MASK, draw)
@@ -71,7 +71,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(tokens: Tokens, repeats: int) -> dict[str, dict[str, float]]:
+def measure(tokens: TokenBatch, repeats: int) -> dict[str, dict[str, float]]:
     """Seconds of both ways, and how many times faster the vectorised one is."""
     rng, draw = np.random.default_rng(0), random.Random(0)
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {

@@ -17,7 +17,7 @@ from datasets_cfg.corpus import Document
 from datasets_cfg.readers import reader_for
 from datasets_cfg.stdlib_code import (
     Function,
-    Selection,
+    SourceSelection,
     code_without_docstrings,
     first_sentence,
     functions,
@@ -157,7 +157,7 @@ def test_code_that_occurs_twice_is_no_document() -> None:
 @pytest.mark.parametrize("sentence", ["A.walk(top) -> all files below top.", "Too short."])
 def test_sentences_that_give_away_the_name_or_say_little_are_not_asked(sentence: str) -> None:
     item = Function("m:A.walk", "code", sentence)
-    assert select([item], documents=1, queries=1) == Selection((item,), ())
+    assert select([item], documents=1, queries=1) == SourceSelection((item,), ())
 
 
 def test_the_selection_does_not_depend_on_the_order_of_files() -> None:
@@ -198,7 +198,7 @@ def ids_of(found: Iterable[Function]) -> set[str]:
     return {item.id for item in found}
 
 
-def words_of(selection: Selection) -> set[str]:
+def words_of(selection: SourceSelection) -> set[str]:
     texts = (item.sentence.casefold() for item in selection.queries)
     return {" ".join(text.replace("!", "").split()) for text in texts}
 
@@ -218,19 +218,21 @@ def test_a_sentence_that_differs_from_a_held_out_one_in_signs_alone_is_not_asked
     held_out = Function("m:a", "code a", "Same as a < b.")
     other = Function("m:b", "code b", "Same as A > b.")
 
-    training = rest([held_out, other], Selection((held_out,), (held_out,)))
+    training = rest([held_out, other], SourceSelection((held_out,), (held_out,)))
 
-    assert training == Selection((other,), ())
+    assert training == SourceSelection((other,), ())
 
 
 def test_the_version_changes_with_any_text() -> None:
     a, b = distinct(2)
     versions = {
-        Selection((a, b), (a,)).version,
-        Selection((a, b), (b,)).version,
-        Selection((a,), (a,)).version,
-        Selection((Function(a.id, "other", a.sentence), b), (a,)).version,
-        Selection((Function(a.id, a.code, "other"), b), (Function(a.id, a.code, "o"),)).version,
+        SourceSelection((a, b), (a,)).version,
+        SourceSelection((a, b), (b,)).version,
+        SourceSelection((a,), (a,)).version,
+        SourceSelection((Function(a.id, "other", a.sentence), b), (a,)).version,
+        SourceSelection(
+            (Function(a.id, a.code, "other"), b), (Function(a.id, a.code, "o"),)
+        ).version,
     }
     assert len(versions) == 5
 

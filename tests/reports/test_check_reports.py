@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs, to_builtins
 
 from bench.compare.statistics import Differences, Resampling, paired, resample
-from bench.gate.check import Check, LostQuery, PairVerdict, Row, Terms, conclude
+from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict, Terms, conclude
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
 from bench.gate.quick import Look, Quick, relation
@@ -30,9 +30,9 @@ def some_paired(by: float, count: int = 40):
     return paired([Differences(scores, drawn.bootstrap[:, 0], drawn.flipped[:, 0])])
 
 
-def row(name: str, **fields: object) -> Row:
+def row(name: str, **fields: object) -> CheckRow:
     known = {"measure": "RR@10", "candidate": 0.5, "baseline": 0.6, "paired": some_paired(-0.1)}
-    return Row(name=name, **{**known, **fields})
+    return CheckRow(name=name, **{**known, **fields})
 
 
 ROWS = (

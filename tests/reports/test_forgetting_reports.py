@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.compare.statistics import Paired, Resampling
-from bench.compare.transfer import Forgetting, Row, Transfer, Transfers
+from bench.compare.transfer import Forgetting, Transfer, TransferRow, Transfers
 from bench.monitor.quality_curve import Level
 from reports.forgetting_tables import comma_separated, markdown
 from reports.plots.training import draw_forgetting, forgetting_map
@@ -42,7 +42,9 @@ def transfers(difference: float, collection: str, after: str, before: str) -> Tr
 
 def forgetting(base: bool = True) -> Forgetting:
     rows = [
-        Row(name, {key: Level(value, value - 0.1, value + 0.1) for key, value in levels.items()})
+        TransferRow(
+            name, {key: Level(value, value - 0.1, value + 0.1) for key, value in levels.items()}
+        )
         for name, levels in VALUES.items()
     ]
     last, first = "after|law", "after $bio$"
@@ -122,7 +124,7 @@ def test_heat_maps_of_one_report_share_a_scale_so_that_a_colour_is_the_same_chan
     figure_module = pytest.importorskip("matplotlib.figure")
     small = forgetting()
     rows = tuple(
-        Row(
+        TransferRow(
             row.checkpoint,
             {name: Level(value.value / 10, None, None) for name, value in row.levels.items()},
         )

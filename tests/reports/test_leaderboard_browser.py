@@ -11,7 +11,7 @@ import pytest
 from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results.record import Timings
+from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard.pages import write_site
 from retrievers.models.card import Card, Expected

@@ -9,7 +9,7 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.runs import Run, write_run
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results.record import RUN_FILE
+from bench.results.result import RUN_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.leaderboard.pages import write_site
 from retrievers.models.parameters import Parameters

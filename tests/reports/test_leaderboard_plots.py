@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in, training_step
-from bench.results.record import Timings
+from bench.results.result import Timings
 from reports.plots.labels import MOST
 from reports.plots.leaderboard import (
     differences,

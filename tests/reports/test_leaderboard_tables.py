@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results.record import Timings
+from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
 from reports.leaderboard.exports import CSV_FIELDS, _tex, comma_separated, latex
 from reports.leaderboard.ranking import markdown

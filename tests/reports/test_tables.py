@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import suite_mean
-from bench.results.record import Result, Timings
+from bench.results.result import Result, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
 from reports.tables import (

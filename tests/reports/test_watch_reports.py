@@ -9,7 +9,7 @@ import pytest
 
 from bench.compare.panels import Panel
 from bench.compare.statistics import Resampling
-from bench.monitor.quality_curve import Curve, Level, Point
+from bench.monitor.quality_curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
 from reports.watch_tables import comma_separated, markdown
@@ -41,7 +41,7 @@ def curve(
         values = {one.collection: float(one.scores[:, place].mean()) for one in panels}
         values["mean"] = float(np.mean(list(values.values())))
         levels = {key: Level(value, value - 0.03, value + 0.04) for key, value in values.items()}
-        points.append(Point(name, steps.get(name, 0), levels))
+        points.append(CurvePoint(name, steps.get(name, 0), levels))
     barred = columns[len(names) :]
     return Curve(
         training="my $run$",

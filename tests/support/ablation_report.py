@@ -8,10 +8,10 @@ from bench.experiments.report_record import (
     MEAN,
     AxisFound,
     CellFound,
-    OnCollection,
-    Point,
     Report,
+    ReportedPoint,
     RowFound,
+    RowOnCollection,
 )
 from bench.experiments.twolevel import interval
 from tests.support.results import CONDITIONS
@@ -23,7 +23,7 @@ NOISE = {name: RNG.normal(0, 0.02, (3, 60)) for name in ("a", "b")}
 def on(collection, mean, against=None, verdict="", seeds=3):
     """Figures of a row: ``mean``, and its difference to ``against``."""
     scores = mean + NOISE["a"][:seeds]
-    found = OnCollection(
+    found = RowOnCollection(
         collection=collection, measure="nDCG@10", queries=60, score=interval([scores])
     )
     if against is None:
@@ -65,7 +65,9 @@ def row(name, mean, verdict="", change="", failed=(), published=None, seeds=3):
 
 def report(*rows, seeds=3):
     """A report of these rows along one axis."""
-    points = tuple(Point(one.name.rpartition("=")[2], one.name, one.published) for one in rows)
+    points = tuple(
+        ReportedPoint(one.name.rpartition("=")[2], one.name, one.published) for one in rows
+    )
     return Report(
         name="masks",
         title="Masks",

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from bench.experiments.findings import Scored
-from bench.experiments.plan import Task
+from bench.experiments.plan import CellTask
 from bench.experiments.stages import MODEL, Cost
 from foundation.errors import BenchError
 
@@ -65,7 +65,7 @@ IDS = tuple(f"q{number}" for number in range(40))
 def read_scores(out: Path):
     """Reads what the evaluation of `FakeStage` left."""
 
-    def read(task: Task) -> dict[str, Scored]:
+    def read(task: CellTask) -> dict[str, Scored]:
         found = json.loads((task.folder(out) / "scores.json").read_text())
         return {name: Scored("nDCG@10", IDS, np.array(values)) for name, values in found.items()}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.results.record import (
+from bench.results.result import (
     RESULT_FILE,
     SCHEMA,
     SCORES_FILE,

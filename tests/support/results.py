@@ -1,6 +1,6 @@
 """A record of an evaluation in which every field has some value; tests replace what they are of."""
 
-from bench.results.record import Conditions, Protocol, Result, Timings
+from bench.results.result import Conditions, Protocol, Result, Timings
 from retrievers.models.recipe import Recipe
 
 PROTOCOL = Protocol(

@@ -1,14 +1,18 @@
 """``ablate``: from a grid in TOML to trained cells, and from those to a table with intervals."""
 
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 from bench.cli.commands.common import resampling_of, workspace
-from bench.cli.commands.plans import report, say, typed
 from bench.cli.options.study import AblateOptions
 from bench.cli.printing import print_json
+from bench.compare.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.adapt_stage import Adapt
@@ -19,16 +23,17 @@ from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import Ablation, load_ablation, replaced
 from bench.experiments.isolation import isolated
 from bench.experiments.leakage import check_leaks
-from bench.experiments.plan import Plan, Task, plan_of
+from bench.experiments.plan import CellTask, Plan, plan_of
 from bench.experiments.pretrain_stage import Pretrain
 from bench.experiments.rehearsal import rehearse
 from bench.experiments.report_record import Report
 from bench.experiments.sequence_findings import check_resamples, with_sequences
-from bench.experiments.stages import Cost, Stage
+from bench.experiments.stages import Cost, ExperimentStage
 from bench.experiments.times import Times
-from bench.results.record import Conditions
+from bench.results.result import Conditions
 from bench.workspace import Workspace
 from datasets_cfg.published import differences
+from foundation.atomic import replacing
 from reports.ablation_tables import comma_separated, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
@@ -56,12 +61,12 @@ def ablate(options: AblateOptions) -> int:
     differing = _differing(plan, space)
     if options.dry_run:
         return _show(plan, options, leaks, differing)
-    say(_overview(plan, options.out))
+    _say(_overview(plan, options.out))
     if not options.no_rehearsal:
-        rehearse(plan, stages, options.out, _apart, say)
-    outcome = execute(plan, stages, options.out, _apart, say, conditions.commit)
+        rehearse(plan, stages, options.out, _apart, _say)
+    outcome = execute(plan, stages, options.out, _apart, _say, conditions.commit)
     made = Made(
-        command=typed(options),
+        command=_typed(options),
         leaks=leaks,
         differing=differing,
         weights=_weights(plan, space),
@@ -72,11 +77,11 @@ def ablate(options: AblateOptions) -> int:
     record = with_sequences(record, plan, outcome, options.out, resampling)
     folder = options.out / ablation.name
     text = markdown(record, *_pictures(record, folder))
-    report(folder, record, text, comma_separated(record), options.output.json)
+    _print_report(folder, record, text, comma_separated(record), options.output.json)
     return ExitCode.MISSING if record.gaps else ExitCode.OK
 
 
-def _stages(ablation: Ablation, space: Workspace) -> dict[str, Stage]:
+def _stages(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
     on = ablation.evaluate.get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
@@ -109,7 +114,7 @@ def _device_kind(device: str) -> str:
     return str(pick_device(device).type)
 
 
-def _apart(stage: Stage, task: Task, out: Path) -> Cost:
+def _apart(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
     """A task in a process of its own."""
     cost: Cost = isolated(stage.work, task.settings, task.starts_from(out), task.folder(out))
     return cost
@@ -170,7 +175,7 @@ def _overview(plan: Plan, out: Path) -> str:
 def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Draw every axis, and the forgetting matrix of each row that has one."""
     if not can_plot():
-        say("no pictures: pip install 'retrieval-bench[plots]'")
+        _say("no pictures: pip install 'retrieval-bench[plots]'")
         return [], {}
     from reports.plots.experiments import draw
     from reports.plots.training import draw_forgetting
@@ -185,3 +190,44 @@ def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict
 def file_name(row: str) -> str:
     """The name of a row as a part of a file's."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", row)
+
+
+def _typed(options: AblateOptions) -> str:
+    """The command line that makes the same report again."""
+    words = ["python", "-m", "bench", "ablate", options.file]
+    if options.variant:
+        words += ["--variant", options.variant]
+    if options.seeds:
+        words += ["--seeds", *map(str, options.seeds)]
+    if options.allow_mismatch:
+        words.append("--allow-mismatch")
+    usual = Resampling()
+    if options.resampling.resamples != usual.resamples:
+        words += ["--resamples", str(options.resampling.resamples)]
+    if options.resampling.seed != usual.seed:
+        words += ["--seed", str(options.resampling.seed)]
+    return shlex.join(words)
+
+
+def _print_report(
+    folder: Path, record: msgspec.Struct, text: str, table: str, as_json: bool
+) -> None:
+    """Keep a report as Markdown, CSV and JSON, each whole or not at all, and print it."""
+    encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    for name, content in (
+        ("report.md", text.encode()),
+        ("report.csv", table.encode()),
+        ("report.json", encoded),
+    ):
+        with replacing(folder / name) as file:
+            file.write(content)
+    if as_json:
+        print_json(record)
+    else:
+        print(text, end="")
+    _say(f"kept in {folder}")
+
+
+def _say(text: str) -> None:
+    """To people, beside the output."""
+    print(text, file=sys.stderr, flush=True)

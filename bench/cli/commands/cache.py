@@ -9,7 +9,7 @@ from bench.cli.commands.common import cache_folder
 from bench.cli.options.data import CacheOptions
 from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
-from bench.store.usage import Damage, Stored, damaged, remove, selected, usage
+from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
 from reports.cache_table import cache_table
@@ -35,7 +35,7 @@ def cache(options: CacheOptions) -> int:
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 
-def _prune(store: Path, options: CacheOptions) -> list[Stored]:
+def _prune(store: Path, options: CacheOptions) -> list[ModelUsage]:
     """What was removed, or would be."""
     if not options.prune and options.older_than is None:
         return []

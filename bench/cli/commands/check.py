@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.candidate import CandidateResults, evaluate_all, own_name
+from bench.cli.commands.candidate_results import CandidateResults, evaluate_all, own_name
 from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.commands.quick_check import check_quickly
 from bench.cli.commands.speed_baseline import open_baseline, time_both
@@ -38,7 +38,7 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.gate.speed_check import SpeedCheck
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
-from bench.results.record import Result, Stored
+from bench.results.result import Result, Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.verify import Finding
+from foundation.errors import BenchError
 from reports.tables import finding_lines
 from retrievers.adapters.bases import Bases
 
@@ -32,6 +35,17 @@ def workspace(
         allow_mismatch=allow_mismatch,
         remark=print_remark,
     )
+
+
+def check_once(names: Iterable[str]) -> None:
+    """Refuse a model or collection that is named twice.
+
+    Raises:
+        BenchError: one is.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise BenchError(f"{name} is named {times} times", "name it once")
 
 
 def print_remark(collection: str, finding: Finding) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.cli.commands.common import resampling_of, workspace
+from bench.cli.commands.common import check_once, resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
 from bench.cli.printing import print_json
 from bench.compare.changed import Changes, most_changed
@@ -21,7 +21,7 @@ from bench.results.choose import choose_results
 from bench.results.facts import run_file_facts
 from bench.results.find import find_named
 from bench.results.location import place_of
-from bench.results.record import RESULT_FILE, Protocol, Stored
+from bench.results.result import RESULT_FILE, Protocol, Stored
 from bench.workspace import OpenDataset, Workspace
 from datasets_cfg.catalogue import (
     collections_of,
@@ -80,9 +80,7 @@ def _opened(options: CompareOptions, space: Workspace) -> OpenDataset | None:
 def _check_names(names: Sequence[str]) -> None:
     if len(names) < 2:
         raise BenchError("one model cannot be compared", "python -m bench compare minilm bm25")
-    for name in names:
-        if names.count(name) > 1:
-            raise BenchError(f"{name} is named {names.count(name)} times", "name it once")
+    check_once(names)
 
 
 def _check_run_files(options: CompareOptions) -> None:

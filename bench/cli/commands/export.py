@@ -14,7 +14,7 @@ from bench.results.choose import choose_results
 from bench.results.find import expand_collections, find_named
 from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
-from bench.results.record import Stored, place
+from bench.results.result import Stored, place
 from foundation.errors import BenchError
 
 CARD_FILE = "README.md"

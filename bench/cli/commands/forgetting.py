@@ -1,12 +1,10 @@
 """``forgetting``: what checkpoints of successive trainings keep, lose and gain."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import load_model, resampling_of, workspace
-from bench.cli.commands.opening import check_once
+from bench.cli.commands.common import check_once, load_model, resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.shared import ModelUse
 from bench.cli.options.study import ForgettingOptions
@@ -47,17 +45,11 @@ def _print(found: Forgetting, options: ForgettingOptions) -> None:
 
 def _check(options: ForgettingOptions) -> None:
     """Bad input stops before anything is opened."""
-    _check_once([*options.checkpoints, *([options.base] if options.base else [])])
+    check_once([*options.checkpoints, *([options.base] if options.base else [])])
     if options.plot is not None and not can_plot():
         raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
     if not options.stored:
         check_out(options.results.results)
-
-
-def _check_once(checkpoints: Iterable[str]) -> None:
-    for name, times in Counter(checkpoints).items():
-        if times > 1:
-            raise BenchError(f"{name} is named {times} times", "each checkpoint is named once")
 
 
 def _check_collections(checkpoints: int, trained: Sequence[str], also: Sequence[str]) -> None:
@@ -108,7 +100,7 @@ def _evaluated(options: ForgettingOptions) -> tuple[Sequenced, str]:
     )
     names = [*([options.base] if options.base else []), *options.checkpoints]
     labelled = labels(names)
-    _check_once(labelled.values())
+    check_once(labelled.values())
     models = [_loaded(space, typed, label, options.use) for typed, label in labelled.items()]
     choices = Options(depth=options.protocol.depth, measures=(measure,))
     results = options.results.results

@@ -16,7 +16,7 @@ from bench.leaderboard.rows import columns, results_in
 from bench.leaderboard.texts import at_hand
 from bench.results.interchange.claimed import cards_with, find_claims
 from bench.results.location import Place, filling
-from bench.results.record import Protocol
+from bench.results.result import Protocol
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.leaderboard.exports import comma_separated, latex

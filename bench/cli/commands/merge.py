@@ -12,7 +12,7 @@ from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
-from bench.results.merge import Conflict, Variant, conflicts, union, write
+from bench.results.merge import Conflict, Duplicate, conflicts, union, write
 from foundation.errors import BenchError
 
 
@@ -51,9 +51,9 @@ def merge(options: MergeOptions) -> int:
     return ExitCode.DRIFT if done.conflicts else ExitCode.OK
 
 
-def _variants(place: Place) -> list[Variant]:
+def _variants(place: Place) -> list[Duplicate]:
     with tqdm(find_results(place), desc=f"read {place}", unit=" results") as bar:
-        return [Variant.of(one) for one in bar]
+        return [Duplicate.of(one) for one in bar]
 
 
 def _say(done: Merged, out: Place) -> None:

@@ -12,8 +12,8 @@ from bench.evaluate.judging import score_run
 from bench.evaluate.pipeline import Options
 from bench.gate.check import (
     CANDIDATE,
+    CheckRow,
     PairVerdict,
-    Row,
     StoredModel,
     Terms,
     first_look,
@@ -25,7 +25,7 @@ from bench.gate.scope import Scope
 from bench.gate.subset import Subset, choose, part_of
 from bench.results.facts import recipe_facts
 from bench.results.find import find_results
-from bench.results.record import Protocol, Stored
+from bench.results.result import Protocol, Stored
 from bench.workspace import LoadedModel, OpenDataset
 from foundation.errors import BenchError
 from foundation.failures import as_bad_input
@@ -147,7 +147,7 @@ def _write_down(
 
 
 def _as_look(
-    row: Row,
+    row: CheckRow,
     paired: Paired,
     now: str,
     name: str,

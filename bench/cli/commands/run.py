@@ -18,7 +18,7 @@ from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
-from bench.results.record import Result, Stored, place, save
+from bench.results.result import Result, Stored, place, save
 from bench.store import VectorStore
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.catalogue import suite_for

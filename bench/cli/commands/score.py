@@ -11,7 +11,7 @@ from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, sco
 from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
-from bench.results.record import Result, Timings, save
+from bench.results.result import Result, Timings, save
 from reports.tables import collection_table
 
 

@@ -1,8 +1,8 @@
 """``show``: what is known of a model, a collection, a suite or a result."""
 
 from bench.cli.describe import describe
+from bench.cli.fact_page import every_fact, page
 from bench.cli.options.data import ShowOptions
-from bench.cli.page import every_fact, page
 from bench.cli.printing import columns, print_json
 from bench.exit_codes import ExitCode
 

@@ -12,7 +12,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.exit_codes import ExitCode
-from bench.speed.measure import Plan, Subject, measure
+from bench.speed.measurement import SpeedPlan, Subject, measure
 from bench.speed.peers.job import Job
 from bench.speed.race import PROGRAMS
 from bench.speed.records import SpeedReport
@@ -57,7 +57,7 @@ def _check_matplotlib() -> None:
         raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
 
 
-def _plan(options: SpeedOptions) -> Plan:
+def _plan(options: SpeedOptions) -> SpeedPlan:
     against = tuple(dict.fromkeys(options.against))
     end_to_end = [tool for tool in against if tool in PROGRAMS]
     if end_to_end and not options.names:
@@ -66,7 +66,7 @@ def _plan(options: SpeedOptions) -> Plan:
             "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
         )
     check_installed(against)
-    return Plan(
+    return SpeedPlan(
         tuple(dict.fromkeys(options.parts)),
         options.repeats,
         options.seconds,
@@ -77,7 +77,7 @@ def _plan(options: SpeedOptions) -> Plan:
     )
 
 
-def _subject(options: SpeedOptions, space: Workspace, plan: Plan, stack: ExitStack) -> Subject:
+def _subject(options: SpeedOptions, space: Workspace, plan: SpeedPlan, stack: ExitStack) -> Subject:
     loaded = load_model(space, options.model, options.use)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")

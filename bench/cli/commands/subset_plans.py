@@ -13,9 +13,9 @@ from bench.evaluate.pipeline import Options
 from bench.evaluate.runs import Run
 from bench.gate.check import StoredModel
 from bench.gate.evidence import check_protocol
-from bench.gate.subset import DEEPEST, Pool, pool_of
+from bench.gate.subset import DEEPEST, CandidatePool, pool_of
 from bench.results.find import find_results
-from bench.results.record import Protocol, Stored, save
+from bench.results.result import Protocol, Stored, save
 from bench.speed.texts import natural
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.dataset import Dataset
@@ -44,7 +44,7 @@ class SubsetPlan:
     protocol: Protocol
     names: tuple[str, ...]
     others: Mapping[str, Stored]
-    pool: Pool
+    pool: CandidatePool
     cutoff: int
     document_s: float
     query_s: float

@@ -19,7 +19,7 @@ from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Ledger
 from bench.monitor.quality_curve import Aim, Curve, curve_of
 from bench.monitor.scanner import CheckpointScanner, training_of
-from bench.monitor.watcher import Watcher, Work
+from bench.monitor.watcher import Watcher, WatchSettings
 from bench.results.find import results_of
 from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
@@ -99,8 +99,8 @@ def _work(
     out: Path,
     aim: Aim,
     opened: Mapping[str, OpenDataset],
-) -> Work:
-    return Work(
+) -> WatchSettings:
+    return WatchSettings(
         training=aim.training,
         opened=list(opened.values()),
         measure=aim.measure,

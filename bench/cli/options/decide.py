@@ -12,7 +12,7 @@ from bench.cli.options.shared import (
     ModelUse,
     Output,
     Places,
-    Protocol,
+    ProtocolOptions,
     Resamples,
     StoredResults,
     group,
@@ -57,7 +57,7 @@ class CompareOptions:
     """Show the N queries on which each model of a pair is better by most."""
     dataset: str | None = None
     """Collection or folder that scores run files."""
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
     places: Places = Places()
@@ -144,7 +144,7 @@ class CheckOptions:
     look: FirstLook = FirstLook()
     timing: SpeedTerms = SpeedTerms()
     use: ModelUse = ModelUse()
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     results: KeptResults = KeptResults()
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import Hardware, ModelUse, Output, Places, Protocol
+from bench.cli.options.shared import Hardware, ModelUse, Output, Places, ProtocolOptions
 from bench.cli.options.values import (
     LocalPath,
     LocalPaths,
@@ -61,7 +61,7 @@ class RunOptions:
     fail_fast: bool = False
     """Stop at the first evaluation that cannot be had (exit code 2)."""
     use: ModelUse = ModelUse()
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()
@@ -86,7 +86,7 @@ class ScoreOptions:
     """Instead of the further measures of the collection; repeatable."""
     out: OutPlace = Path("results")
     """Where results go: a folder, or a URL such as s3://bucket/prefix."""
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     places: Places = Places()
     output: Output = Output()
 
@@ -108,7 +108,7 @@ class EstimateOptions:
     probe_seconds: Positive = 20
     """How long each encoder is tried on this machine."""
     use: ModelUse = ModelUse()
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()

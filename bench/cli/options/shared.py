@@ -82,7 +82,7 @@ class Hardware:
 
 @group("Protocol", 40)
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class ProtocolOptions:
     """Which part of a collection is searched, how deep, and whether it must be the published one."""
 
     depth: Positive | None = None

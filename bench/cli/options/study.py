@@ -10,7 +10,7 @@ from bench.cli.options.shared import (
     ModelUse,
     Output,
     Places,
-    Protocol,
+    ProtocolOptions,
     Resamples,
     group,
 )
@@ -123,7 +123,7 @@ class WatchOptions:
     end: WatchEnd = WatchEnd()
     best: BestCheckpoint = BestCheckpoint()
     use: ModelUse = ModelUse()
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     results: KeptResults = KeptResults()
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()
@@ -161,7 +161,7 @@ class ForgettingOptions:
     plot: OutFile | None = None
     """Heat map, as SVG and PNG."""
     use: ModelUse = ModelUse()
-    protocol: Protocol = Protocol()
+    protocol: ProtocolOptions = ProtocolOptions()
     results: KeptResults = KeptResults()
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()

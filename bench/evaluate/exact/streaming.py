@@ -8,8 +8,8 @@ from threadpoolctl import ThreadpoolController
 
 from bench.evaluate.exact.best import Best
 from bench.evaluate.exact.bounds import norm_bounds
+from bench.evaluate.exact.candidate_search import engine
 from bench.evaluate.exact.candidates import Asked, Tile
-from bench.evaluate.exact.engines import engine
 from bench.evaluate.exact.tile_search import TileSearch
 from bench.evaluate.exact.vectors import Vectors
 from foundation.arrays import Float32Array, Int64Array

@@ -10,8 +10,8 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bench.evaluate.exact.best import Best
+from bench.evaluate.exact.candidate_search import Knn
 from bench.evaluate.exact.candidates import Asked, Pairs, Tile
-from bench.evaluate.exact.engines import Knn
 from bench.evaluate.exact.rescoring import exact_scores
 from bench.evaluate.search import order_keys
 from foundation.arrays import BoolArray, Float32Array, Int64Array

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bench.results.location import Place, files_below, read_all, replacing
-from bench.results.record import place
+from bench.results.result import place
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json
 from retrievers.models.card import Card, Expected

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.evaluate.measures import parse_measure
 from bench.results.interchange.claimed import Claimed
-from bench.results.interchange.tasks import TASKS, collection_of, our_measure, their_measure
-from bench.results.record import Result, Stored
+from bench.results.interchange.mteb_tasks import TASKS, collection_of, our_measure, their_measure
+from bench.results.result import Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.results.interchange.claimed import Claimed
-from bench.results.interchange.tasks import (
+from bench.results.interchange.mteb_tasks import (
     LANGUAGE,
     TASKS,
     collection_of,
@@ -18,7 +18,7 @@ from bench.results.interchange.tasks import (
     their_measure,
 )
 from bench.results.location import Place
-from bench.results.record import Result, Stored
+from bench.results.result import Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 from foundation.records import read_json

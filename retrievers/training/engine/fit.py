@@ -11,11 +11,11 @@ import torch
 from transformers import TrainingArguments
 
 from retrievers.encoders.tower import pick_device
-from retrievers.training.engine.checkpoints import CHECKPOINTS
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.optimizer import Optimizer, Precision
 from retrievers.training.engine.processes import disconnect_at_exit, world_size
+from retrievers.training.engine.step_checkpoints import CHECKPOINTS
 
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 KEPT_CHECKPOINTS = 2

@@ -20,10 +20,10 @@ from foundation.errors import BenchError
 from foundation.locks import FileLock
 from foundation.records import read_json, write_json
 from retrievers.models.lookup import CARD_FILE
-from retrievers.training.engine.checkpoints import CHECKPOINTS, COMPLETE, is_checkpoint_of
 from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.fit import first_process_first
 from retrievers.training.engine.processes import is_first
+from retrievers.training.engine.step_checkpoints import CHECKPOINTS, COMPLETE, is_checkpoint_of
 
 TRAINING_FILE = "training.json"
 TRAINED_FILE = "trained.json"

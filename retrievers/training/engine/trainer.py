@@ -19,7 +19,11 @@ from transformers import PrinterCallback, TrainerCallback
 
 from foundation.errors import BenchError, first_line
 from foundation.failures import lacks_memory
-from retrievers.training.engine.checkpoints import (
+from retrievers.training.engine.context import Progress
+from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
+from retrievers.training.engine.fit import FitSettings
+from retrievers.training.engine.processes import is_first
+from retrievers.training.engine.step_checkpoints import (
     MODEL,
     WEIGHTS,
     last_whole,
@@ -27,10 +31,6 @@ from retrievers.training.engine.checkpoints import (
     seal,
     step_of,
 )
-from retrievers.training.engine.context import Progress
-from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
-from retrievers.training.engine.fit import FitSettings
-from retrievers.training.engine.processes import is_first
 
 POINTS = 200  # of a loss curve, about
 LONGEST_BLIND = 50  # steps between two looks at the loss

@@ -8,9 +8,9 @@ import torch
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.training.finetune.examples import TextKeys, TrainingSet
 from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import Order, draw_negatives
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 
 @dataclass(frozen=True, eq=False)

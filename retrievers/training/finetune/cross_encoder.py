@@ -20,15 +20,15 @@ from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.finetune.collate import Pool
-from retrievers.training.finetune.examples import Documents, TrainingSet
 from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.training_data import Documents, TrainingSet
 
 BLOCK = 256  # queries whose scores are kept at a time
 Advance = Callable[[int], None]  # told how many queries are scored
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class TextPairs:
     """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
 
     Attributes:
@@ -50,7 +50,7 @@ class Pairs:
 
 
 def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
-    """What the teacher is trained on, in order: places as in `Pairs`, whole batches.
+    """What the teacher is trained on, in order: places as in `TextPairs`, whole batches.
 
     Each epoch shows each query once, with one relevant document and its negatives.
     """

@@ -18,7 +18,6 @@ from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.processes import world_size
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.size import Size, read_size
-from retrievers.training.finetune.examples import TrainingSet
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.finetune.negatives import Mine
 from retrievers.training.finetune.order import check_batch
@@ -30,6 +29,7 @@ from retrievers.training.finetune.student import (
     training_recipe,
 )
 from retrievers.training.finetune.task import FinetuneTask
+from retrievers.training.finetune.training_data import TrainingSet
 
 
 class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -17,7 +17,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.index.faiss_index import Hits
-from retrievers.training.finetune.examples import TextKeys, TrainingSet
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 if TYPE_CHECKING:
     from retrievers.models.model import Model

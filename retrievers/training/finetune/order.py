@@ -14,7 +14,7 @@ import numpy as np
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.training.finetune.examples import TextKeys, TrainingSet
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
 

@@ -20,21 +20,26 @@ from retrievers.adapters.train import AdaptedNetwork, add_adapter
 from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
-from retrievers.training.engine.checkpoints import CHECKPOINTS, last_whole, load_weights, step_of
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.fit import Advice, FitSettings
 from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.engine.processes import is_first, wait_for, world_size
 from retrievers.training.engine.save import save_files
 from retrievers.training.engine.size import write_size
+from retrievers.training.engine.step_checkpoints import (
+    CHECKPOINTS,
+    last_whole,
+    load_weights,
+    step_of,
+)
 from retrievers.training.engine.trainer import Fitted, writing
 from retrievers.training.finetune.collate import Batches, Pool
-from retrievers.training.finetune.examples import TextKeys, TrainingSet
 from retrievers.training.finetune.finetune_preset import Contrastive, Finetuning, temperature_of
 from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
+from retrievers.training.finetune.retriever_trainer import RetrieverTrainer, per_device
 from retrievers.training.finetune.student import (
     build_student,
     network_of,
@@ -43,7 +48,7 @@ from retrievers.training.finetune.student import (
 )
 from retrievers.training.finetune.task import FinetuneTask
 from retrievers.training.finetune.teacher import score_negatives
-from retrievers.training.finetune.trainers import RetrieverTrainer, per_device
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from retrievers.models.card import Card
 from retrievers.models.model import Model
 from retrievers.training.engine.context import TrainingContext
-from retrievers.training.finetune.examples import TrainingSet
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.finetune.negatives import Mine
+from retrievers.training.finetune.training_data import TrainingSet
 
 
 @dataclass(frozen=True, eq=False)

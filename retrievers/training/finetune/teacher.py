@@ -13,24 +13,24 @@ from foundation.atomic import replacing_in
 from foundation.errors import BenchError
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
 from retrievers.models.model import Model
-from retrievers.training.engine.checkpoints import CHECKPOINTS, COMPLETE, damage, seal
 from retrievers.training.engine.context import Progress
 from retrievers.training.engine.find_checkpoint import find_checkpoint
 from retrievers.training.engine.fit import Advice, FitSettings, first_process_first
 from retrievers.training.engine.processes import is_first, wait_for
+from retrievers.training.engine.step_checkpoints import CHECKPOINTS, COMPLETE, damage, seal
 from retrievers.training.engine.trainer import writing
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.cross_encoder import (
-    Pairs,
+    TextPairs,
     cross_encoder,
     pairs_of,
     score_pool,
     without_close,
 )
-from retrievers.training.finetune.examples import TrainingSet
 from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.retriever_trainer import RerankerTrainer, per_device
 from retrievers.training.finetune.task import FinetuneTask
-from retrievers.training.finetune.trainers import RerankerTrainer, per_device
+from retrievers.training.finetune.training_data import TrainingSet
 
 logger = logging.getLogger(__name__)
 
@@ -130,5 +130,5 @@ def _train(teacher: Any, task: FinetuneTask, rows: Int64Array) -> None:
         ),
     )
     loss = BinaryCrossEntropyLoss(teacher)
-    trainer = RerankerTrainer.build(teacher, loss, Pairs(task.examples, pairs), fit_settings)
+    trainer = RerankerTrainer.build(teacher, loss, TextPairs(task.examples, pairs), fit_settings)
     trainer.fit(fit_settings)

@@ -23,7 +23,7 @@ LEVELS = 65_536  # of a draw that decides whether a word is hidden from a row
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenBatch:
     """A batch of texts, padded on the right to the longest.
 
     Attributes:
@@ -59,7 +59,7 @@ class Vocabulary:
         return cls(tokenizer.mask_token_id, len(tokenizer))
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> Tokens:
+def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatch:
     """Tokens of texts, special tokens included, cut after ``max_tokens``."""
     encoded = tokenizer(
         list(texts),
@@ -70,7 +70,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> Tokens:
         return_tensors="np",
     )
     words = np.array([encoding.word_ids for encoding in encoded.encodings], dtype=np.float64)
-    return Tokens(
+    return TokenBatch(
         ids=encoded["input_ids"].astype(np.int64),
         real=encoded["attention_mask"].astype(bool),
         words=renumber(np.nan_to_num(words, nan=NOT_A_WORD).astype(np.int64)),
@@ -98,7 +98,7 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
     where nothing was taken, the first word is.
 
     Args:
-        words: int64 ``(texts, length)``, see `Tokens`.
+        words: int64 ``(texts, length)``, see `TokenBatch`.
         rate: between 0 and 1.
 
     Returns:
@@ -148,7 +148,7 @@ def replace_masked(
 
 
 def masked_copy(
-    tokens: Tokens, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
+    tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a masked language model reads, and what it must say.
 
@@ -160,7 +160,7 @@ def masked_copy(
     return torch.from_numpy(inputs), torch.from_numpy(np.where(masked, tokens.ids, IGNORED))
 
 
-def context_mask(tokens: Tokens, rate: float, rng: np.random.Generator) -> torch.Tensor:
+def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> torch.Tensor:
     """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
 
     For every row and every word a coin is tossed: with probability ``rate`` the whole word is

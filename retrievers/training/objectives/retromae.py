@@ -37,7 +37,7 @@ from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
-    Tokens,
+    TokenBatch,
     Vocabulary,
     context_mask,
     generator,
@@ -91,7 +91,7 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
         return collate
 
     def _decoder_batch(
-        self, tokens: Tokens, vocabulary: Vocabulary, rng: np.random.Generator
+        self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> dict[str, Tensor]:
         if self.decoding == "basic":
             inputs, labels = masked_copy(tokens, self.decoder_mask, vocabulary, rng)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.cli.describe import describe, listing
+from bench.cli.fact_page import page
 from bench.cli.main import run_command
 from bench.cli.model_list import HEADINGS, group_of, model_lines
-from bench.cli.page import page
 from bench.evaluate.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError

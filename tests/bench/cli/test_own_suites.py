@@ -9,7 +9,7 @@ import pytest
 
 import bench as api
 from bench.results.find import find_results
-from bench.results.record import place
+from bench.results.result import place
 from datasets_cfg.catalogue import collections_of
 from tests.support.collections import QRELS, Bench, write_collection
 from tests.support.leaderboards import MEASURE, store

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from bench.cli.terminal import Output
-from bench.results.record import RESULT_FILE
+from bench.cli.terminal import TerminalStream
+from bench.results.result import RESULT_FILE
 from foundation.printable import one_line, printable
 from tests.support.collections import ROOT, Bench, files_below, write_collection
 from tests.support.leaderboards import store
@@ -158,7 +158,7 @@ OBEYED = {
 @pytest.mark.parametrize("text", OBEYED)
 def test_what_a_terminal_would_obey_is_shown(text: str) -> None:
     stream = io.StringIO()
-    print(text, file=Output(stream, bars=False))
+    print(text, file=TerminalStream(stream, bars=False))
     assert stream.getvalue() == OBEYED[text] + "\n"
     assert one_line(f"a\n\t{text} ").isprintable()
 
@@ -178,7 +178,7 @@ def test_json_stays_json_of_the_same_content() -> None:
 
 def test_progress_bars_move_the_cursor_and_names_in_them_do_not() -> None:
     stream = io.StringIO()
-    output = Output(stream, bars=True)
+    output = TerminalStream(stream, bars=True)
     with (
         tqdm(total=2, desc="outer", file=output, mininterval=0) as outer,
         tqdm(total=2, desc="evil\x1b[2J\rgone", file=output, leave=False, mininterval=0) as inner,

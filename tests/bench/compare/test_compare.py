@@ -20,7 +20,7 @@ from bench.evaluate.suites import suite_mean, suite_weights
 from bench.results import choose, find
 from bench.results.facts import recipe_key
 from bench.results.find import find_results, results_of
-from bench.results.record import RESULT_FILE, Result, Stored, save
+from bench.results.result import RESULT_FILE, Result, Stored, save
 from datasets_cfg.catalogue import expand, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe

@@ -228,7 +228,7 @@ def test_stored_results_are_used_without_the_checkpoints(place):
     ("options", "on", "message"),
     [
         ((), ("bio",), "2 checkpoints and 1 collections"),
-        (("--also", "bio"), ("bio", "law"), "the collection bio is named 2 times"),
+        (("--also", "bio"), ("bio", "law"), "bio is named 2 times"),
         (("--measure", "nonsense"), ("bio", "law"), "nonsense"),
         (("--base", "nobody"), ("bio", "law"), "nobody"),
         (("--base", "one/../two/last"), ("bio", "law"), "two/last is named 2 times"),

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.exact import ArrayVectors, engines, exact_search, streaming, tile_search
+from bench.evaluate.exact import (
+    ArrayVectors,
+    candidate_search,
+    exact_search,
+    streaming,
+    tile_search,
+)
 from retrievers.encoders.clock import Clock
 from retrievers.index.faiss_index import Hits
 from tests.benchmarks.search_in_budget import FileVectors
@@ -77,9 +83,9 @@ def ties(rows: int) -> tuple[np.ndarray, np.ndarray]:
 def test_an_engine_alone_and_products_beside_it_give_the_same_hits(k, monkeypatch):
     vectors, tie_rank = ties(5000)
     truth = brute_force(vectors, vectors[:8], k, tie_rank)
-    with_torch = pytest.importorskip("torch") and engines.with_torch("cpu")
+    with_torch = pytest.importorskip("torch") and candidate_search.with_torch("cpu")
     # The way of a GPU, which proposes for every tile, with both engines on this processor.
-    for knn in (engines.engine("cpu"), with_torch):
+    for knn in (candidate_search.engine("cpu"), with_torch):
         monkeypatch.setattr(streaming, "engine", lambda device, knn=knn: knn)
         for device in ("cpu", "cuda"):
             hits = exact_search(
@@ -94,7 +100,7 @@ def test_pytorch_proposes_in_float32_also_where_faster_products_are_switched_on(
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
-        scores, rows = engines.with_torch("cpu")(vectors[:3], vectors, 5)
+        scores, rows = candidate_search.with_torch("cpu")(vectors[:3], vectors, 5)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)

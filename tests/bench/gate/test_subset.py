@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.evaluate.judging import score_run
 from bench.evaluate.pipeline import Options, evaluate
-from bench.gate.subset import DEEPEST, Pool, choose, part_of, pool_of
+from bench.gate.subset import DEEPEST, CandidatePool, choose, part_of, pool_of
 from bench.store import VectorStore
 from datasets_cfg.dataset import open_dataset
 from retrievers.encoders.opening import open_encoder
@@ -88,7 +88,7 @@ pools = st.integers(1, 200).flatmap(
 @given(pools)
 def test_a_part_has_the_size_asked_for_and_its_kinds_add_up(made):
     judged, compared, ranks, limit = made
-    pool = Pool("any", np.array(judged), np.array(compared), np.array(ranks), ("a", "b"))
+    pool = CandidatePool("any", np.array(judged), np.array(compared), np.array(ranks), ("a", "b"))
     subset, kept = choose(pool, limit, seed=1)
     assert subset.documents == kept.sum() == subset.judged + subset.hard + subset.random
     assert subset.documents == min(len(judged), max(limit, pool.smallest))

@@ -11,7 +11,7 @@ from bench.leaderboard.groups import groups
 from bench.leaderboard.records import Board, natural
 from bench.leaderboard.rows import results_in
 from bench.results.interchange.claimed import Claimed, keep
-from bench.results.record import SCORES_FILE, Timings
+from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Expected

@@ -17,7 +17,7 @@ from bench.leaderboard.queries import GRID, dots, most_different
 from bench.leaderboard.records import Board, OnQueries
 from bench.leaderboard.rows import results_in
 from bench.leaderboard.texts import at_hand
-from bench.results.record import RUN_FILE
+from bench.results.result import RUN_FILE
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from tests.support.leaderboards import MEASURE, protocol_of, store

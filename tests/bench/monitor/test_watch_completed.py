@@ -10,7 +10,7 @@ from bench.monitor.held import held
 from bench.monitor.scanner import (
     STATE,
     CheckpointScanner,
-    Finished,
+    FinishedCheckpoint,
     Unfinished,
     model_folder,
     training_of,
@@ -196,7 +196,7 @@ def test_a_training_that_removes_its_checkpoints_leaves_nothing_to_look_at(train
     assert (look.finished, look.unfinished) == ((), ())
 
 
-def finished_in(folder: Path) -> Finished:
+def finished_in(folder: Path) -> FinishedCheckpoint:
     scanner = CheckpointScanner(folder)
     scanner.look()
     return scanner.look().finished[0]

@@ -11,7 +11,7 @@ import pytest
 from bench.monitor.following import Ending, follow
 from bench.monitor.ledger import Evaluated, Ledger, read_ledger
 from bench.monitor.scanner import CheckpointScanner
-from bench.monitor.watcher import Watcher, Work
+from bench.monitor.watcher import Watcher, WatchSettings
 from tests.bench.monitor.test_watch_command import SHORT, write_words
 from tests.support.collections import ROOT, Bench, finish
 from tests.support.training import train
@@ -71,7 +71,7 @@ def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
         raise KeyboardInterrupt
 
     held = tmp_path / "held"
-    work = Work("run", (), "nDCG@10", None, tmp_path, tmp_path, False, held, interrupted)
+    work = WatchSettings("run", (), "nDCG@10", None, tmp_path, tmp_path, False, held, interrupted)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
         watcher = Watcher(work, ledger)
         follow(CheckpointScanner(tmp_path / "run"), watcher, Ending(0.01), list)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench.results.interchange.claimed import Claimed
 from bench.results.interchange.model_index import card_file, claims_of
-from bench.results.record import Stored
+from bench.results.result import Stored
 from foundation.errors import BenchError
 from tests.support.leaderboards import protocol_of, result_of
 

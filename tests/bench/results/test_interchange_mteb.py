@@ -16,7 +16,7 @@ from bench.results.interchange.mteb_results import (
     task_document,
     why_not,
 )
-from bench.results.record import Stored
+from bench.results.result import Stored
 from foundation.errors import BenchError
 from tests.support.leaderboards import protocol_of, recipe_of, result_of
 

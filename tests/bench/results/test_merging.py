@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from bench.results.find import find_results
 from bench.results.interchange.claimed import Claimed, keep
-from bench.results.merge import Variant, conflicts, union, write
-from bench.results.record import SCORES_FILE, Stored
+from bench.results.merge import Duplicate, conflicts, union, write
+from bench.results.result import SCORES_FILE, Stored
 from foundation.errors import BenchError
 from tests.support.leaderboards import MEASURE, result_of, store
 
 
-def variant(model: str, scores: str, time: int, folder: str = "x") -> Variant:
+def variant(model: str, scores: str, time: int, folder: str = "x") -> Duplicate:
     """As of a stored result; ``scores`` stands for them."""
     when = {"time": f"2026-01-{time:02}T00:00:00+00:00"}
     result = result_of(model, "one", conditions=when)
-    return Variant(Stored(Path(folder), result), {MEASURE: scores})
+    return Duplicate(Stored(Path(folder), result), {MEASURE: scores})
 
 
 VARIANTS = st.builds(
@@ -33,7 +33,7 @@ VARIANTS = st.builds(
 FOLDERS = st.lists(VARIANTS, max_size=6)
 
 
-def content(*folders: list[Variant]) -> dict:
+def content(*folders: list[Duplicate]) -> dict:
     """What is kept, without where it came from: equal records may lie in two places."""
     return {
         key: {digest: one.standing for digest, one in variants.items()}
@@ -41,7 +41,7 @@ def content(*folders: list[Variant]) -> dict:
     }
 
 
-def flat(folder: list[Variant]) -> list[Variant]:
+def flat(folder: list[Duplicate]) -> list[Duplicate]:
     return [one for variants in union(folder).values() for one in variants.values()]
 
 
@@ -78,8 +78,8 @@ def test_of_equal_evaluations_the_newest_record_is_kept():
     assert kept.stored.result.conditions.time.startswith("2026-01-03")
 
 
-def read(*places: Path) -> list[Variant]:
-    return [Variant.of(one) for place in places for one in find_results(place)]
+def read(*places: Path) -> list[Duplicate]:
+    return [Duplicate.of(one) for place in places for one in find_results(place)]
 
 
 def merged_into(out: Path, *places: Path, claims: tuple[Claimed, ...] = ()) -> tuple[int, list]:
@@ -201,5 +201,5 @@ def test_a_change_of_one_bit_in_one_value_is_another_variant(values, at, changes
 def test_a_record_is_the_same_whatever_order_its_measures_have():
     first = result_of("a", "one", measures={"nDCG@10": 0.5, "R@100": 0.25})
     again = msgspec.structs.replace(first, measures={"R@100": 0.25, "nDCG@10": 0.5})
-    standings = [Variant(Stored(Path("x"), one), {}).standing for one in (first, again)]
+    standings = [Duplicate(Stored(Path("x"), one), {}).standing for one in (first, again)]
     assert standings[0] == standings[1]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from bench.evaluate.runs import Run, read_run
 from bench.evaluate.scoring import Scores
-from bench.results import record as results_module
+from bench.results import result as results_module
 from bench.results.load import load
-from bench.results.record import (
+from bench.results.result import (
     RESULT_FILE,
     RUN_FILE,
     SCHEMA,

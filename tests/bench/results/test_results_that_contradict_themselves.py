@@ -12,7 +12,7 @@ import pytest
 from bench.__main__ import main as command_line
 from bench.exit_codes import ExitCode
 from bench.results.load import load, load_all
-from bench.results.record import RESULT_FILE, SCHEMA, SCORES_FILE
+from bench.results.result import RESULT_FILE, SCHEMA, SCORES_FILE
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_older, store
 

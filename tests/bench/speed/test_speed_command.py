@@ -41,7 +41,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short_probe(monkeypatch):
-    monkeypatch.setattr("bench.speed.measure.PROBE_S", 0.05)
+    monkeypatch.setattr("bench.speed.measurement.PROBE_S", 0.05)
 
 
 def printed(capsys) -> SpeedReport:

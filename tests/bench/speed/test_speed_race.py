@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.speed.race import TOLERANCE, Evaluated, Exported, export, judged
-from bench.speed.tools import Finished, last_line, run_process
+from bench.speed.race import TOLERANCE, Exported, RaceEvaluation, export, judged
+from bench.speed.tools import FinishedProcess, last_line, run_process
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
@@ -89,7 +89,7 @@ def test_a_peer_without_a_result_is_an_error(stdout):
 
 def runs(tool, seconds, scores):
     return [
-        Evaluated(tool, "1", score, Finished(took, int(1e9 * took), ""))
+        RaceEvaluation(tool, "1", score, FinishedProcess(took, int(1e9 * took), ""))
         for took, score in zip(seconds, scores, strict=True)
     ]
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
-from bench.store.shards import Manifest, read_shard, write_shard
+from bench.store.shards import ShardManifest, read_shard, write_shard
 from bench.store.vectors import GAP_BYTES, StoredVectors, widen
 from foundation.errors import BenchError
 from foundation.locks import FileLock, FolderInUse
@@ -65,7 +65,7 @@ def test_a_shard_says_what_its_files_hold(tmp_path):
     assert path.stem == name_of(keys) == hashlib.blake2b(names, digest_size=16).hexdigest()
     assert path.with_suffix(".f32").read_bytes() == content
     assert path.with_suffix(".keys").read_bytes() == names
-    assert msgspec.json.decode(path.read_bytes(), type=Manifest) == Manifest(
+    assert msgspec.json.decode(path.read_bytes(), type=ShardManifest) == ShardManifest(
         format=1,
         role="query",
         rows=3,

@@ -16,8 +16,8 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, adapt
-from retrievers.training.engine.checkpoints import damage
 from retrievers.training.engine.curve import read_curve
+from retrievers.training.engine.step_checkpoints import damage
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine

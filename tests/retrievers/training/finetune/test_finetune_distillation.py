@@ -11,7 +11,7 @@ from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.cross_encoder import (
-    Pairs,
+    TextPairs,
     cross_encoder,
     pairs_of,
     read_joined,
@@ -63,7 +63,7 @@ def test_the_teacher_learns_from_each_query_once_an_epoch_with_its_negatives():
 
 def test_pairs_are_query_and_title_with_text():
     places = np.array([[0, 1, 1], [2, 30, 0]])
-    batch = Pairs(examples(), places)([{"place": 1}, {"place": 0}])
+    batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
     assert batch["query"] == [QUERIES[2], QUERIES[0]]
     assert batch["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
     assert batch["label"].tolist() == [0, 1]

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
-from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
 from retrievers.training.finetune.negatives import (
     Mined,
     Mining,
@@ -15,6 +14,7 @@ from retrievers.training.finetune.negatives import (
     merged,
     mine_source,
 )
+from retrievers.training.finetune.training_data import ListedDocuments, TextKeys, TrainingSet
 from tests.support.small_finetuning import Search, examples, model, preset, ranked
 
 DOCUMENTS = 12

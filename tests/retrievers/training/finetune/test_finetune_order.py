@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.training.finetune.collate import Batches, Pool
-from retrievers.training.finetune.examples import ListedDocuments, TextKeys, TrainingSet
 from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import draw_negatives, order_of
 from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
+from retrievers.training.finetune.training_data import ListedDocuments, TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, examples, model
 
 

@@ -14,7 +14,7 @@ from foundation.errors import BenchError
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
-    Tokens,
+    TokenBatch,
     Vocabulary,
     context_mask,
     generator,
@@ -30,24 +30,24 @@ DRAWS = 8_000
 TEXT = [-1, 0, 1, 1, 2, 3, 3, 3, -1, -1]  # two words of one token, one of two, one of three
 
 
-def tokens_of(words: list[int], copies: int = 1) -> Tokens:
+def tokens_of(words: list[int], copies: int = 1) -> TokenBatch:
     """Copies of a text; one special token follows its words, then padding."""
     repeated = np.array([words] * copies)
     ids = 100 + np.arange(repeated.size).reshape(repeated.shape)
     end = max(place for place, word in enumerate(words) if word != NOT_A_WORD) + 1
     real = np.broadcast_to(np.arange(len(words)) <= end, repeated.shape)
-    return Tokens(ids, real, repeated)
+    return TokenBatch(ids, real, repeated)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> Tokens:
+def batches(draw: st.DrawFn) -> TokenBatch:
     """Texts of words of one to four tokens between special tokens, padded."""
     texts = draw(st.lists(st.lists(st.integers(1, 4), max_size=12), min_size=1, max_size=4))
     rows = [[-1, *np.repeat(np.arange(len(text)), text).tolist(), -1] for text in texts]
     length = max(map(len, rows))
     words = np.array([row + [-1] * (length - len(row)) for row in rows])
     real = np.array([[place < len(row) for place in range(length)] for row in rows])
-    return Tokens(np.arange(words.size).reshape(words.shape), real, words)
+    return TokenBatch(np.arange(words.size).reshape(words.shape), real, words)
 
 
 def frequencies(found: list[tuple[bool, ...]]) -> dict[tuple[bool, ...], float]:
@@ -65,7 +65,7 @@ def assert_same_distribution(one: list[tuple[bool, ...]], other: list[tuple[bool
 
 @given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
 def test_words_are_masked_whole_and_special_tokens_never(
-    tokens: Tokens, rate: float, seed: int
+    tokens: TokenBatch, rate: float, seed: int
 ) -> None:
     masked = whole_word_mask(tokens.words, rate, np.random.default_rng(seed))
     assert not masked[tokens.words == NOT_A_WORD].any()
@@ -75,7 +75,7 @@ def test_words_are_masked_whole_and_special_tokens_never(
 
 @given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
 def test_at_least_one_word_is_masked_and_the_share_is_off_by_less_than_a_word(
-    tokens: Tokens, rate: float, seed: int
+    tokens: TokenBatch, rate: float, seed: int
 ) -> None:
     masked = whole_word_mask(tokens.words, rate, np.random.default_rng(seed))
     for row, words in zip(masked, tokens.words, strict=True):
@@ -133,7 +133,7 @@ def test_labels_are_the_masked_tokens_and_nothing_else() -> None:
 
 @given(batches(), st.floats(0.05, 0.95), st.integers(0, 99))
 def test_a_row_sees_position_0_never_itself_never_padding_and_words_whole(
-    tokens: Tokens, rate: float, seed: int
+    tokens: TokenBatch, rate: float, seed: int
 ) -> None:
     seen = context_mask(tokens, rate, np.random.default_rng(seed)).numpy()
     assert seen[:, :, 0].all()

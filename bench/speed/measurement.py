@@ -49,7 +49,7 @@ PROBE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpeedPlan:
     """What to measure, and how long.
 
     Attributes:
@@ -122,7 +122,7 @@ class Subject:
         return min(max(fewest, round(self.tokens_per_s * seconds / tokens)), most)
 
 
-def measure(subject: Subject, plan: Plan, races: Sequence[Dataset], say: Say) -> SpeedReport:
+def measure(subject: Subject, plan: SpeedPlan, races: Sequence[Dataset], say: Say) -> SpeedReport:
     """Race on each collection, then measure all parts of a plan.
 
     Args:
@@ -156,7 +156,7 @@ def measure(subject: Subject, plan: Plan, races: Sequence[Dataset], say: Say) ->
     )
 
 
-def _phases(subject: Subject, plan: Plan, say: Say) -> Phases:
+def _phases(subject: Subject, plan: SpeedPlan, say: Say) -> Phases:
     mean = float(natural(subject.encoder, "", subject.texts[:SAMPLE]).tokens.mean())
     documents = subject.documents_in(plan.seconds, mean)
     say(f"phases of whole evaluations, {documents:,} documents")
@@ -165,7 +165,7 @@ def _phases(subject: Subject, plan: Plan, say: Say) -> Phases:
     )
 
 
-def _throughput(subject: Subject, plan: Plan, say: Say) -> tuple[Throughput, ...]:
+def _throughput(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Throughput, ...]:
     """All tools over documents of each length, by turns."""
     rows: list[Throughput] = []
     with ExitStack() as stack:
@@ -191,14 +191,14 @@ def _workloads(subject: Subject, seconds: float) -> Iterator[Texts]:
     yield natural(encoder, name, texts[: subject.documents_in(seconds, mean)])
 
 
-def _latency(subject: Subject, plan: Plan, say: Say) -> tuple[Latency, ...]:
+def _latency(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Latency, ...]:
     say(f"latency of single queries over {plan.rows:,} vectors")
     documents, _, _ = _corpus(subject, plan.rows)
     device = search_device(subject.device)
     return latencies(subject.encoder, subject.queries, documents, device)
 
 
-def _indexes(subject: Subject, plan: Plan, say: Say) -> tuple[IndexPoint, ...]:
+def _indexes(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[IndexPoint, ...]:
     say(f"indexes over {plan.rows:,} vectors")
     documents, queries, origin = _corpus(subject, plan.rows)
     device = search_device(subject.device)
@@ -215,7 +215,7 @@ def _corpus(subject: Subject, rows: int) -> tuple[Float32Array, Float32Array, st
     return stand_ins(real, rows), queries, origin
 
 
-def _growth(subject: Subject, plan: Plan, say: Say) -> tuple[Growth, ...]:
+def _growth(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Growth, ...]:
     repeats = min(plan.repeats, GROWTH_REPEATS)
     tokens = round(subject.tokens_per_s * plan.seconds)
     say("growth of encoding")
@@ -236,7 +236,7 @@ def _growth(subject: Subject, plan: Plan, say: Say) -> tuple[Growth, ...]:
     return (*encoding, *searching, *runs)
 
 
-def _race(subject: Subject, plan: Plan, dataset: Dataset, say: Say) -> Race:
+def _race(subject: Subject, plan: SpeedPlan, dataset: Dataset, say: Say) -> Race:
     tools = [tool for tool in plan.against if tool in PROGRAMS]
     say(f"{dataset.name} from end to end: {', '.join(['bench', *tools])}")
     prompts = subject.model.recipe.for_dataset(dataset.name).prompts

@@ -33,7 +33,7 @@ class FileHash(Record):
     sha256: str
 
 
-class Manifest(Record, kw_only=True):
+class CheckpointManifest(Record, kw_only=True):
     """What a folder held when it was whole.
 
     Attributes:
@@ -57,7 +57,7 @@ def seal(folder: Path, training: str = "") -> None:
         for name, path in paths.items()
         if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
     }
-    write_json(folder / COMPLETE, Manifest(training=training, files=files))
+    write_json(folder / COMPLETE, CheckpointManifest(training=training, files=files))
 
 
 def damage(folder: Path) -> str:
@@ -121,7 +121,7 @@ def load_weights(module: nn.Module, checkpoint: Path) -> None:
     load_model(module, str(checkpoint / WEIGHTS))
 
 
-def _manifest(folder: Path) -> Manifest | None:
+def _manifest(folder: Path) -> CheckpointManifest | None:
     """None where ``complete`` is empty, as versions without manifests wrote it.
 
     Raises:
@@ -130,4 +130,4 @@ def _manifest(folder: Path) -> Manifest | None:
     path = folder / COMPLETE
     if path.is_file() and not path.stat().st_size:
         return None
-    return read_json(path, Manifest)
+    return read_json(path, CheckpointManifest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bench.cli.options.decide import CheckOptions
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options
-from bench.results.record import Stored
+from bench.results.result import Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.records import Queries
 from foundation.failures import as_bad_input

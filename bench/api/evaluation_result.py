@@ -10,7 +10,7 @@ from bench.evaluate.pipeline import Evaluation
 from bench.evaluate.runs import Run
 from bench.results.facts import recipe_facts
 from bench.results.location import Place
-from bench.results.record import QUERY_ID, Result, Stored
+from bench.results.result import QUERY_ID, Result, Stored
 from foundation.arrays import Float64Array
 
 Values = tuple[tuple[str, ...], Mapping[str, Float64Array]]

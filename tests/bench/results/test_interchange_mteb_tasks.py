@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results.interchange.tasks import TASKS, collection_of, our_measure, their_measure
+from bench.results.interchange.mteb_tasks import TASKS, collection_of, our_measure, their_measure
 from datasets_cfg.catalogue import dataset_names, expand
 
 KINDS = st.sampled_from(["nDCG", "R", "AP", "P", "RR", "Success"])
