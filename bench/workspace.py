@@ -1,4 +1,4 @@
-"""Where collections, models and vectors are found and kept, and evaluations on them."""
+"""The folders, device and rules under which collections and models are opened and evaluated."""
 
 import logging
 import sys
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation, and whether it is the published one."""
+    """A collection that is ready for evaluation; ``official`` where it is the published one."""
 
     dataset: Dataset
     official: bool
@@ -59,13 +59,13 @@ class LoadedModel:
         return self.model.card.name
 
     def renamed(self, name: str) -> "LoadedModel":
-        """The same model under another name in results: checkpoints of all trainings look alike."""
+        """This model under another name in results, such as one that names the training."""
         recipe = msgspec.structs.replace(self.model.recipe, model=name)
         card = replace_fields(self.model.card, {"name": name})
         return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
 
     def on(self, collection: str) -> "LoadedModel":
-        """The same loaded weights, with the prompts of one collection."""
+        """This model with the prompts of one collection, sharing the loaded weights."""
         encoder = self.encoder.for_dataset(collection) if self.encoder else None
         return LoadedModel(self.model.for_dataset(collection), encoder)
 
@@ -159,7 +159,7 @@ class Workspace:
         return opened
 
     def official(self, dataset: Dataset) -> bool:
-        """Whether this is the published collection of its name.
+        """True where this is the published collection of its name.
 
         Raises:
             BenchError: it is not, and ``allow_mismatch`` is off.

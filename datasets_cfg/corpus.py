@@ -64,7 +64,7 @@ class SourceFile(Record):
 
 
 class CorpusManifest(Record):
-    """What a corpus folder holds.
+    """The manifest of a corpus folder.
 
     ``sha256`` covers each document's id, title and text in order, every field preceded by its
     length in bytes. ``empty_documents`` have neither title nor text.
@@ -168,7 +168,7 @@ class Corpus:
 
     @contextmanager
     def _discarded_if_damaged(self) -> Iterator[None]:
-        """What was damaged when it was in use would pass `open` again, but for its checksums."""
+        """Read all checksums again: damage during use would pass `open`."""
         try:
             yield
         except DamagedBlockError as error:
@@ -266,7 +266,7 @@ class Corpus:
 
 
 def damage_of(folder: Path) -> str:
-    """How a corpus differs from what was built, after reading all of it; "" where it does not."""
+    """Damage of a corpus, after all of it was read; "" where it is whole."""
     try:
         corpus = _open(Corpus, folder)
         checks.check_blocks(corpus.mapped, corpus.checksums.documents, True, DOCUMENTS_FILE)

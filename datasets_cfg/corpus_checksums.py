@@ -68,7 +68,7 @@ def blocks_of(mapped: mmap.mmap, texts: Sequence[tuple[int, int]]) -> tuple[Bloc
 
 
 def text_spans(table: pa.Table, start_address: int) -> list[tuple[int, int]]:
-    """Where titles and texts of each record batch lie, as offsets in the mapped file.
+    """Offsets in the mapped file of the titles and texts of each record batch.
 
     Args:
         table: of a corpus, its buffers in a map of the file; ``id`` is the first column.

@@ -32,7 +32,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenCorpus:
-    """What went into the file; ``sha256`` is over length-prefixed ids, titles and texts."""
+    """Counts and hash of a written corpus; ``sha256`` is over length-prefixed ids, titles, texts."""
 
     documents: int
     empty_documents: int

@@ -1,4 +1,4 @@
-"""What is known of a collection before any of its files is read.
+"""Declared facts of a collection: all that is known before any of its files is read.
 
 Facts are declared in TOML, one file per collection, and decoded strictly: a misspelt key, a wrong
 type or an unknown choice stops at load, with the file, the key and what was probably meant.
@@ -61,7 +61,7 @@ class Archive(Record):
 
     @property
     def packed(self) -> bool:
-        """Whether it must be unpacked."""
+        """True for an archive that must be unpacked."""
         return self.url.endswith(PACKED)
 
 

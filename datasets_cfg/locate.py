@@ -1,4 +1,4 @@
-"""Where the files of a collection are: a given folder, BENCH_DATA, the cache, or the network."""
+"""Locate the files of a collection: a given folder, BENCH_DATA, the cache, or a download."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -70,7 +70,7 @@ def cached_folder(facts: Facts, cache_dir: Path) -> Path:
 
 
 def archive_path(facts: Facts, archive: Archive, cache_dir: Path) -> Path:
-    """Where the cache keeps a downloaded file: archives apart, plain files with the collection."""
+    """Path of a downloaded file in the cache: archives apart, plain files with the collection."""
     if archive.packed:
         return cache_dir / "archives" / archive.file_name
     return cached_folder(facts, cache_dir) / archive.file_name
@@ -102,7 +102,7 @@ def _judges(facts: Facts, archive: Archive) -> bool:
 
 
 def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
-    """Whether what an archive holds is in ``folder``, plain or gzip-compressed."""
+    """True where the files of an archive are in ``folder``, plain or gzip-compressed."""
     if archive.packed and not archive.files:
         return _holds(facts, folder, with_corpus=True)
     names = archive.files or (archive.file_name.removesuffix(".gz"),)

@@ -1,4 +1,4 @@
-"""Which archive the files of a folder came from, where its checksum was the published one.
+"""A record of the archive that the files of a folder came from, if its checksum was right.
 
 The record lies beside the files and holds the hash of each, so that it vouches for nothing that was
 cut, changed or put there afterwards.
@@ -16,7 +16,7 @@ from foundation.records import Record, read_json
 
 
 class Provenance(Record):
-    """What was taken from one archive.
+    """The files that were taken from one archive.
 
     Attributes:
         url: of the archive.

@@ -1,4 +1,4 @@
-"""Is a collection the published one, and where do its counts differ from the published ones?
+"""Comparison of a collection with the published one of its name.
 
 What identifies a published collection is the checksum of the archive that its files came from,
 else the numbers of documents, queries and judgements that were published. All other counts are
@@ -35,7 +35,7 @@ def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = 
 
 
 def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
-    """Say where a collection differs from the published one; [] where it is that one.
+    """Differences of a collection from the published one; [] where it is that one.
 
     Counts are compared first, because that is fast. Where one differs, the files may still be those
     of the published archive: then the declared count is wrong, and nothing differs.
@@ -50,7 +50,7 @@ def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
 
 
 def secondary_differences(dataset: Dataset) -> list[str]:
-    """Say where counts that identify nothing differ from the published ones; [] where nowhere.
+    """Differences from the published in counts that identify nothing; [] where there is none.
 
     Distinct texts of documents are left out, for all texts would have to be read, and judgements
     of missing documents, which `verify` counts in any case.

@@ -1,4 +1,4 @@
-"""What a collection hands to an evaluation besides its corpus: queries and judgements."""
+"""Queries and judgements of a collection, as an evaluation takes them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

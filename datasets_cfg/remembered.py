@@ -1,4 +1,4 @@
-"""Where collections of the user's own were, by the content of their queries and judgements.
+"""A record of where users' own collections lie, by the content of queries and judgements.
 
 A result holds the name of its collection, which for a folder of the user's own says nothing of
 where it lies. The cache remembers that, so that the texts behind a result are found again.

@@ -82,7 +82,7 @@ class SourceSelection:
 
 
 class _Line(msgspec.Struct):
-    """What matters of a line of ``corpus.jsonl`` and ``queries.jsonl``."""
+    """The fields that are read of a line of ``corpus.jsonl`` and ``queries.jsonl``."""
 
     text: str
     id: str = msgspec.field(name="_id")
@@ -205,7 +205,7 @@ def _qrels(selection: SourceSelection) -> bytes:
 
 
 def _is_whole(folder: Path, split: str) -> bool:
-    """Whether the files are those of the version that they state, which is a hash of them."""
+    """True where the files hash to the version that they state."""
     decode = msgspec.json.Decoder(_Line).decode_lines
     try:
         documents, queries = (

@@ -70,7 +70,7 @@ def verify(dataset: Dataset) -> list[Finding]:
 
 
 def remarks(dataset: Dataset) -> list[Finding]:
-    """What is worth saying of a collection before it is evaluated: what scores depend on.
+    """Findings to report before a collection is evaluated, because scores depend on them.
 
     Reads no text of documents but those that a query's id names.
     """

@@ -51,7 +51,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the CPU or the GPU."""
+    """True where memory ran out, on the CPU or the GPU."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
 
@@ -83,7 +83,7 @@ def as_bad_input(error: Exception) -> BenchError | None:
 
 
 def file_error(error: OSError) -> BenchError:
-    """What failed on which file, and what to do."""
+    """An error of the system as a message: the operation, the file, and what to do."""
     place = "a file" if error.filename is None else _shown(error.filename)
     return BenchError(
         f"{place}: {error.strerror or type(error).__name__}", _HINTS.get(error.errno or 0, "")

@@ -106,7 +106,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
 
 
 def is_at(path: Path, handle: int) -> bool:
-    """Whether a path still leads to an open file, which nobody has removed or replaced."""
+    """True while a path leads to an open file that nobody has removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

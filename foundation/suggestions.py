@@ -1,4 +1,4 @@
-"""What a misspelt name was probably meant to be."""
+"""Suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable

@@ -129,7 +129,7 @@ class HasVariants(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the record."""
+        """Name of the record."""
         ...
 
     @property

@@ -69,7 +69,7 @@ def compare(
     resamples: int = 9_999,
     seed: int = 0,
 ) -> ComparisonResult:
-    """Say which of two models is better, by how much, with intervals and p-values.
+    """Compare two models: which is better, by how much, with intervals and p-values.
 
     Args:
         a, b: a result, or results of one model on several collections.

@@ -1,4 +1,4 @@
-"""What an evaluation gave: means, values of each query as a data frame, the ranking."""
+"""The result of an evaluation: means, a data frame of the values of each query, the ranking."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ class EvaluationResult:
 
     @classmethod
     def of(cls, done: Evaluation) -> "EvaluationResult":
-        """Of an evaluation that is in memory."""
+        """The result of an evaluation that is in memory."""
         scores = done.scores.query_ids, done.scores.values
         return cls(done.result, _scores=lambda: scores, _run=lambda: done.run)
 
     @classmethod
     def stored(cls, stored: Stored) -> "EvaluationResult":
-        """Of a stored evaluation; values and ranking are read when they are asked for."""
+        """The result of a stored evaluation, whose values and ranking are read when asked for."""
         return cls(stored.result, stored.folder, _scores=stored.scores, _run=stored.run)
 
     @property

@@ -1,4 +1,4 @@
-"""Where exceptions become messages and exit codes: the one place that users meet them."""
+"""Exceptions become messages and exit codes here, and nowhere else."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""What there is: names with a line about each, and all that is known of one of them.
+"""Names of each kind with a line about each, and all that is known of one name.
 
 Reads declared facts only; no model or collection is opened.
 """
@@ -79,7 +79,7 @@ def _indexes() -> Rows:
 
 
 class _Head(msgspec.Struct):
-    """What a list shows of a preset or grid; to check all of it would import torch."""
+    """The fields of a preset or grid that lists show; decoding all of it would import torch."""
 
     title: str
     variants: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What would fail after hours of work fails first: places that are written, the device."""
+"""Checks before hours of work: that output can be written, and that the device exists."""
 
 import dataclasses
 import sys

@@ -135,7 +135,7 @@ def _code(examples: str) -> str:
 
 
 def _shown_default(value: Any) -> str | None:
-    """Of an option in ``--help``; none where its text says what happens without it."""
+    """A default in ``--help``; None where the text says what happens without the option."""
     if value is None or value is False or value == () or value == "":
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

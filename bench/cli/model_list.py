@@ -65,7 +65,7 @@ def model_lines(
 
 
 def group_of(card: Card) -> Group:
-    """What it takes to use a model.
+    """The group of a model, by what it takes to use it.
 
     A pre-trained checkpoint stays in its group when it is on this machine.
     """

@@ -1,4 +1,4 @@
-"""What several commands print on stdout."""
+"""Rows and JSON documents on stdout, as several commands print them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -93,7 +93,7 @@ def as_typed(text: str) -> str:
 
 
 def program_name() -> str:
-    """What the user types for this program."""
+    """The words that the user types to call this program."""
     return "bench" if Path(sys.argv[0]).stem == "bench" else MODULE
 
 

@@ -34,12 +34,12 @@ def facts(result: Result) -> dict[str, str]:
 
 
 def protocol_facts(protocol: Protocol) -> dict[str, str]:
-    """What must be equal for two results to be compared."""
+    """The protocol in words: all that must be equal for two results to be compared."""
     return _flat(msgspec.to_builtins(protocol))
 
 
 def recipe_facts(result: Result) -> dict[str, str]:
-    """What may differ between models: the recipe and the index, without the model's name."""
+    """The recipe and the index in words, which may differ between models; without the name."""
     if result.recipe is None:
         return run_file_facts(result.fingerprint)
     fields = msgspec.to_builtins(result.recipe)

@@ -48,7 +48,7 @@ Ids = dict[tuple[str, ...], tuple[str, ...]]  # equal ids once, by themselves
 
 
 class _Versioned(msgspec.Struct):
-    """What is read of a record of any schema."""
+    """The part of a record that every schema has."""
 
     schema: Any = None
 

@@ -1,4 +1,4 @@
-"""Where results lie: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
+"""The place of results: a local folder, or a URL of an object store such as ``s3://bucket/prefix``.
 
 A local place is a plain `pathlib.Path` and costs nothing more.
 """

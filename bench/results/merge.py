@@ -52,13 +52,13 @@ class Duplicate:
         return hashlib.sha256(encoded).hexdigest()
 
     def disagrees(self, other: "Duplicate") -> bool:
-        """Whether a measure that both have differs for a query."""
+        """True where a measure that both have differs for a query."""
         shared = self.digests.keys() & other.digests.keys()
         return any(self.digests[name] != other.digests[name] for name in shared)
 
     @property
     def evaluation(self) -> Evaluation:
-        """What it is an evaluation of."""
+        """Collection, model and key of the evaluation."""
         return self.stored.result.model, self.stored.result.key
 
     @property

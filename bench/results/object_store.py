@@ -67,17 +67,17 @@ class RemotePath:
         return self.url
 
     def exists(self) -> bool:
-        """Whether there is such an object, or any below it."""
+        """True where there is such an object, or any below it."""
         with _speaking(self):
             return bool(_store(self).exists(self.url))
 
     def is_file(self) -> bool:
-        """Whether there is an object of exactly this key."""
+        """True where there is an object of exactly this key."""
         with _speaking(self):
             return bool(_store(self).isfile(self.url))
 
     def is_dir(self) -> bool:
-        """Whether there are objects below."""
+        """True where there are objects below."""
         with _speaking(self):
             return bool(_store(self).isdir(self.url))
 
@@ -200,7 +200,7 @@ def _create(store: Any, url: str, content: bytes) -> None:
 
 @contextmanager
 def _speaking(place: RemotePath) -> Iterator[None]:
-    """What a store says, as errors of this program.
+    """Errors of a store as errors of this program.
 
     Raises:
         FileNotFoundError, FileExistsError: as they are.

@@ -55,7 +55,7 @@ LONGEST_NAME = 255  # bytes of a file's name
 
 
 class Protocol(Record, kw_only=True):
-    """What must be equal for two scores to be compared.
+    """The rules of an evaluation, which must be equal for two scores to be compared.
 
     Attributes:
         collection: name of the collection.
@@ -110,7 +110,7 @@ class Timings(Record):
 
 
 class Conditions(Record):
-    """Where and with what an evaluation ran.
+    """The machine and libraries of an evaluation.
 
     Attributes:
         time: ISO 8601 to the second in UTC, so that texts sort as times do.
@@ -275,7 +275,7 @@ def check_name(name: str) -> None:
 
 
 def _impossible(result: Result) -> Iterator[str]:
-    """What cannot be true of any evaluation."""
+    """Contradictions of a record that no evaluation can have."""
     means = result.measures
     shares = {"judged_at_10": result.judged_at_10, **result.index_recall}
     for name, value in means.items():
@@ -319,7 +319,7 @@ def place(out: Place, collection: str, model: str) -> Place:
 
 
 def conditions(device: str, search_device: str, threads: int) -> Conditions:
-    """What is true here and now."""
+    """The conditions here and now."""
     from bench import __version__
 
     commit = _git("rev-parse", "HEAD")

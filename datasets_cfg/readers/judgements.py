@@ -24,7 +24,7 @@ _NAMED_IDS = 5
 
 @dataclass(frozen=True)
 class Judgements:
-    """What is asked of a collection and what counts as found.
+    """The queries of a collection and the judgements or answers that score them.
 
     Attributes:
         queries: the queries that have judgements, in file order.

@@ -93,7 +93,7 @@ def _stages(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
 
 
 def _here(ablation: Ablation, conditions: Conditions) -> Mapping[str, str]:
-    """What changes figures besides the grid: libraries, the kind of device, the named model."""
+    """Influences on figures besides the grid: libraries, the kind of device, the named model."""
     here = {name: version for name in DECISIVE if (version := _version(name))}
     here["device"] = _device_kind(conditions.device)
     if ablation.model:
@@ -131,7 +131,7 @@ def _differing(plan: Plan, space: Workspace) -> tuple[str, ...]:
 
 
 def _weights(plan: Plan, space: Workspace) -> dict[str, float]:
-    """Of the collections in their mean, where a suite with another in it was typed; else {}."""
+    """Weights of the collections in the mean; {} where each counts the same."""
     found = space.weights(plan.rows[0].settings["evaluate"]["on"])
     return {} if max(found.values()) - min(found.values()) < EQUAL else found
 
@@ -159,7 +159,7 @@ def _show(
 
 
 def _overview(plan: Plan, out: Path) -> str:
-    """How much is to do, and how long it takes where that is known."""
+    """The number of tasks left, and the time they take where that is known."""
     outcome, times = finished(plan, out), Times()
     for record in outcome.finished.values():
         times.add(record.stage, record.cost.seconds)

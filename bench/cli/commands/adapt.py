@@ -65,7 +65,7 @@ def _print(
         return
     for folder, name, (first, last) in zip(folders, names, losses, strict=True):
         print(f"{folder}: {name}; loss {first:.3f} -> {last:.3f}")
-    print(f"what was kept and lost: {line}")
+    print(f"forgetting matrix: {line}")
 
 
 def _near(folder: Path) -> str:

@@ -10,7 +10,7 @@ from foundation.errors import BenchError
 
 
 def typed_changes(settings: TrainingSettings, fields: Mapping[str, str]) -> dict[str, Any]:
-    """What was typed instead of a preset's fields; ``fields`` by option.
+    """Values typed instead of a preset's fields; ``fields`` by option.
 
     Raises:
         BenchError: see `assignments`.

@@ -36,7 +36,7 @@ def cache(options: CacheOptions) -> int:
 
 
 def _prune(store: Path, options: CacheOptions) -> list[ModelUsage]:
-    """What was removed, or would be."""
+    """Print what was removed, or would be."""
     if not options.prune and options.older_than is None:
         return []
     gone = []
@@ -47,7 +47,7 @@ def _prune(store: Path, options: CacheOptions) -> list[ModelUsage]:
         elif remove(store, row):
             print(f"removed {what}", file=sys.stderr)
         else:
-            print(f"warning: {what} is in use by another process, and stays", file=sys.stderr)
+            print(f"warning: {what} is in use by another process, and is kept", file=sys.stderr)
             continue
         gone.append(row)
     return gone

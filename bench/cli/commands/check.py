@@ -105,17 +105,17 @@ def check(options: CheckOptions) -> int:
 def _terms(options: CheckOptions) -> Terms:
     if options.baseline == PUBLISHED and not options.terms.expect_same:
         raise BenchError(
-            "published scores have no queries, which a test needs",
+            "published scores have no values of queries, which a test needs",
             "--expect-same asks whether this is the checkpoint that was published",
         )
     if options.anchor == PUBLISHED:
         raise BenchError(
-            "published scores have no queries, and are no anchor",
+            "published scores have no values of queries, which an anchor needs",
             "--anchor names stored results; --baseline published takes published scores",
         )
     if options.look.quick and options.terms.expect_same:
         raise BenchError(
-            "--quick sees parts of collections, and cannot show that scores are the same",
+            "--quick searches parts of collections, and cannot show that scores are the same",
             "leave one of --quick and --expect-same out",
         )
     return Terms(
@@ -153,7 +153,7 @@ def _named(options: CheckOptions) -> list[_Named]:
 
 
 def _typed(on: Sequence[str], folders: Mapping[str, str]) -> list[str]:
-    """What was typed after ``--on``, folders by the names in their results."""
+    """Names typed after ``--on``, folders by the names in their results."""
     names = {folder: name for name, folder in folders.items()}
     return [names.get(word, word) for word in on]
 
@@ -209,7 +209,7 @@ def _scope(
 def _remembered_folders(
     others: Sequence[StoredModel], scope: Scope, folders: Mapping[str, str], cache_dir: Path
 ) -> dict[str, str]:
-    """Where collections of a user's own lie that were not typed, by what the results are of."""
+    """Folders of users' own collections that were not typed, found by the content of results."""
     where: dict[str, str] = {}
     for name in scope.weights.keys() - folders.keys() - set(dataset_names()):
         for protocol in (
@@ -236,7 +236,7 @@ def _own_collections(candidate: LoadedModel, known: Sequence[Stored]) -> list[st
 
 
 def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
-    """Say what is checked against what, before hours of encoding."""
+    """Print what is checked against what, before hours of encoding."""
     against = " and ".join(f"the {other.role}, {other.name}" for other in others)
     print(f"{name} against {against}, on {', '.join(scope.weights)}", file=sys.stderr)
     if scope.left_out:
@@ -255,7 +255,7 @@ def _remember(others: Sequence[StoredModel], scope: Scope, options: CheckOptions
 
 
 def _comparable(collection: str, others: Sequence[StoredModel]) -> bool:
-    """Say if there is a result to compare with; else it is MISSING whatever is encoded."""
+    """True where there is a result to compare with; else it is MISSING whatever is encoded."""
     return any(other.name == PUBLISHED or collection in other.results for other in others)
 
 

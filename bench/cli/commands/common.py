@@ -1,4 +1,4 @@
-"""What several commands do: open what was named, by their options."""
+"""The workspace, model and resampling that the options of a command describe."""
 
 import os
 import sys
@@ -49,12 +49,12 @@ def check_once(names: Iterable[str]) -> None:
 
 
 def print_remark(collection: str, finding: Finding) -> None:
-    """Say what is peculiar in a collection, on stderr."""
+    """Print a finding about a collection on stderr."""
     print(finding_lines(finding, collection), file=sys.stderr)
 
 
 def cache_folder(typed: Path | None) -> Path:
-    """Where downloads, corpora and vectors are kept."""
+    """Folder of downloads, corpora and vectors."""
     named = typed or os.environ.get("BENCH_CACHE")
     return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
 
@@ -70,5 +70,5 @@ def load_model(
 
 
 def resampling_of(options: Resamples) -> Resampling:
-    """How intervals and p-values are drawn."""
+    """The resampling behind intervals and p-values."""
     return Resampling(options.resamples, options.seed)

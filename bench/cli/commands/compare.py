@@ -94,7 +94,7 @@ def _check_run_files(options: CompareOptions) -> None:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a user typed, a shorter name for it, and its entries."""
+    """A name as typed, a shorter one for tables, and its entries."""
 
     typed: str
     short: str

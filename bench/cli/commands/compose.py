@@ -14,7 +14,7 @@ from retrievers.models.parameters import count_parameters
 
 
 class Composed(msgspec.Struct, frozen=True):
-    """What was written.
+    """The adapter that was written.
 
     Attributes:
         how: ``average``, ``outputs`` or ``stack``.

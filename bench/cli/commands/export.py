@@ -24,7 +24,9 @@ Files = Iterator[tuple[str, bytes]]
 def export(options: ExportOptions) -> int:
     """``export``: nothing that is there is written over."""
     if options.name and len(options.names) > 1:
-        raise BenchError("--as names one model", f"export {len(options.names)} models one by one")
+        raise BenchError(
+            f"--as gives one name to {len(options.names)} models", "export them one by one"
+        )
     chosen = {name: _chosen(name, options) for name in options.names}
     written = []
     for typed, stored in chosen.items():

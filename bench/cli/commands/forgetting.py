@@ -118,7 +118,7 @@ def labels(typed: Sequence[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """Of the path of a folder; a name that is none is one part."""
+    """Parts of the path of a folder; a name that is no path is one part."""
     path = Path(name).expanduser()
     return path.resolve().parts[1:] if path.is_dir() else (name,)
 

@@ -10,7 +10,7 @@ from foundation.failures import as_bad_input
 
 
 class Gaps:
-    """What is missing of several evaluations: ``missing`` grows as blocks fail."""
+    """The gaps of several evaluations: ``missing`` grows as blocks fail."""
 
     def __init__(self, stop: bool) -> None:
         """With ``stop``, the first failure is raised instead of kept."""

@@ -49,7 +49,7 @@ def _read(path: Path, options: ImportOptions) -> Iterator[Claimed | str]:
         return model_index.claims_of(path, options.model or "", options.source)
     if path.suffix in RUNS:
         raise BenchError(
-            f"{path} looks like a run file, which is scored and not believed",
+            f"{path} looks like a run file, which holds rankings and no scores",
             f"python -m bench score {path} --dataset NAME",
         )
     return mteb_results.claims_of(path, options.model or "", options.source)

@@ -1,4 +1,4 @@
-"""What a training says of its losses when it is finished: two figures, and pictures."""
+"""The losses of a finished training, in two figures and as pictures."""
 
 import sys
 from dataclasses import dataclass
@@ -46,5 +46,5 @@ def losses_of(curve_file: Path) -> Losses:
 
 
 def resumed(at: int) -> str:
-    """What is said of a training that went on at this step; "" of one that began."""
+    """A remark for a training that was resumed at this step; "" for one that began."""
     return f", resumed at {at:,}" if at else ""

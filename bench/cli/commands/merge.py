@@ -17,7 +17,7 @@ from foundation.errors import BenchError
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """What was done.
+    """The outcome of a merge.
 
     Attributes:
         found: results in all the folders, without those that were in the new one.

@@ -118,7 +118,8 @@ def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
     """The models, under the names that their results will have."""
     if options.name and len(options.model) > 1:
         raise BenchError(
-            f"--name names one model, and there are {len(options.model)}", "run one after the other"
+            f"--name is one name, and there are {len(options.model)} models",
+            "run one after the other",
         )
     if options.name and CHOICE in options.name:
         raise BenchError(

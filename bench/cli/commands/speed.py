@@ -95,7 +95,7 @@ def _subject(options: SpeedOptions, space: Workspace, plan: SpeedPlan, stack: Ex
 
 
 def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
-    """Where the encoder runs, and the threads of its operators."""
+    """The device of the encoder, and the threads of its operators."""
     if model.recipe.kind != "transformer":
         return "cpu", len(os.sched_getaffinity(0))
     import torch

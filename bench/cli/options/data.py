@@ -15,7 +15,7 @@ class ListOptions:
     """List names of one kind, with a line about each.
 
     Models are in groups: ready on this machine, those that need a download, pre-trained only, and
-    not published. A licence with a question mark was not read in a first-party source.
+    not published. A licence with a question mark was not confirmed in a first-party source.
 
     Examples:
         python -m bench list models --group ready
@@ -25,14 +25,14 @@ class ListOptions:
     """
 
     what: Listed
-    """Which kind."""
+    """Kind of names to list."""
     _: KW_ONLY
     match: str = ""
-    """Only names and descriptions with this text, whatever its letter case."""
+    """Only names and descriptions that contain this text, in any letter case."""
     group: Annotated[tuple[ModelGroup, ...], Several] = ()
     """Only models of these groups."""
     licence: str = ""
-    """Only models whose licence has this text, such as apache."""
+    """Only models whose licence contains this text, such as apache."""
     output: Output = Output()
 
 
@@ -50,13 +50,13 @@ class ShowOptions:
     """Model, collection, suite, or folder of a result."""
     _: KW_ONLY
     all: bool = False
-    """Every fact, each item of a list on a line of its own."""
+    """Show every fact, each item of a list on a line of its own."""
     output: Output = Output()
 
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Get all that an offline machine needs: collections, models, built corpora.
+    """Download all that an offline machine needs: collections, models, built corpora.
 
     Examples:
         python -m bench fetch beir --model retromae
@@ -84,14 +84,14 @@ class VerifyOptions:
     """Collections, suites or folders."""
     _: KW_ONLY
     split: str | None = None
-    """Which judgements are checked. Default: the collection's."""
+    """Split whose judgements are checked. Default: the collection's."""
     places: Places = Places()
     output: Output = Output()
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Show what stored vectors take by model; check and remove them.
+    """Show the disk space of stored vectors by model; verify or remove them.
 
     Examples:
         python -m bench cache --verify
@@ -103,11 +103,11 @@ class CacheOptions:
     verify: bool = False
     """Read everything and name what is damaged; exit code 2 where anything is."""
     prune: Annotated[tuple[str, ...], Several] = ()
-    """Remove vectors of these models: names, or first letters of fingerprints."""
+    """Remove the vectors of these models: names, or first characters of fingerprints."""
     older_than: Count | None = None
-    """Remove what was not used for so many days: of the models named, or of all."""
+    """Remove vectors that were not used for this many days: of the models of --prune, or of all."""
     dry_run: bool = False
-    """Only say what would be removed."""
+    """Only show what would be removed."""
     cache_dir: LocalPath | None = None
-    """Whose vectors. Default: $BENCH_CACHE, then the user's cache folder."""
+    """Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder."""
     output: Output = Output()

@@ -50,13 +50,13 @@ class CompareOptions:
     on: Collections = ()
     """Only these collections or suites; a suite of your own is a TOML file."""
     measure: str | None = None
-    """Instead of the main measure of each collection."""
+    """Measure to use, instead of each collection's main one."""
     force: bool = False
     """Compare across different protocols; the table is marked."""
     changed: Count = 0
     """Show the N queries on which each model of a pair is better by most."""
     dataset: str | None = None
-    """Collection or folder that scores run files."""
+    """Collection or folder whose judgements score run files."""
     protocol: ProtocolOptions = ProtocolOptions()
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
@@ -64,58 +64,60 @@ class CompareOptions:
     output: Output = Output()
 
 
-@group("Terms of the decision", 10)
+@group("Decision rule", 10)
 @dataclass(frozen=True, kw_only=True)
 class DecisionTerms:
     """How ``check`` decides."""
 
     rule: Literal["loss", "margin"] = "loss"
-    """loss fails on a significant loss; margin passes only where a loss beyond the margin is ruled
-    out."""
+    """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond
+    --margin is ruled out."""
     margin: Share = 0.01
     """Largest loss of the mean that rule margin accepts."""
     floor: Share = 0.1
     """A loss beyond this on any collection fails under both rules."""
     expect_same: bool = False
-    """The checkpoint claims to be the baseline: a difference either way is drift."""
+    """Expect the scores of the baseline: a difference in either direction is drift (exit code
+    5)."""
     tolerance: Share = 0.0005
-    """Of --expect-same; published scores have their own."""
+    """Largest difference that --expect-same accepts; published scores state their own."""
 
 
-@group("First look on parts of collections", 11)
+@group("Quick check on parts of collections", 11)
 @dataclass(frozen=True, kw_only=True)
 class FirstLook:
     """``check --quick``."""
 
     quick: bool = False
-    """Only judged documents, hard candidates of BM25 and of two stored models, and a random sample,
-    by rule loss; never exits 0."""
+    """Search only the judged documents, hard candidates of BM25 and of two stored models, and a
+    random sample, and decide by rule loss; never exits with 0."""
     budget: Duration = 300.0
-    """About how long encoding may take, such as 90s, 5m or 1h."""
+    """Approximate time for encoding, such as 90s, 5m or 1h."""
 
 
-@group("Speed beside the baseline", 12)
+@group("Speed against the baseline", 12)
 @dataclass(frozen=True, kw_only=True)
 class SpeedTerms:
     """``check --speed``."""
 
     speed: bool = False
-    """Time both models by turns here, encoding and answering; part of the decision."""
+    """Also time both models by turns on this machine, encoding and answering queries; the outcome
+    is part of the decision."""
     slower: Factor = 1.1
-    """Times as long as the baseline that is allowed."""
+    """Largest accepted slowdown: 1.1 is 10 % more time than the baseline."""
     speed_time: Duration = 30.0
-    """How long to measure, such as 90s or 5m."""
+    """Time for these measurements, such as 90s or 5m."""
     baseline_model: str | None = None
-    """The baseline's card, folder or Hub id, where its name is none."""
+    """Card, folder or Hub id of the baseline, where its name in results is none of these."""
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Decide whether a checkpoint may ship: exit code 0 yes, 1 regression, 3 inconclusive, ...
+    """Decide whether a checkpoint may ship; the exit code is the verdict.
 
-    4: an evaluation or a baseline's result is missing; 5: not the checkpoint that it claims to be;
-    2: bad input. In JUnit XML a regression is a failure, missing and drift are errors, and
-    inconclusive is skipped. `bench/gate/verdicts.py` has the table from evidence to exit code.
+    Exit codes: 0 it may, 1 regression, 2 bad input, 3 inconclusive, 4 an evaluation or a result of
+    the baseline is missing, 5 drift (not the checkpoint that it claims to be). In JUnit XML a
+    regression is a failure, missing and drift are errors, and inconclusive is skipped.
 
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
@@ -131,11 +133,11 @@ class CheckOptions:
     baseline: str
     """Model with stored results, MODEL@FIELD=VALUE, folder of results, or `published`."""
     anchor: str | None = None
-    """A fixed older release too; the worse outcome decides."""
+    """Also check against this fixed older release; the worse outcome decides."""
     on: Collections = ()
     """Collections, suites (your own: a TOML file) or folders. Default: the baseline's."""
     measure: str | None = None
-    """Instead of the main measure of each collection."""
+    """Measure to use, instead of each collection's main one."""
     markdown: OutFile | None = None
     """Also write the verdict to this Markdown file, such as for a pull request."""
     junit: OutFile | None = None
@@ -156,8 +158,6 @@ class CheckOptions:
 class LeaderboardOptions:
     """Show stored results side by side, as a table or as a site.
 
-    Published scores are in `bench/leaderboard/published`.
-
     Examples:
         python -m bench leaderboard --format html
         python -m bench leaderboard --format html --pair minilm bm25
@@ -167,20 +167,21 @@ class LeaderboardOptions:
 
     _: KW_ONLY
     format: Literal["markdown", "csv", "latex", "json", "html"] = "markdown"
-    """On stdout; html is a folder of pages."""
+    """Format on stdout; html writes a folder of pages."""
     out: PlaceOption = Path("leaderboard")
     """Folder or URL of the pages."""
     suite: str = ""
-    """Only its collections, with its mean even where that is a gap; your own is a TOML file."""
+    """Show only the collections of this suite and its mean, even where that is a gap; a suite of
+    your own is a TOML file."""
     measure: str = ""
-    """Instead of the main measure of each collection."""
+    """Measure to use, instead of each collection's main one."""
     pair: tuple[tuple[str, str], ...] = ()
-    """A page that compares these two rows, as neighbours have one; repeatable."""
+    """Add a page that compares these two rows, as there is one for neighbours; repeatable."""
     changed: Count = 3
-    """On pages of pairs, queries on which each is better by most."""
+    """On pages that compare two rows, show the N queries on which each is better by most."""
     published: Annotated[tuple[str, ...] | None, Several] = None
-    """Show published scores of other systems, marked as claims: these tables, `cards` for models of
-    `list models`, or `all`."""
+    """Also show published scores of other systems, marked as claims: names of the tables in
+    bench/leaderboard/published, `cards` for the models of `list models`, or `all`."""
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
     places: Places = Places()
@@ -201,7 +202,7 @@ class ExportOptions:
     """
 
     format: Literal["mteb", "model-index", "trec"]
-    """What is written."""
+    """Format to write."""
     names: tuple[str, ...]
     """Models with stored results, as for compare."""
     _: KW_ONLY
@@ -210,7 +211,7 @@ class ExportOptions:
     on: Collections = ()
     """Only these collections or suites."""
     name: Annotated[str | None, Parameter(name="--as")] = None
-    """Name of the one model in the files."""
+    """Name of the model in the files, where there is only one."""
     results: StoredResults = StoredResults()
     output: Output = Output()
 
@@ -230,14 +231,14 @@ class ImportOptions:
     """
 
     files: LocalPaths
-    """Of mteb, or a model card; or a folder."""
+    """Results of mteb, a model card, or a folder of them."""
     _: KW_ONLY
     model: str | None = None
-    """The model. Default: as the files say."""
+    """Model that the scores belong to. Default: as the files say."""
     source: str = ""
     """Who stated the scores."""
     out: OutPlace = Path("results")
-    """Results that the claims go beside: a folder or URL."""
+    """Folder or URL of the results to which the claims are added."""
     output: Output = Output()
 
 

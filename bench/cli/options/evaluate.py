@@ -24,10 +24,10 @@ Tool = Literal["sentence-transformers", "beir", "mteb"]
 class RunOptions:
     """Evaluate models on collections.
 
-    A table for each collection, then the means of the suites. Vectors are kept (--cache-dir): a
-    second run encodes nothing, and an interrupted one continues. Of several models or collections,
-    one that cannot be had is a gap with its reason, and the others are evaluated. Exit codes: 0
-    nothing is missing, 4 there is a gap, 2 nothing was evaluated.
+    Prints a table for each collection, then the means of the suites. Vectors are kept
+    (--cache-dir): a second run encodes nothing, and an interrupted one continues. Where a model or
+    collection cannot be used, the others are still evaluated and the gap is shown with its reason.
+    Exit codes: 0 complete, 4 with gaps, 2 nothing was evaluated.
 
     Examples:
         python -m bench run stdlib-code --model minilm
@@ -45,21 +45,23 @@ class RunOptions:
     model: Models
     """Names of `list models`, card files, folders or Hub ids."""
     name: str | None = None
-    """Name of the one model in results. Default: its own; with --adapter, MODEL+ADAPTER."""
+    """Name of the model in results, where there is only one. Default: its own; with --adapter,
+    MODEL+ADAPTER."""
     index: str = "flat"
     """flat (exact), or a FAISS factory string with search parameters."""
     measure: tuple[str, ...] | None = None
-    """Instead of the further measures of the collection; repeatable."""
+    """Measure to report besides the main one, instead of the collection's further ones;
+    repeatable."""
     out: OutPlace = Path("results")
     """Where results go: a folder, or a URL such as s3://bucket/prefix."""
     limit: Positive | None = None
-    """A first try in seconds: the first N queries, the documents judged for them and 10 N others.
-    Scores are far too high; they are marked, kept as a collection of its own (NAME/firstN) and in
-    no mean."""
+    """Quick trial: the first N queries on the documents judged for them and 10 N others. Scores are
+    far too high: they are marked, stored as a collection of their own (NAME/firstN), and in no
+    mean."""
     yes: bool = False
-    """Do not ask before hours of encoding."""
+    """Start without asking, also where encoding will take hours."""
     fail_fast: bool = False
-    """Stop at the first evaluation that cannot be had (exit code 2)."""
+    """Stop at the first evaluation that fails (exit code 2)."""
     use: ModelUse = ModelUse()
     protocol: ProtocolOptions = ProtocolOptions()
     hardware: Hardware = Hardware()
@@ -76,14 +78,15 @@ class ScoreOptions:
     """
 
     run_file: LocalPath
-    """TREC run of six columns, plain or .gz."""
+    """TREC run file of six columns, plain or .gz."""
     _: KW_ONLY
     dataset: str
     """Collection or folder that has the judgements."""
     name: str | None = None
     """Name of the run in tables. Default: the file's."""
     measure: tuple[str, ...] | None = None
-    """Instead of the further measures of the collection; repeatable."""
+    """Measure to report besides the main one, instead of the collection's further ones;
+    repeatable."""
     out: OutPlace = Path("results")
     """Where results go: a folder, or a URL such as s3://bucket/prefix."""
     protocol: ProtocolOptions = ProtocolOptions()
@@ -106,7 +109,7 @@ class EstimateOptions:
     model: Models
     """Names of `list models`, card files, folders or Hub ids."""
     probe_seconds: Positive = 20
-    """How long each encoder is tried on this machine."""
+    """Seconds for which each encoder is timed on this machine."""
     use: ModelUse = ModelUse()
     protocol: ProtocolOptions = ProtocolOptions()
     hardware: Hardware = Hardware()
@@ -138,25 +141,25 @@ class SpeedOptions:
         "indexes",
         "growth",
     )
-    """What is measured; with --empty-parts, only the race."""
+    """What to measure; --empty-parts leaves only the race."""
     against: Annotated[tuple[Tool, ...], Several] = ()
-    """Other tools that are installed here."""
+    """Installed tools to race against."""
     repeats: Positive = 5
-    """Samples of each timing, after one that is not counted."""
+    """Samples of each timing, after one warm-up."""
     rounds: Positive = 1
-    """Of the race: every tool once in each."""
+    """Rounds of the race, in each of which every tool runs once."""
     rows: Positive = 30_000
-    """Vectors that are searched."""
+    """Number of vectors to search."""
     seconds: Rate = 3.0
-    """About how long one sample of encoding takes."""
+    """Approximate seconds of one sample of encoding."""
     limit: Positive | None = None
-    """Race on the first N documents only: a quick look."""
+    """Quick trial: race on the first N documents only."""
     plots: OutFolder | None = None
     """Draw PNG and SVG files in this folder."""
     history: Annotated[LocalPaths, Several] = ()
     """Earlier outputs of speed, oldest first, for the plot of the history."""
     split: str | None = None
-    """Which judgements the race uses. Default: the collection's."""
+    """Split whose judgements the race uses. Default: the collection's."""
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()

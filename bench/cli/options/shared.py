@@ -20,7 +20,7 @@ def group(title: str, place: int) -> Parameter:
 @group("Output", 99)
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How a command answers."""
+    """The form of a command's answer."""
 
     json: bool = False
     """One JSON document on stdout."""
@@ -28,7 +28,7 @@ class Output:
     """No progress on stderr."""
 
 
-@group("Places", 90)
+@group("Folders", 90)
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """Where collections lie, and where downloads, corpora and vectors are kept."""
@@ -42,53 +42,54 @@ class Places:
     """Download nothing."""
 
 
-@group("How a model is used", 20)
+@group("Model settings", 20)
 @dataclass(frozen=True, kw_only=True)
 class ModelUse:
-    """What is typed instead of a card's settings."""
+    """Settings that take the place of the card's."""
 
     like: str | None = None
-    """Use a plain checkpoint as this card says: pooling, prompts, lengths."""
+    """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     adapter: str | None = None
     """Folder of an AdapterHub or PEFT adapter to attach."""
     dtype: Dtype | None = None
-    """Of the weights and activations. Default: the card's."""
+    """Precision of weights and activations. Default: the card's."""
     backend: Backend | None = None
-    """What runs the model. Default: torch. onnx and int8 are for the CPU; int8 is faster, and
-    changes vectors: another recipe."""
+    """Library that runs the model. Default: torch. onnx and int8 run on the CPU; int8 is faster and
+    changes the vectors, so its results are another recipe."""
     store_dtype: Literal["float32", "float16"] | None = None
-    """Of stored vectors. Default: float32. float16 halves the disk, and is another recipe."""
+    """Precision of stored vectors. Default: float32. float16 halves the disk space, and its results
+    are another recipe."""
     query_prompt: str | None = None
-    """Put before every query, of all collections. Default: the card's. Vectors of documents that are
-    stored serve on."""
+    """Text put before every query, on all collections. Default: the card's. Stored vectors of
+    documents are reused."""
     max_query_tokens: Positive | None = None
-    """Where queries are cut. Default: the card's."""
+    """Truncate queries to this many tokens. Default: the card's."""
     max_document_tokens: Positive | None = None
-    """Where documents are cut. Default: the card's."""
+    """Truncate documents to this many tokens. Default: the card's."""
     trust_code: bool = False
-    """Run the third party's class that a card names."""
+    """Allow a card to run a third party's encoder class."""
 
 
 @group("Hardware", 80)
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where a model runs, and what it may take."""
+    """Device and memory of a model."""
 
     device: Device = "auto"
-    """Where to encode: auto, cpu, cuda or cuda:N."""
+    """Device to encode on: auto, cpu, cuda or cuda:N."""
     max_memory: str | None = None
-    """Most memory of this process, such as 1.5GB. Default: 80 % of what is free."""
+    """Memory limit of this process, such as 1.5GB. Default: 80 % of the free memory."""
 
 
 @group("Protocol", 40)
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions:
-    """Which part of a collection is searched, how deep, and whether it must be the published one."""
+    """The depth and split of an evaluation, and its rule for collections that differ."""
 
     depth: Positive | None = None
-    """Documents per query. Default: the collection's, mostly 1,000."""
+    """Documents retrieved per query. Default: the collection's, usually 1,000."""
     split: str | None = None
-    """Which judgements are used. Default: the collection's."""
+    """Split whose judgements are used. Default: the collection's."""
     allow_mismatch: bool = False
     """Continue although the collection differs from the published one; the result is marked."""
 
@@ -96,7 +97,7 @@ class ProtocolOptions:
 @group("Results", 50)
 @dataclass(frozen=True, kw_only=True)
 class StoredResults:
-    """Where earlier results are read, and new ones kept."""
+    """The place of stored results."""
 
     results: PlaceOption = Path("results")
     """Stored results: a folder, or a URL such as s3://bucket/prefix."""
@@ -105,7 +106,7 @@ class StoredResults:
 @group("Results", 50)
 @dataclass(frozen=True, kw_only=True)
 class KeptResults:
-    """Where earlier results are read, and new ones are kept."""
+    """The place where results are read and new ones are stored."""
 
     results: OutPlace = Path("results")
     """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
@@ -117,9 +118,9 @@ class Resamples:
     """How intervals and p-values are drawn."""
 
     resamples: Annotated[Positive, Parameter(validator=lambda _, n: _at_most(n, 1_000_000))] = 9_999
-    """Resamples of the queries; at most 1,000,000."""
+    """Number of resamples of the queries, at most 1,000,000."""
     seed: Count = 0
-    """Of the resamples."""
+    """Random seed of the resamples."""
 
 
 @group("Instead of the preset's settings", 30)
@@ -128,24 +129,24 @@ class TrainingSettings:
     """Settings that every training preset has."""
 
     lr: Rate | None = None
-    """Highest learning rate."""
+    """Peak learning rate."""
     precision: Literal["float32", "bfloat16"] | None = None
-    """Of the forward and backward pass."""
+    """Precision of the forward and backward pass."""
     gradient_checkpointing: bool | None = None
-    """Less memory for about a third more time."""
+    """Use less memory, for about a third more time."""
     seed: Count | None = None
-    """Of the weights that are new, of masks, and of the order of the texts."""
+    """Random seed of new weights, of masks, and of the order of the texts."""
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
     """Any other field, as FIELD=VALUE, such as optimizer.warmup=0.2; repeatable."""
 
 
-@group("Work", 70)
+@group("Training run", 70)
 @dataclass(frozen=True, kw_only=True)
 class TrainingWork:
     """Where a training runs, and how often it is saved."""
 
     device: Literal["auto", "cpu"] = "auto"
-    """A GPU where there is one, or the CPU."""
+    """auto is the GPU where there is one, else the CPU."""
     save_every: Positive = 500
     """Steps between checkpoints, from which an interrupted training continues."""
 

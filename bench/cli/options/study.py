@@ -21,7 +21,8 @@ Collections = Annotated[tuple[str, ...], Several]
 
 @dataclass(frozen=True)
 class AblateOptions:
-    """Change one field a row, train and evaluate with several seeds, and report what it did.
+    """Run an ablation: change one field per row, train and evaluate with several seeds, report the
+    effects.
 
     The same command continues an interrupted experiment. Exit code 4: a cell failed and is a gap;
     the same command tries it again.
@@ -37,13 +38,13 @@ class AblateOptions:
     """A .toml file, or the name of a shipped grid."""
     _: KW_ONLY
     variant: str = ""
-    """Of the file, such as small."""
+    """Variant that the file declares, such as small."""
     out: OutFolder = Path("ablations")
     """Where cells and reports are kept."""
     seeds: Annotated[Counts | None, Several] = None
-    """Instead of the file's."""
+    """Seeds to use instead of the file's."""
     no_rehearsal: bool = False
-    """Do not first take two steps of every row's trainings."""
+    """Skip the rehearsal, which tries two training steps of every row first."""
     dry_run: bool = False
     """Check everything and show the grid; train nothing."""
     allow_mismatch: bool = False
@@ -69,19 +70,19 @@ class ContinualOptions(AblateOptions):
     """
 
 
-@group("When to look, and when to end", 10)
+@group("Schedule", 10)
 @dataclass(frozen=True, kw_only=True)
 class WatchEnd:
     """Ctrl-C ends at any time."""
 
     once: bool = False
-    """Evaluate what is there, and end."""
+    """Evaluate the checkpoints that are there, then stop."""
     every: Rate = 60.0
-    """Seconds between looks."""
+    """Seconds between scans of the folder."""
     until: Positive | None = None
-    """End after a checkpoint of this step."""
+    """Stop after a checkpoint of this step."""
     stop_after: Rate | None = None
-    """End when no checkpoint was completed for so many seconds."""
+    """Stop when no checkpoint has been completed for this many seconds."""
 
 
 @group("Choice of the best checkpoint", 11)
@@ -90,18 +91,18 @@ class BestCheckpoint:
     """How the best of many checkpoints is chosen."""
 
     select: Literal["all", "half"] = "all"
-    """all: p adjusted for every pair of checkpoints; half: choose on half of the queries and report
-    on the other."""
+    """all: p-values adjusted for every pair of checkpoints; half: choose on one half of the queries
+    and report on the other."""
     baseline: str | None = None
-    """A model with stored results, compared with the others."""
+    """Model with stored results to compare the checkpoints with."""
 
 
 @dataclass(frozen=True)
 class WatchOptions:
     """Evaluate the checkpoints of a running training as they are completed.
 
-    A checkpoint is evaluated when it is complete and no file of it changes any more. The ledger and
-    the curve lie in DIR/watch (--out); a second watch continues where the first one ended.
+    A checkpoint is evaluated when it is complete and its files no longer change. The ledger and the
+    curve lie in DIR/watch (--out); a second watch continues where the first one ended.
 
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
@@ -115,11 +116,11 @@ class WatchOptions:
     on: Collections
     """Collections, suites or folders."""
     measure: str | None = None
-    """Instead of the main measure."""
+    """Measure to use, instead of the main one."""
     out: OutFolder | None = None
-    """Ledger and curve. Default: DIR/watch."""
+    """Folder of the ledger and the curve. Default: DIR/watch."""
     keep_vectors: bool = False
-    """Of each checkpoint; by default they are removed once it is evaluated."""
+    """Keep the vectors of each checkpoint, which are otherwise removed after its evaluation."""
     end: WatchEnd = WatchEnd()
     best: BestCheckpoint = BestCheckpoint()
     use: ModelUse = ModelUse()
@@ -144,22 +145,22 @@ class ForgettingOptions:
     """
 
     checkpoints: tuple[str, ...]
-    """In the order trained: folders, names, or results with --stored."""
+    """Checkpoints in the order of training: folders, names, or with --stored names of results."""
     _: KW_ONLY
     on: Collections
     """Collection that each checkpoint was trained on, in the same order."""
     also: Collections = ()
-    """Further collections, on which none was trained."""
+    """Further collections to evaluate on, on which no checkpoint was trained."""
     base: str | None = None
-    """What the first training started from, for forward transfer."""
+    """Model that the first training started from, for forward transfer."""
     stored: bool = False
-    """Names are of stored results; evaluate nothing."""
+    """Read stored results only; evaluate nothing."""
     measure: str | None = None
-    """Instead of the main measure."""
+    """Measure to use, instead of the main one."""
     format: Literal["markdown", "csv"] = "markdown"
-    """Of the table."""
+    """Format of the table."""
     plot: OutFile | None = None
-    """Heat map, as SVG and PNG."""
+    """Also draw a heat map, as SVG and PNG."""
     use: ModelUse = ModelUse()
     protocol: ProtocolOptions = ProtocolOptions()
     results: KeptResults = KeptResults()

@@ -25,13 +25,13 @@ class PretrainingSettings(TrainingSettings):
     steps: Positive | None = None
     """Steps of the optimizer; not with --epochs."""
     epochs: Rate | None = None
-    """How often each text is read; not with --steps."""
+    """Passes over the texts; not with --steps."""
     batch_size: Positive | None = None
-    """Texts of a forward pass."""
+    """Texts per forward pass."""
     accumulate: Positive | None = None
-    """Forward passes of a step."""
+    """Forward passes per step of the optimizer (gradient accumulation)."""
     max_tokens: Positive | None = None
-    """Where texts are cut."""
+    """Truncate texts to this many tokens."""
 
     def __post_init__(self) -> None:
         _one_length(self.steps, self.epochs)
@@ -45,9 +45,9 @@ class FinetuningSettings(TrainingSettings):
     steps: Positive | None = None
     """Steps of each round; not with --epochs."""
     epochs: Rate | None = None
-    """How often each query is shown; not with --steps."""
+    """Passes over the queries; not with --steps."""
     batch_size: Positive | None = None
-    """Queries of a step."""
+    """Queries per step."""
 
     def __post_init__(self) -> None:
         _one_length(self.steps, self.epochs)
@@ -105,34 +105,35 @@ class FinetuneOptions:
     out: OutFolder
     """Folder of the checkpoint."""
     like: str | None = None
-    """Use a plain checkpoint as this card says."""
+    """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     split: str = "train"
-    """Which judgements are trained on."""
+    """Split to train on."""
     held_out: Collections = ()
-    """Further collections whose test queries must not be trained on."""
+    """Further collections whose test queries must stay out of the training."""
     settings: FinetuningSettings = FinetuningSettings()
     work: TrainingWork = TrainingWork()
     places: Places = Places()
     output: Output = Output()
 
 
-@group("Against forgetting", 20)
+@group("Continual learning", 20)
 @dataclass(frozen=True, kw_only=True)
 class AgainstForgetting:
     """How continual pre-training holds on to what was learnt before."""
 
     method: Literal["plain", "ewc", "das", "adapter"] = "plain"
-    """plain: nothing; ewc: hold the weights that earlier collections depend on; das: spare the
-    units that they, and what was known before, depend on; adapter: one for each collection, on the
-    frozen start."""
+    """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
+    collections depend on; das: soften updates of units that earlier collections and general
+    knowledge depend on; adapter: one adapter per collection, on the frozen start model."""
     measured: Positive = 256
-    """Texts of a collection on which importance is measured."""
+    """Texts per collection on which importance is measured."""
     strength: Weight = 5_000.0
-    """Of ewc."""
+    """Strength of the penalty of ewc."""
     soften: Literal["gradient", "update"] = "gradient"
-    """Of das: gradient as published, which AdamW largely undoes; or the optimizer's update."""
+    """What das softens: the gradient, as published, which AdamW largely undoes; or the optimizer's
+    update."""
     adapter: str = "double_seq_bn"
-    """AdapterHub's configuration, for method adapter."""
+    """Configuration of AdapterHub, for method adapter."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class ComposeOptions:
-    """Put trained adapters of one base together.
+    """Combine trained adapters of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
     size. outputs: all side by side, each layer adds up their outputs by fixed weights (AdapterHub).
@@ -181,12 +182,12 @@ class ComposeOptions:
     """
 
     how: Literal["average", "outputs", "stack"]
-    """How they are put together."""
+    """How the adapters are combined."""
     folders: LocalPaths
     """Folders of trained adapters."""
     _: KW_ONLY
     out: OutFolder
     """Folder of the composed adapter."""
     weights: Annotated[Weights | None, Several] = None
-    """One for each adapter, of any sum. Default: equal ones. Not of a stack."""
+    """One weight per adapter, of any sum. Default: equal weights. Not for a stack."""
     output: Output = Output()

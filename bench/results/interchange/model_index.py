@@ -63,7 +63,7 @@ def entries_of(result: Result) -> "list[EvalResult]":
 
 
 def claims_of(path: Path, model: str, source: str) -> Iterator[Claimed | str]:
-    """What a model card states, or why some of it is left out.
+    """The scores that a model card states, or the reason why some are left out.
 
     Args:
         model: "" for the name in the card.
@@ -147,7 +147,7 @@ def _read(path: Path) -> "Iterator[tuple[str, list[EvalResult]]]":
 
 
 def _front_matter(path: Path) -> Mapping[str, Any]:
-    """What stands between the first two lines of ``---``, or the whole of a YAML file."""
+    """The text between the first two lines of ``---``, or the whole of a YAML file."""
     import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 

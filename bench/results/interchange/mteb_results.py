@@ -30,7 +30,7 @@ SUBSET = "default"
 
 
 class TaskFile(msgspec.Struct):
-    """What is read of a task's file; mteb writes more."""
+    """The fields that are read of a task's file; mteb writes more."""
 
     task_name: str
     scores: dict[str, list[dict[str, Any]]]
@@ -38,7 +38,7 @@ class TaskFile(msgspec.Struct):
 
 
 class MetaFile(msgspec.Struct):
-    """What is read of the file that describes a model."""
+    """The fields that are read of the file that describes a model."""
 
     name: Any = None
 
@@ -119,7 +119,7 @@ def read_task(path: Place) -> TaskFile:
 
 
 def claims_of(path: Place, model: str, source: str) -> Iterator[Claimed | str]:
-    """What a task's file states, or why that is left out.
+    """The scores that a task's file states, or the reason why they are left out.
 
     Args:
         model: "" for the name that lies beside the file.

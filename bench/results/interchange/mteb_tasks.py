@@ -1,4 +1,4 @@
-"""What MTEB and the Hugging Face Hub call the collections and measures.
+"""Names of the collections and measures in MTEB and on the Hugging Face Hub.
 
 Each row of `TASKS` was read from the task's metadata in mteb 2.26: the name, the data set on the
 Hub and its revision, which an mteb result states.
