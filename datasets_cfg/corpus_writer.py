@@ -32,7 +32,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenCorpus:
-    """Counts and hash of a written corpus; ``sha256`` is over length-prefixed ids, titles, texts."""
+    """Counts of a written corpus, and a hash over length-prefixed ids, titles and texts."""
 
     documents: int
     empty_documents: int

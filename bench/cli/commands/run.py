@@ -118,7 +118,7 @@ def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
     """The models, under the names that their results will have."""
     if options.name and len(options.model) > 1:
         raise BenchError(
-            f"--name is one name, and there are {len(options.model)} models",
+            f"--name gives one name to {len(options.model)} models",
             "run one after the other",
         )
     if options.name and CHOICE in options.name:

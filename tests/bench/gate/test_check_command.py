@@ -269,7 +269,7 @@ def test_an_anchor_is_a_second_comparison(place):
     ("baseline", "options", "message"),
     [
         ("nobody", (), "holds no result of 'nobody'"),
-        ("published", (), "published scores have no queries"),
+        ("published", (), "published scores have no values of queries"),
         ("bm25", ("--anchor", "published"), "no anchor"),
         ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),

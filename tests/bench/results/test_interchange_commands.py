@@ -155,7 +155,7 @@ def test_an_exported_file_is_not_written_over(bench, results, tmp_path):
         (("export", "mteb", "wrods"), "did you mean words"),
         (("export", "mteb", "words", "--on", "mine"), "no result to export as mteb"),
         (("export", "mteb", "words", "--on", "beir/scifcat"), "did you mean beir/scifact"),
-        (("export", "trec", "words", "mine", "--as", "x"), "--as names one model"),
+        (("export", "trec", "words", "mine", "--as", "x"), "--as gives one name to 2 models"),
         (("export", "trec", "words", "--as", "../x"), "cannot name a folder"),
         (("export", "trec", "words"), "cannot read run"),
     ],

@@ -62,7 +62,7 @@ def test_it_says_what_to_type_for_the_forgetting_matrix(bench, folders, preset, 
     again = adapt(bench, *typed, "--json")
     report = json.loads(again.stdout)
     assert [one["steps"] for one in report["checkpoints"]] == [2, 2]
-    line = done.stdout.splitlines()[-1].removeprefix("what was kept and lost: ")
+    line = done.stdout.splitlines()[-1].removeprefix("forgetting matrix: ")
     assert line == report["forgetting"]
 
     words = shlex.split(line)[3:]  # without python -m bench
