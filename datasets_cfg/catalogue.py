@@ -11,10 +11,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from datasets_cfg.facts import Facts, Suite, Weight, parse, suggestion
+from datasets_cfg.facts import Facts, Suite, Weight
 from datasets_cfg.roots import roots
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, decode_toml
+from foundation.suggestions import did_you_mean
 
 SUITES = "suites.toml"
 
@@ -73,7 +74,7 @@ def suite_for(name: str) -> Suite:
         return _suites()[name]
     if not is_suite(name):
         raise unknown(name, suite_names())
-    suite = parse(Path(name).expanduser().read_bytes(), _OwnSuite, name)
+    suite = decode_toml(Path(name).expanduser().read_bytes(), _OwnSuite, name)
     _check_members(suite.members, suite.weights, name)
     return Suite(name, suite.title or name, suite.members, suite.weights)
 
@@ -160,7 +161,7 @@ def unknown(name: str, known: Iterable[str]) -> BenchError:
     if name in whole:
         hint = f"did you mean {whole[name]}?"
     else:
-        hint = suggestion(name, known) or "names: python -m bench list datasets (or suites)"
+        hint = did_you_mean(name, known, "names: python -m bench list datasets (or suites)")
     return BenchError(f"there is no collection, suite or folder {name!r}", hint=hint)
 
 
@@ -197,7 +198,7 @@ def _toml_files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Travers
 
 @cache
 def _facts(name: str) -> Facts:
-    facts = parse(_fact_files()[name].read_bytes(), Facts, f"{name}.toml")
+    facts = decode_toml(_fact_files()[name].read_bytes(), Facts, f"{name}.toml")
     if facts.name != name:
         raise BenchError(
             f"{name}.toml declares the name {facts.name!r}",
@@ -209,4 +210,4 @@ def _facts(name: str) -> Facts:
 @cache
 def _suites() -> dict[str, Suite]:
     content = (files("datasets_cfg") / "collections" / SUITES).read_bytes()
-    return {suite.name: suite for suite in parse(content, _Suites, SUITES).suites}
+    return {suite.name: suite for suite in decode_toml(content, _Suites, SUITES).suites}

@@ -15,12 +15,13 @@ from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import dataset_names, facts_for, own_folder, suite_names
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
 from datasets_cfg.digests import sha256_of
-from datasets_cfg.facts import Counts, Facts, Layout, parse
+from datasets_cfg.facts import Counts, Facts, Layout
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
 from datasets_cfg.readers.lines import packed_twin
 from datasets_cfg.records import Qrels, Queries
 from foundation.errors import BenchError
+from foundation.records import decode_toml
 
 FACTS_FILE = "dataset.toml"
 CORPORA = "corpora"  # folder of the cache
@@ -200,7 +201,7 @@ def name_in_results(folder: Path) -> str:
 def _declared_in(folder: Path) -> tuple[_FolderFacts, bytes]:
     path = folder / FACTS_FILE
     content = path.read_bytes() if os.path.lexists(path) else b""
-    return parse(content, _FolderFacts, str(path)), content
+    return decode_toml(content, _FolderFacts, path), content
 
 
 def _facts_of_folder(folder: Path) -> Facts:

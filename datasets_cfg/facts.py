@@ -4,15 +4,11 @@ Facts are declared in TOML, one file per collection, and decoded strictly: a mis
 type or an unknown choice stops at load, with the file, the key and what was probably meant.
 """
 
-import difflib
-import re
-from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal
 
 import msgspec
 
-from foundation.errors import BenchError
 from foundation.records import Record
 
 Layout = Literal["beir", "msmarco", "dpr", "stdlib-code"]
@@ -26,15 +22,6 @@ Md5 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]+/.*[^/]$")]
 
 PACKED = (".zip", ".tar.gz", ".tgz")
-_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
-_INVALID_CHOICE = re.compile(r"Invalid enum value '(?P<value>[^']*)'.* `\$\.(?P<key>\w+)`")
-_CHOICES = {
-    "layout": get_args(Layout),
-    "title_track": get_args(TitleTrack),
-    "files": get_args(Role),
-}
-
-RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
 
 class Archive(Record):
@@ -164,42 +151,3 @@ class Suite(Record):
     members: tuple[str, ...]
     weights: tuple[Weight, ...] = ()
     mean: bool = True
-
-
-def parse(content: bytes, kind: type[RecordType], source: str) -> RecordType:
-    """Decode TOML into a strict record; ``source`` names the file in messages.
-
-    Raises:
-        BenchError: not TOML, or not such a record.
-    """
-    try:
-        return msgspec.toml.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BenchError(f"{source}: {error}", hint=_hint(str(error), kind)) from error
-
-
-def _hint(message: str, kind: type[msgspec.Struct]) -> str:
-    if match := _UNKNOWN_FIELD.search(message):
-        fields = _fields_at(match["path"] or "$", kind)
-        return suggestion(match["field"], fields) or f"known keys: {', '.join(fields)}"
-    if match := _INVALID_CHOICE.search(message):
-        choices = _CHOICES.get(match["key"], ())
-        return suggestion(match["value"], choices) or f"choices: {', '.join(choices)}"
-    return ""
-
-
-def _fields_at(path: str, kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Keys of the table that a msgspec path such as ``$.archives[0]`` points to."""
-    nested: dict[str, type[msgspec.Struct]] = {
-        "archives": Archive,
-        "counts": Counts,
-        "suites": Suite,
-    }
-    key = path.split(".")[-1].split("[")[0]
-    return nested.get(key, kind).__struct_fields__
-
-
-def suggestion(wrong: str, known: Sequence[str]) -> str:
-    """Say what was probably meant, or "" if nothing is close."""
-    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else ""
