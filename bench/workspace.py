@@ -1,6 +1,7 @@
 """The folders, device and rules under which collections and models are opened and evaluated."""
 
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import platformdirs
 
 from bench.evaluate.judging import check_relevant, protocol_of
 from bench.evaluate.pipeline import Evaluation, Options, check_memory, evaluate
@@ -68,6 +70,12 @@ class LoadedModel:
         """This model with the prompts of one collection, sharing the loaded weights."""
         encoder = self.encoder.for_dataset(collection) if self.encoder else None
         return LoadedModel(self.model.for_dataset(collection), encoder)
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Folder of downloads, corpora and vectors: as given, else BENCH_CACHE, else the user's."""
+    named = given or os.environ.get("BENCH_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
 
 
 def _log_remark(collection: str, finding: Finding) -> None:

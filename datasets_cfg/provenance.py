@@ -4,12 +4,12 @@ The record lies beside the files and holds the hash of each, so that it vouches 
 cut, changed or put there afterwards.
 """
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from datasets_cfg.digests import sha256_of_file
 from datasets_cfg.facts import Archive, Facts
 from foundation.atomic import replacing
 from foundation.records import Record, read_json
@@ -35,7 +35,7 @@ def record_provenance(folder: Path, archive: Archive, names: Iterable[str]) -> N
     Args:
         names: paths of the files below ``folder``.
     """
-    hashes = {name: _sha256_of(folder / name) for name in sorted(names)}
+    hashes = {name: sha256_of_file(folder / name) for name in sorted(names)}
     content = msgspec.json.encode(Provenance(archive.url, archive.md5, hashes))
     with replacing(_record_path(folder, archive)) as file:
         file.write(msgspec.json.format(content))
@@ -58,14 +58,9 @@ def are_as_published(facts: Facts, folder: Path, files: Iterable[Path]) -> bool:
                 recorded |= {folder / name: sha256 for name, sha256 in record.sha256.items()}
     files = list(files)
     return all(file in recorded for file in files) and all(
-        _sha256_of(file) == recorded[file] for file in files
+        sha256_of_file(file) == recorded[file] for file in files
     )
 
 
 def _record_path(folder: Path, archive: Archive) -> Path:
     return folder / f"{archive.file_name}.provenance.json"
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

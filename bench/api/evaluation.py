@@ -1,7 +1,6 @@
 """Evaluate a model, or score a run, from Python."""
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
 from bench.api.evaluation_result import EvaluationResult
-from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
-from bench.evaluate.pipeline import Evaluation, Options, conditions_here
+from bench.evaluate.given_run import evaluate_run
+from bench.evaluate.pipeline import Evaluation, Options
 from bench.evaluate.runs import Run, read_run_file
 from bench.results.location import Place, place_of
-from bench.results.result import Result, Timings, save
-from bench.workspace import LoadedModel, OpenDataset, Workspace
+from bench.results.result import save
+from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import wrap
@@ -73,7 +71,7 @@ def evaluate(
         BenchError: bad input: what was asked, what was found, and in ``hint`` what to change.
     """
     space = Workspace(
-        cache_dir=_cache_dir(cache_dir),
+        cache_dir=cache_folder(cache_dir),
         data_dir=Path(data_dir) if data_dir else None,
         offline=offline,
         device=device,
@@ -120,7 +118,7 @@ def score(
         BenchError: bad input.
     """
     space = Workspace(
-        cache_dir=_cache_dir(cache_dir),
+        cache_dir=cache_folder(cache_dir),
         data_dir=Path(data_dir) if data_dir else None,
         offline=offline,
         allow_mismatch=allow_mismatch,
@@ -130,31 +128,11 @@ def score(
         if isinstance(dataset, Dataset)
         else space.open_judgements(str(dataset), split)
     )
-    judged, ranking, sha256 = opened.dataset, *_run(run)
-    names = measure_names(judged, measures, depth)
-    depth = depth or judged.facts.depth
-    retrieved = as_retrieved(ranking, judged, depth)
-    scores, quality = score_run(judged, retrieved, names, depth)
-    result = Result(
-        model=name,
-        main_measure=names[0],
-        measures={measure: scores.mean(measure) for measure in names},
-        queries=len(scores.query_ids),
-        documents=None,
-        unanswered=scores.unanswered,
-        ignored=scores.ignored,
-        index="",
-        index_recall={},
-        in_domain=False,
-        protocol=protocol_of(judged, depth, corpus_sha256="", official=opened.official),
-        recipe=None,
-        fingerprint=sha256,
-        preflight={},
-        timings=Timings(),
-        conditions=conditions_here("cpu"),
-        **msgspec.structs.asdict(quality),
+    ranking, sha256 = _run(run)
+    done = evaluate_run(
+        ranking, name, sha256, opened.dataset, measures, depth, official=opened.official
     )
-    return _kept(Evaluation(result, scores, retrieved), out)
+    return _kept(done, out)
 
 
 def _loaded(
@@ -209,8 +187,3 @@ def _kept(done: Evaluation, out: str | Path | None) -> EvaluationResult:
         return EvaluationResult.of(done)
     place: Place = place_of(str(out))
     return EvaluationResult.stored(save(done.result, done.scores, done.run, place))
-
-
-def _cache_dir(given: str | Path | None) -> Path:
-    named = given or os.environ.get("BENCH_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")

@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.compare.statistics import Differences, Resampled, Resampling, resample
 from bench.evaluate.measures import parse_measure
+from bench.evaluate.pipeline import Evaluation
 from bench.evaluate.runs import Run
 from bench.results.facts import differing, protocol_facts, recipe_facts
 from bench.results.result import Protocol, Stored
@@ -39,6 +40,14 @@ class Entry:
         result = stored.result
         recipe = recipe_facts(result)
         where = (stored.scores, stored.run)
+        return cls(result.protocol, result.main_measure, result.in_domain, recipe, *where)
+
+    @classmethod
+    def computed(cls, done: Evaluation) -> "Entry":
+        """The entry of an evaluation that is in memory."""
+        result, scores = done.result, (done.scores.query_ids, done.scores.values)
+        recipe = recipe_facts(result)
+        where = (lambda: scores, lambda: done.run)
         return cls(result.protocol, result.main_measure, result.in_domain, recipe, *where)
 
 

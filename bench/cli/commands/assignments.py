@@ -1,6 +1,7 @@
 """Fields of a preset on the command line: options of their own, and ``--set FIELD=VALUE``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -9,15 +10,19 @@ from bench.cli.options.shared import TrainingSettings
 from foundation.errors import BenchError
 
 
-def typed_changes(settings: TrainingSettings, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Values typed instead of a preset's fields; ``fields`` by option.
+def typed_changes(settings: TrainingSettings, lr: str = "optimizer.lr") -> dict[str, Any]:
+    """Values typed instead of a preset's fields, by field; most options are called like theirs.
+
+    Args:
+        lr: field of the learning rate.
 
     Raises:
         BenchError: see `assignments`.
     """
-    asked = {field: getattr(settings, name) for name, field in fields.items()}
-    typed = {field: value for field, value in asked.items() if value is not None}
-    return typed | assignments(settings.set)
+    asked = asdict(settings)
+    fields = {"lr": lr, "start": "start.model"}
+    own = assignments(asked.pop("set"))
+    return {fields.get(k, k): value for k, value in asked.items() if value is not None} | own
 
 
 def assignments(typed: Sequence[str]) -> dict[str, Any]:

@@ -1,20 +1,17 @@
 """The workspace, model and resampling that the options of a command describe."""
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
-
-import platformdirs
 
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
 from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
-from bench.workspace import LoadedModel, Workspace
+from bench.workspace import LoadedModel, Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
+from reports.plots.style import can_plot
 from reports.tables import finding_lines
 from retrievers.adapters.bases import Bases
 
@@ -48,15 +45,19 @@ def check_once(names: Iterable[str]) -> None:
             raise BenchError(f"{name} is named {times} times", "name it once")
 
 
+def check_can_plot(option: str) -> None:
+    """Refuse a picture before hours of work, not after.
+
+    Raises:
+        BenchError: matplotlib is not installed.
+    """
+    if not can_plot():
+        raise BenchError(f"{option} needs matplotlib", "pip install 'retrieval-bench[plots]'")
+
+
 def print_remark(collection: str, finding: Finding) -> None:
     """Print a finding about a collection on stderr."""
     print(finding_lines(finding, collection), file=sys.stderr)
-
-
-def cache_folder(typed: Path | None) -> Path:
-    """Folder of downloads, corpora and vectors."""
-    named = typed or os.environ.get("BENCH_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
 
 
 def load_model(

@@ -12,13 +12,12 @@ from bench.compare.changed import Changes, most_changed
 from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant, Entry
-from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.runs import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
 from bench.leaderboard.texts import at_hand, if_evaluated
 from bench.results.choose import choose_results
-from bench.results.facts import run_file_facts
 from bench.results.find import find_named
 from bench.results.location import place_of
 from bench.results.result import RESULT_FILE, Protocol, Stored
@@ -151,27 +150,19 @@ def _is_run_file(name: str, dataset: Dataset | None) -> bool:
 
 def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Entry:
     """A run file by the collection's own protocol, as ``score`` does it."""
-    dataset = opened.dataset
     wanted = None if options.measure is None else [options.measure]
-    names = measure_names(dataset, wanted, options.protocol.depth)
-    depth = options.protocol.depth or dataset.facts.depth
     file = read_run_file(path)
-    run = as_retrieved(file.run, dataset, depth)
-    scores, _ = score_run(dataset, run, names, depth)
-    if scores.unanswered:
+    done = evaluate_run(
+        *(file.run, path.name, file.sha256, opened.dataset),
+        *(wanted, options.protocol.depth, opened.official),
+    )
+    if done.scores.unanswered:
         print(
-            f"warning: {scores.unanswered:,} of {len(scores.query_ids):,} queries of "
-            f"{dataset.name} have no document in {path}; they score 0",
+            f"warning: {done.scores.unanswered:,} of {done.result.queries:,} queries of "
+            f"{opened.name} have no document in {path}; they score 0",
             file=sys.stderr,
         )
-    return Entry(
-        protocol=protocol_of(dataset, depth, corpus_sha256="", official=opened.official),
-        main_measure=names[0],
-        in_domain=False,
-        recipe=run_file_facts(file.sha256),
-        scores=lambda: (scores.query_ids, scores.values),
-        run=lambda: run,
-    )
+    return Entry.computed(done)
 
 
 def _collections(options: CompareOptions, named: Named, space: Workspace) -> Collection[str] | None:

@@ -21,16 +21,6 @@ from retrievers.training.engine.processes import is_first
 from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.finetune.finetune_preset import Finetuning, changed, load_preset
 
-# Option: the preset's field that it replaces.
-CHANGES = {
-    "steps": "steps",
-    "epochs": "epochs",
-    "batch_size": "batch_size",
-    "lr": "optimizer.lr",
-    "precision": "precision",
-    "gradient_checkpointing": "gradient_checkpointing",
-    "seed": "seed",
-}
 TRAINING = "train"  # a collection whose own split this is, is there to train on
 DEFAULT = "stdlib-code"
 
@@ -55,8 +45,8 @@ def finetune(options: FinetuneOptions) -> int:
 
 def _preset(options: FinetuneOptions) -> Finetuning:
     preset = load_preset(options.preset)
-    own_rate = {"lr": "adapter.lr"} if preset.adapter and preset.adapter.lr else {}
-    return changed(preset, typed_changes(options.settings, CHANGES | own_rate), "command line")
+    lr = "adapter.lr" if preset.adapter and preset.adapter.lr else "optimizer.lr"
+    return changed(preset, typed_changes(options.settings, lr), "command line")
 
 
 def _evaluated(

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cli.commands.common import check_once, load_model, resampling_of, workspace
+from bench.cli.commands.common import (
+    check_can_plot,
+    check_once,
+    load_model,
+    resampling_of,
+    workspace,
+)
 from bench.cli.early_checks import check_out
 from bench.cli.options.shared import ModelUse
 from bench.cli.options.study import ForgettingOptions
@@ -20,7 +26,6 @@ from bench.results.location import Place
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
 from reports.forgetting_tables import comma_separated, markdown
-from reports.plots.style import can_plot
 from reports.plots.training import draw_forgetting
 from retrievers.models.card import card_names
 
@@ -46,8 +51,8 @@ def _print(found: Forgetting, options: ForgettingOptions) -> None:
 def _check(options: ForgettingOptions) -> None:
     """Bad input stops before anything is opened."""
     check_once([*options.checkpoints, *([options.base] if options.base else [])])
-    if options.plot is not None and not can_plot():
-        raise BenchError("--plot needs matplotlib", "pip install 'retrieval-bench[plots]'")
+    if options.plot is not None:
+        check_can_plot("--plot")
     if not options.stored:
         check_out(options.results.results)
 

@@ -15,20 +15,6 @@ from retrievers.training.engine.processes import is_first
 from retrievers.training.pretrain.preset import Pretraining, changed, load_preset
 from retrievers.training.pretrain.pretrain import Trained
 
-# Option: the preset's field that it replaces.
-CHANGES = {
-    "start": "start.model",
-    "steps": "steps",
-    "epochs": "epochs",
-    "batch_size": "batch_size",
-    "accumulate": "accumulate",
-    "max_tokens": "max_tokens",
-    "lr": "optimizer.lr",
-    "precision": "precision",
-    "gradient_checkpointing": "gradient_checkpointing",
-    "seed": "seed",
-}
-
 
 def pretrain(options: PretrainOptions) -> int:
     """``pretrain``: train, draw the losses, say what to type next."""
@@ -45,7 +31,7 @@ def pretrain(options: PretrainOptions) -> int:
 
 def preset_of(options: PretrainOptions | AdaptOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
-    changes = typed_changes(options.settings, CHANGES)
+    changes = typed_changes(options.settings)
     return changed(load_preset(options.preset), changes, "command line")
 
 

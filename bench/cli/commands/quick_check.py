@@ -99,17 +99,9 @@ def evaluate_subset(
             raise
         failed[plan.dataset.name] = f"not evaluated: {problem}"
         return subset, entries
-    result = done.result
-    entries[CANDIDATE] = Entry(
-        protocol=result.protocol,
-        main_measure=result.main_measure,
-        in_domain=result.in_domain,
-        recipe=recipe_facts(result),
-        scores=lambda: (done.scores.query_ids, done.scores.values),
-        run=lambda: done.run,
-    )
+    entries[CANDIDATE] = Entry.computed(done)
     for role, stored in plan.others.items():
-        entries[role] = _entry(stored, plan, result.protocol)
+        entries[role] = _entry(stored, plan, done.result.protocol)
     return subset, entries
 
 
@@ -117,12 +109,13 @@ def _entry(stored: Stored, plan: SubsetPlan, protocol: Protocol) -> Entry:
     """A stored ranking, whose first documents are all in the plan."""
     run = stored.run()
     scores, _ = score_run(plan.dataset, run, plan.names, plan.cutoff)
+    values = scores.query_ids, scores.values
     return Entry(
-        protocol=protocol,
-        main_measure=plan.names[0],
-        in_domain=stored.result.in_domain,
-        recipe=recipe_facts(stored.result),
-        scores=lambda: (scores.query_ids, scores.values),
+        protocol,
+        plan.names[0],
+        stored.result.in_domain,
+        recipe_facts(stored.result),
+        scores=lambda: values,
         run=lambda: run,
     )
 

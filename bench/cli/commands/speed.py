@@ -1,6 +1,5 @@
 """``speed``: what a model costs on this machine, alone and against other tools."""
 
-import importlib.util
 import os
 import sys
 from contextlib import ExitStack
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import load_model, workspace
+from bench.cli.commands.common import check_can_plot, load_model, workspace
 from bench.cli.options.evaluate import SpeedOptions
 from bench.exit_codes import ExitCode
 from bench.speed.measurement import SpeedPlan, Subject, measure
@@ -34,7 +33,7 @@ def speed(options: SpeedOptions) -> int:
     plan = _plan(options)
     earlier = [read_report(path) for path in options.history]
     if options.plots:
-        _check_matplotlib()
+        check_can_plot("--plots")
     space = workspace(options.places, options.hardware)
     races = [space.dataset(name, options.split) for name in space.expand(options.names)]
     with ExitStack() as stack:
@@ -49,12 +48,6 @@ def speed(options: SpeedOptions) -> int:
             _say(f"drawn: {path}")
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
-
-
-def _check_matplotlib() -> None:
-    """Said before minutes of measuring, not after."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BenchError("--plots needs matplotlib", "pip install 'retrieval-bench[plots]'")
 
 
 def _plan(options: SpeedOptions) -> SpeedPlan:
