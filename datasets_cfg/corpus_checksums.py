@@ -91,7 +91,7 @@ def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool, name: 
         name: of the file, for messages.
 
     Raises:
-        DamagedError: one differs, or the file has another size.
+        DamagedBlockError: one differs, or the file has another size.
     """
     if not blocks or blocks[-1].end != len(mapped):
         raise DamagedBlockError(f"{name} has {len(mapped):,} bytes, not as many as were written")
@@ -106,7 +106,7 @@ def checked_content(path: Path, sha256: str) -> bytes:
     """Content of a small file.
 
     Raises:
-        DamagedError: it has another checksum.
+        DamagedBlockError: it has another checksum.
         OSError: it cannot be read.
     """
     content = path.read_bytes()
@@ -127,7 +127,7 @@ def check_source(known: SourceChecksum, whole: bool) -> None:
         whole: read all of a file of more than `CHECKED_AT_OPEN` bytes, and not only samples.
 
     Raises:
-        DamagedError: it differs, or cannot be read.
+        DamagedBlockError: it differs, or cannot be read.
     """
     path = Path(known.path)
     try:

@@ -103,25 +103,15 @@ def _copies(dataset: Dataset, archive: Archive) -> Iterator[Path]:
 
 
 def _counts(dataset: Dataset) -> Iterator[Finding]:
-    for difference in differences(dataset):
-        yield Finding(
-            "error",
-            difference,
-            1,
-            suggestion="this is not the collection that was published: scores do not compare",
-        )
+    advice = "this is not the collection that was published: scores do not compare"
+    yield from (Finding("error", text, 1, suggestion=advice) for text in differences(dataset))
 
 
 def _secondary_counts(dataset: Dataset) -> Iterator[Finding]:
-    if differences(dataset):
-        return  # of another collection, these say nothing
-    for difference in secondary_differences(dataset):
-        yield Finding(
-            "warning",
-            difference,
-            1,
-            suggestion="this count identifies no collection: reported only",
-        )
+    if not differences(dataset):  # of another collection, these say nothing
+        advice = "this count identifies no collection: reported only"
+        for text in secondary_differences(dataset):
+            yield Finding("warning", text, 1, suggestion=advice)
 
 
 def _empty_documents(dataset: Dataset) -> Iterator[Finding]:

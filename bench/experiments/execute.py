@@ -111,11 +111,6 @@ def _work(
     return True
 
 
-def in_this_process(stage: ExperimentStage, task: CellTask, out: Path) -> Cost:
-    """Do a task here."""
-    return stage.work(task.settings, task.starts_from(out), task.folder(out))
-
-
 def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:
     stage, error = outcome.gap(cell)
     if stage:

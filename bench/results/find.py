@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bench.results.choose import CHOICE, choose_results
+from bench.results.choose import CHOICE
 from bench.results.facts import facts
 from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
@@ -23,26 +23,13 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
     Raises:
         BenchError: a record is damaged, of another schema, or contradicts itself.
     """
-    files = [file for file in files_below(root, RESULT_FILE) if _is_of(file.parent, model)]
+    end = f"/{model}" if model else ""
+    files = [
+        file
+        for file in files_below(root, RESULT_FILE)
+        if f"/{file.parent.parent.as_posix()}".endswith(end)
+    ]
     return [stored for stored in load_all(files) if model in ("", stored.result.model)]
-
-
-def _is_of(folder: Place, model: str) -> bool:
-    return not model or f"/{folder.parent.as_posix()}".endswith(f"/{model}")
-
-
-def results_of(name: str, root: Place, on: Collection[str] | None = None) -> dict[str, Stored]:
-    """Results of what a user named, one for each collection, all of one recipe.
-
-    Args:
-        name: as of `find_named`.
-        root: folder of all results.
-        on: as of `choose_results`.
-
-    Raises:
-        BenchError: as `find_named` and `choose_results`.
-    """
-    return choose_results(name, find_named(name, root), on)
 
 
 def find_named(name: str, root: Place) -> list[Stored]:

@@ -37,7 +37,7 @@ def read_fact(path: Path) -> dict[str, Any] | None:
     """Read a fact; None where there is none, or one of an older version without a checksum.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedShardError: it is not what was written.
     """
     try:
         content = path.read_bytes()

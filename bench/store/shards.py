@@ -73,7 +73,7 @@ class Shard:
         """Compare the vectors with their checksum.
 
         Raises:
-            DamagedError: they are not there, or not what was written.
+            DamagedShardError: they are not there, or not what was written.
         """
         try:
             size = self.path.stat().st_size

@@ -104,3 +104,8 @@ seeds = [7]
 pretrain = { steps = 3 }
 axes = ["steps"]
 """
+
+
+def in_this_process(stage: FakeStage, task: CellTask, out: Path) -> Cost:
+    """Do a task here, and not in a process of its own."""
+    return stage.work(task.settings, task.starts_from(out), task.folder(out))

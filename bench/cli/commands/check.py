@@ -38,7 +38,7 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.gate.speed_check import SpeedCheck
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
-from bench.results.result import Result, Stored
+from bench.results.result import Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered
@@ -271,16 +271,13 @@ def _state_effects(
     if not results or terms.expect_same:
         return ()
     first = next(iter(results.values())).result
-    kind = kind_of(_as_recipe_of(first, candidate), first)
+    own = msgspec.structs.replace(first, recipe=candidate.model.recipe)
+    kind = kind_of(own, first)
     effects = detectable_effects(kind, results, known, scope.weights, terms.measure, terms.floor)
     print(effects_table(effects), file=sys.stderr)
     if warning := blind(effects, terms.margin):
         print(f"warning: {warning}", file=sys.stderr)
     return effects
-
-
-def _as_recipe_of(result: Result, candidate: LoadedModel) -> Result:
-    return msgspec.structs.replace(result, recipe=candidate.model.recipe)
 
 
 def _compare_speed(

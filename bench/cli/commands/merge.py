@@ -1,7 +1,6 @@
 """``merge``: folders of results from several machines as one."""
 
 import sys
-from collections.abc import Sequence
 
 import msgspec
 from tqdm import tqdm
@@ -64,11 +63,7 @@ def _say(done: Merged, out: Place) -> None:
     )
     for one in done.conflicts:
         print(f"conflict: {one.model} on {one.collection}, {one.key}", file=sys.stderr)
-        _say_where(one.folders, one)
-
-
-def _say_where(folders: Sequence[str], one: Conflict) -> None:
-    for row, folder in enumerate(folders):
-        means = [f"{name} {values[row]:.6f}" for name, values in one.measures.items()]
-        said = ", ".join(means) or "the same means, other queries"
-        print(f"  {folder}: {said}", file=sys.stderr)
+        for row, folder in enumerate(one.folders):
+            means = [f"{name} {values[row]:.6f}" for name, values in one.measures.items()]
+            said = ", ".join(means) or "the same means, other queries"
+            print(f"  {folder}: {said}", file=sys.stderr)

@@ -22,7 +22,6 @@ from bench.results.result import Result, Stored, place, save
 from bench.store import VectorStore
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.catalogue import suite_for
-from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.tables import collection_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
@@ -77,7 +76,8 @@ def _planned(
         with gaps.kept(name):
             split, limit = options.protocol.split, options.limit
             opened = space.open_first(name, limit, split) if limit else space.open(name, split)
-            _check_storable(opened.dataset, options)
+            measure_names(opened.dataset, options.measure, options.protocol.depth)
+            place(options.out, opened.name, "model")
             able = []
             for model in models:
                 with gaps.kept(opened.name, model.name):
@@ -129,11 +129,6 @@ def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
     bases = Bases()
     models = [load_model(space, name, options.use, bases) for name in options.model]
     return [model.renamed(options.name) for model in models] if options.name else models
-
-
-def _check_storable(dataset: Dataset, options: RunOptions) -> None:
-    measure_names(dataset, options.measure, options.protocol.depth)
-    place(options.out, dataset.name, "model")
 
 
 def _check_models(models: Sequence[LoadedModel], out: Place) -> None:

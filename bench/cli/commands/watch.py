@@ -20,7 +20,8 @@ from bench.monitor.ledger import Ledger
 from bench.monitor.quality_curve import Aim, Curve, curve_of
 from bench.monitor.scanner import CheckpointScanner, training_of
 from bench.monitor.watcher import Watcher, WatchSettings
-from bench.results.find import results_of
+from bench.results.choose import choose_results
+from bench.results.find import find_named
 from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
 from foundation.errors import BenchError
@@ -79,8 +80,9 @@ def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDatas
     weights = space.weights(options.on)
     baseline = None
     if options.best.baseline:
-        stored = results_of(options.best.baseline, options.results.results, weights)
-        baseline = (options.best.baseline, {name: Entry.of(one) for name, one in stored.items()})
+        name = options.best.baseline
+        stored = choose_results(name, find_named(name, options.results.results), weights)
+        baseline = name, {key: Entry.of(each) for key, each in stored.items()}
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,

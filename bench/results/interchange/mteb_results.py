@@ -62,8 +62,10 @@ def mteb_files(name: str, stored: Mapping[str, Stored]) -> dict[str, bytes]:
         name: of the model, as the files are to say it.
         stored: by collection; all of them `why_not` lets pass.
     """
-    revision = next((found for one in stored.values() if (found := _revision(one.result))), "")
-    revision = revision or NO_REVISION
+    recipes = (one.result.recipe for one in stored.values())
+    revision = next(
+        (recipe.revision for recipe in recipes if recipe and recipe.revision), NO_REVISION
+    )
     folder = f"{name.replace('/', '__')}/{revision}"
     files = {
         f"{folder}/{TASKS[collection].name}.json": _json(task_document(one.result))
@@ -98,10 +100,6 @@ def task_document(result: Result) -> dict[str, Any]:
         "kg_co2_emissions": None,
         "date": result.conditions.time,
     }
-
-
-def _revision(result: Result) -> str:
-    return result.recipe.revision if result.recipe else ""
 
 
 def _json(document: Any) -> bytes:

@@ -7,14 +7,14 @@ import signal
 
 import pytest
 
-from bench.experiments.execute import execute, finished, in_this_process
+from bench.experiments.execute import execute, finished
 from bench.experiments.grid import FILES
 from bench.experiments.isolation import WorkerError, isolated
 from bench.experiments.kept import DONE_FILE, FAILED_FILE
 from bench.experiments.plan import plan_of
 from bench.experiments.times import Times
 from foundation.errors import BenchError
-from tests.support.ablations import FAKES, GRID, FakeStage
+from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
 
 
 def plan(stages=FAKES, text=GRID):

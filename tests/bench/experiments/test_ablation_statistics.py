@@ -11,14 +11,14 @@ from scipy import stats
 
 from bench.compare.statistics import Resampling
 from bench.evaluate.suites import suite_weights
-from bench.experiments.execute import execute, in_this_process
+from bench.experiments.execute import execute
 from bench.experiments.findings import Made, report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import MEAN
 from bench.experiments.twolevel import draw, interval, variance
 from bench.workspace import Workspace
-from tests.support.ablations import FAKES, GRID, read_scores
+from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
 
 RNG = np.random.default_rng(5)
