@@ -77,7 +77,7 @@ class Hardware:
 
     device: Device = "auto"
     """Device to encode on: auto, cpu, cuda or cuda:N."""
-    max_memory: str | None = None
+    max_memory: Annotated[str | None, Parameter(metavar="SIZE")] = None
     """Memory limit of this process, such as 1.5GB. Default: 80 % of the free memory."""
 
 

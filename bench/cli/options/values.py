@@ -122,12 +122,14 @@ Share = Annotated[float, _FINITE, Parameter(validator=validators.Number(gte=0, l
 Factor = Annotated[float, _FINITE, Parameter(validator=_at_least(1))]
 Rate = Annotated[float, Parameter(converter=_reads(above_zero))]
 Weight = Annotated[float, _FINITE]
-Duration = Annotated[float, Parameter(converter=_reads(duration))]
+Duration = Annotated[float, Parameter(converter=_reads(duration), metavar="TIME")]
 Device = Annotated[str, Parameter(converter=_reads(device))]
 LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
 OutFolder = Annotated[LocalPath, Written("folder")]
 OutFile = Annotated[LocalPath, Written("file")]
-PlaceOption = Annotated[Place, Parameter(converter=_reads(place), accepts_keys=False)]
+PlaceOption = Annotated[
+    Place, Parameter(converter=_reads(place), accepts_keys=False, metavar="FOLDER|URL")
+]
 OutPlace = Annotated[PlaceOption, Written("folder")]
 ResultPlaces = Annotated[
     tuple[Place, ...], Parameter(converter=_reads_each(place), accepts_keys=False)
