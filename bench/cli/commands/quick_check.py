@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 from bench.cli.commands.subset_plans import QuickCheck, SubsetPlan, limits, plan_subsets
 from bench.cli.options.decide import CheckOptions
 from bench.compare.panels import Entry
-from bench.compare.statistics import Paired
 from bench.evaluate.judging import score_run
 from bench.evaluate.pipeline import Options
 from bench.gate.check import (
     CANDIDATE,
-    CheckRow,
     PairVerdict,
     StoredModel,
     Terms,
@@ -130,38 +128,28 @@ def _write_down(
     options: CheckOptions,
 ) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    rows = {row.name: (row, row.paired) for row in verdict.rows if row.paired}
-    looks = [
-        _as_look(*rows[subset.collection], now, name, candidate, plan, subset, baseline)
-        for plan, subset in zip(plans, subsets, strict=True)
-        if subset.collection in rows
-    ]
+    compared = {row.name: (row.measure, row.paired) for row in verdict.rows if row.paired}
+    looks = []
+    for plan, subset in zip(plans, subsets, strict=True):
+        collection = subset.collection
+        if collection in compared:
+            measure, paired = compared[collection]
+            looks.append(
+                Look(
+                    time=now,
+                    candidate=name,
+                    baseline=baseline.name,
+                    candidate_fingerprint=candidate.on(collection).model.recipe.fingerprint,
+                    baseline_fingerprint=baseline.results[collection].result.fingerprint,
+                    collection=collection,
+                    protocol=digest(plan.protocol),
+                    measure=measure,
+                    documents=subset.documents,
+                    of=subset.of,
+                    seed=subset.seed,
+                    difference=paired.difference,
+                    low=paired.low,
+                    high=paired.high,
+                )
+            )
     remember(options.results.results, looks)
-
-
-def _as_look(
-    row: CheckRow,
-    paired: Paired,
-    now: str,
-    name: str,
-    candidate: LoadedModel,
-    plan: SubsetPlan,
-    subset: Subset,
-    baseline: StoredModel,
-) -> Look:
-    return Look(
-        time=now,
-        candidate=name,
-        baseline=baseline.name,
-        candidate_fingerprint=candidate.on(row.name).model.recipe.fingerprint,
-        baseline_fingerprint=baseline.results[row.name].result.fingerprint,
-        collection=row.name,
-        protocol=digest(plan.protocol),
-        measure=row.measure,
-        documents=subset.documents,
-        of=subset.of,
-        seed=subset.seed,
-        difference=paired.difference,
-        low=paired.low,
-        high=paired.high,
-    )
