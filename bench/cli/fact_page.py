@@ -53,17 +53,17 @@ FIRST = (
 )
 
 
-def page(facts: Mapping[str, Any], name: str) -> str:
+def page(facts: Mapping[str, Any], command: str) -> str:
     """The main facts of a record on at most `HEIGHT` lines of `WIDTH` columns.
 
     Args:
-        name: by which all facts are shown, for the last line.
+        command: that shows all facts, for the last line.
     """
     shown = {key: (_summary(value), _is_long(value)) for key, value in _fields(facts)}
     order = [key for first in FIRST for key in shown if f"{key}.".startswith(f"{first}.")]
     keys = dict.fromkeys([*order, *shown])
     lines = [line for key in keys for line in _wrapped(key, *shown[key])]
-    return "\n".join([*lines[: HEIGHT - 1], f"All facts: python -m bench show {name} --all"])
+    return "\n".join([*lines[: HEIGHT - 1], f"All facts: {command}"])
 
 
 def every_fact(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from tabulate import tabulate
 
+from bench.cli.terminal import as_typed
+
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text in columns without a frame."""
@@ -19,6 +21,11 @@ def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
         print_json(rows)
     else:
         print(columns([(row["name"], row["about"]) for row in rows]))
+
+
+def print_next(what: str, command: str) -> None:
+    """The command to type next, by the name under which the program was called."""
+    print(as_typed(f"{what}: {command}"))
 
 
 def print_json(document: Any) -> None:

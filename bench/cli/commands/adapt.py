@@ -10,7 +10,7 @@ from bench.cli.commands.common import workspace
 from bench.cli.commands.pretrain import preset_of
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions
-from bench.cli.printing import print_json
+from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
 from foundation.errors import BenchError
@@ -65,7 +65,7 @@ def _print(
         return
     for folder, name, (first, last) in zip(folders, names, losses, strict=True):
         print(f"{folder}: {name}; loss {first:.3f} -> {last:.3f}")
-    print(f"forgetting matrix: {line}")
+    print_next("forgetting matrix", line)
 
 
 def _near(folder: Path) -> str:

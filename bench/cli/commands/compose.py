@@ -3,7 +3,7 @@
 import msgspec
 
 from bench.cli.options.train import ComposeOptions
-from bench.cli.printing import print_json
+from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters
@@ -54,7 +54,7 @@ def compose(options: ComposeOptions) -> int:
         print(
             f"{done.folder}: {done.how} of {names}; {done.parameters:,} parameters on {done.base}"
         )
-        print(f"evaluate it: python -m bench run stdlib-code --model {done.folder}")
+        print_next("evaluate it", f"python -m bench run stdlib-code --model {done.folder}")
     return ExitCode.OK
 
 

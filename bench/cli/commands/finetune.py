@@ -9,7 +9,7 @@ from bench.cli.commands.common import workspace
 from bench.cli.commands.losses import losses_of, resumed
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import FinetuneOptions
-from bench.cli.printing import print_json
+from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.finetune_on_collections import finetune_on
 from bench.workspace import Workspace
@@ -83,4 +83,4 @@ def _report(trained: Finetuned, options: FinetuneOptions, evaluated: list[str]) 
             f"{size.saved_bytes:,} bytes of weights"
         )
     names = " ".join(evaluated or [DEFAULT])
-    print(f"evaluate it: python -m bench run {names} --model {trained.folder}")
+    print_next("evaluate it", f"python -m bench run {names} --model {trained.folder}")

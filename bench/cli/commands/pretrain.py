@@ -7,7 +7,7 @@ from bench.cli.commands.common import workspace
 from bench.cli.commands.losses import losses_of, resumed
 from bench.cli.commands.training_bars import TrainingBars
 from bench.cli.options.train import AdaptOptions, PretrainOptions
-from bench.cli.printing import print_json
+from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
 from retrievers.training.engine.curve import CURVE_FILE
@@ -44,4 +44,4 @@ def _report(trained: Trained, options: PretrainOptions) -> None:
         f"{trained.folder}: {trained.objective}, {trained.steps:,} steps"
         f"{resumed(trained.resumed_at)}, {trained.texts_read:,} texts read; {losses}"
     )
-    print(f"evaluate it: python -m bench run stdlib-code --model {trained.folder}")
+    print_next("evaluate it", f"python -m bench run stdlib-code --model {trained.folder}")

@@ -4,6 +4,7 @@ from bench.cli.describe import describe
 from bench.cli.fact_page import every_fact, page
 from bench.cli.options.data import ShowOptions
 from bench.cli.printing import columns, print_json
+from bench.cli.terminal import program_name
 from bench.exit_codes import ExitCode
 
 
@@ -15,5 +16,5 @@ def show(options: ShowOptions) -> int:
     elif options.all:
         print(columns(list(every_fact(facts))))
     else:
-        print(page(facts, options.name))
+        print(page(facts, f"{program_name()} show {options.name} --all"))
     return ExitCode.OK

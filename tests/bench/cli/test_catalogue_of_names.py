@@ -166,7 +166,7 @@ def test_presets_and_grids_are_listed_with_the_command_and_the_variants(capsys):
 
 @pytest.mark.parametrize("name", [*card_names(), *dataset_names(), *suite_names()])
 def test_what_is_shown_fits_a_screen(name):
-    lines = page(describe(name), name).splitlines()
+    lines = page(describe(name), f"python -m bench show {name} --all").splitlines()
     assert len(lines) <= 40
     assert max(len(line) for line in lines) <= 80 or "https://" in "".join(lines)
     assert lines[-1].endswith(f"show {name} --all")
