@@ -89,7 +89,7 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
     """What a manifest says, and the keys; the vectors are not read.
 
     Raises:
-        DamagedError: manifest and keys are not what was written.
+        DamagedShardError: manifest and keys are not what was written.
         FileNotFoundError: there is no manifest.
     """
     try:
