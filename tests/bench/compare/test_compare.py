@@ -19,7 +19,7 @@ from bench.evaluate.scoring import Scores
 from bench.evaluate.suites import suite_mean, suite_weights
 from bench.results import choose, find
 from bench.results.facts import recipe_key
-from bench.results.find import find_results, results_of
+from bench.results.find import find_results
 from bench.results.result import RESULT_FILE, Result, Stored, save
 from datasets_cfg.catalogue import expand, suite_names
 from foundation.errors import BenchError
@@ -29,6 +29,11 @@ from tests.support import results as records
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="beir/scifact")
 RECIPE = Recipe(model="words", kind="hashing", dim=8)
 FAST = Choices(resampling=Resampling(resamples=999))
+
+
+def results_of(name, root, on=None):
+    """Results of what a user named, one for each collection, all of one recipe."""
+    return choose.choose_results(name, find.find_named(name, root), on)
 
 
 def result(model="words", collection="beir/scifact", recipe=RECIPE, index="flat", **protocol):
