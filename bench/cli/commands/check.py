@@ -110,7 +110,7 @@ def _terms(options: CheckOptions) -> Terms:
         )
     if options.anchor == PUBLISHED:
         raise BenchError(
-            "published scores have no values of queries, which an anchor needs",
+            "published scores have no values of queries, and are no anchor",
             "--anchor names stored results; --baseline published takes published scores",
         )
     if options.look.quick and options.terms.expect_same:
