@@ -34,14 +34,14 @@ class Transfer(Record):
 
     Attributes:
         paired: ``after`` minus ``before``.
-        p_holm: corrected for the collections of this kind of transfer.
+        p_holm: corrected for the collections of this kind of transfer; None for their mean.
     """
 
     collection: str
     after: str
     before: str
     paired: Paired
-    p_holm: float
+    p_holm: float | None
 
 
 class Transfers(Record):
@@ -49,6 +49,12 @@ class Transfers(Record):
 
     mean: Paired
     rows: tuple[Transfer, ...]
+
+    @property
+    def all_rows(self) -> tuple[Transfer, ...]:
+        """The collections, then the mean, which is of no two checkpoints."""
+        mean = Transfer(collection="mean", after="", before="", paired=self.mean, p_holm=None)
+        return (*self.rows, mean)
 
 
 class Row(Record):

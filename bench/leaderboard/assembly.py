@@ -147,9 +147,8 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
         if a == b:
             raise BenchError(f"a pair names {a!r} twice", "name two rows of the leaderboard")
     place = board.headline(choice.measure)
-    shown = board.measure_of(place, choice.measure)
-    ranked = board.ranked(place, choice.measure)
-    scored = [row.name for row in ranked if row.score(place.name, shown)]
+    ranked = board.ranked(choice.measure)
+    scored = [row.name for row in ranked if row.score_in(place, choice.measure)]
     neighbours = pairwise(scored) if choice.neighbours else ()
     return list(dict.fromkeys([*choice.pairs, *neighbours]))
 

@@ -19,6 +19,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
     Versus,
 )
+from reports.leaderboard.ranking import legend, lowest_judged
 
 DIGITS = 6  # more than is ever shown
 DOT_DIGITS = 3
@@ -56,7 +57,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
         "measures": board.measures,
         "results": board.results,
         "newest": board.newest,
-        "resamples": board.resamples,
+        "legend": legend(board),
         "sources": list(sources),
         "places": places,
         "rows": [
@@ -64,16 +65,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
             for row, page in zip(board.rows, pages.models, strict=True)
         ],
         "claims": [
-            {
-                "model": claim.model,
-                "name": claim.name,
-                "measure": claim.measure,
-                "value": claim.value,
-                "source": sources[claim.source],
-                "publication": claim.publication,
-                "copied": claim.second_hand,
-                "note": claim.note,
-            }
+            msgspec.structs.asdict(claim) | {"source": sources[claim.source]}
             for claim in board.claims
         ],
         "pairs": [
@@ -140,7 +132,6 @@ def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str
         for number, suite in enumerate(board.suites)
         if row.means.get(suite.name)
     }
-    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
     return {
         "name": row.name,
         "model": row.model,
@@ -151,7 +142,7 @@ def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str
         "speed": _rounded(row.tokens_per_s),
         "device": row.speed_device,
         "parameters": [row.parameters.total, row.parameters.adapter] if row.parameters else None,
-        "judged": _rounded(min(judged, default=None)),
+        "judged": _rounded(lowest_judged(row)),
         "cells": means | cells,
     }
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.leaderboard.records import Board
 from foundation.printable import one_line
@@ -27,6 +27,9 @@ from reports.leaderboard.data import (
 )
 from reports.leaderboard.folder import SiteFolder
 
+if TYPE_CHECKING:
+    from reports.plots.leaderboard import Drawing
+
 SITE = files("reports") / "site"
 KINDS = ("index", "model", "collection", "pair")
 SHARED = ("page", "table")  # scripts of every page
@@ -38,11 +41,9 @@ ASSETS = (
 )
 DATA = "data.js"
 
-Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
-
 
 def write_site(
-    board: Board, out: Path, measure: str = "", pictures: Iterable[Drawing] = ()
+    board: Board, out: Path, measure: str = "", pictures: "Iterable[Drawing]" = ()
 ) -> Path:
     """Write all pages; returns the first one.
 

@@ -203,6 +203,6 @@ def _caption(found: Forgetting) -> str:
     for name, transfers in (("backward", found.backward), ("forward", found.forward)):
         if transfers is not None:
             mean = transfers.mean
-            limits = "" if mean.low is None else f" ({interval(mean.low, mean.high, 3)})"
+            limits = "" if mean.low is None else f" ({interval(mean, 3)})"
             lines.append(f"{name} transfer {mean.difference:+.3f}{limits}")
     return "\n".join(lines)

@@ -29,7 +29,7 @@ from bench.experiments.times import Times
 from bench.results.record import Conditions
 from bench.workspace import Workspace
 from datasets_cfg.published import differences
-from reports.ablation_tables import comma_separated, markdown, plan_table
+from reports.experiments.report import figures, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
 
@@ -72,7 +72,7 @@ def ablate(options: AblateOptions) -> int:
     record = with_sequences(record, plan, outcome, options.out, resampling)
     folder = options.out / ablation.name
     text = markdown(record, *_pictures(record, folder))
-    report(folder, record, text, comma_separated(record), options.output.json)
+    report(folder, record, text, figures(record).csv(), options.output.json)
     return ExitCode.MISSING if record.gaps else ExitCode.OK
 
 

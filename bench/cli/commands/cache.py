@@ -12,8 +12,8 @@ from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, Stored, damaged, remove, selected, usage
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
-from reports.cache_table import cache_table
-from reports.tables import size
+from reports.evaluation import cache_table
+from reports.format import size
 
 
 def cache(options: CacheOptions) -> int:

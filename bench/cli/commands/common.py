@@ -12,7 +12,7 @@ from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.verify import Finding
-from reports.tables import finding_lines
+from reports.findings import finding_lines
 from retrievers.adapters.bases import Bases
 
 DEFAULT_HARDWARE = Hardware()

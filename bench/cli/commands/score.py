@@ -12,7 +12,7 @@ from bench.evaluate.pipeline import conditions_here
 from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.record import Result, Timings, save
-from reports.tables import collection_table
+from reports.evaluation import collection_table
 
 
 def score(options: ScoreOptions) -> int:
