@@ -99,8 +99,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if not row.official:
             yield f"{row.collection}: not the published collection; not in the mean of a suite"
         if row.protocol:
-            fields = [f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in row.protocol]
-            yield f"{row.collection}: FORCED across protocols: {', '.join(fields)}"
+            fields = ", ".join(map(str, row.protocol))
+            yield f"{row.collection}: FORCED across protocols: {fields}"
         if row.left_out:
             yield f"{row.collection}: {row.left_out:,} queries that not all models have left out"
     for suite in comparison.suites:

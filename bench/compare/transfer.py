@@ -157,10 +157,9 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
     first, *others = protocols.items()
     for name, protocol in others:
         if found := protocol_differences(first[1], protocol):
-            fields = ", ".join(one.field for one in found)
             raise BenchError(
                 f"{first[0]} and {name} were evaluated under different protocols on {collection}: "
-                f"{fields}",
+                f"{', '.join(map(str, found))}",
                 "evaluate them again: python -m bench run --help",
             )
 
