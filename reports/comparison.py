@@ -27,9 +27,9 @@ def comparison_table(comparison: Comparison) -> str:
         parts.append(bullets(map(plain, notes)))
     if comparison.recipes:
         columns: list[Column[Difference]] = [
-            Column("what differs in the recipes", lambda one: one.field),
-            Column(a, lambda one: _cut(one.a) or "-"),
-            Column(b, lambda one: _cut(one.b) or "-"),
+            Column("what differs in the recipes", lambda difference: difference.field),
+            Column(a, lambda difference: _cut(difference.a) or "-"),
+            Column(b, lambda difference: _cut(difference.b) or "-"),
         ]
         parts.append(Table(comparison.recipes, columns).markdown())
     return "\n\n".join(parts)

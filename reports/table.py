@@ -73,7 +73,7 @@ class Table(Generic[Row]):
 
     def without_empty(self) -> "Table[Row]":
         """Without the columns in which no row has anything to say."""
-        filled = [one for one in self.columns if any(one.shown(row) for row in self.rows)]
+        filled = [column for column in self.columns if any(column.shown(row) for row in self.rows)]
         return Table(self.rows, filled)
 
     def frame(self) -> "pd.DataFrame":

@@ -27,7 +27,7 @@ def markdown(
     parts = [f"# {plain(report.title or report.name)}", _opening(report)]
     for name in reversed(report.collections):
         parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
-        parts.append(bullets(map(plain, _said(report, name))))
+        parts.append(bullets(map(plain, _conclusions(report, name))))
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
     parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
@@ -47,7 +47,7 @@ def _opening(report: Report) -> str:
         f"device {where.device}), {where.time[:10]}.",
         f"Made by {code(report.command)}.",
     ]
-    lines += [f"**{plain(one)}**" for one in report.differing]
+    lines += [f"**{plain(sentence)}**" for sentence in report.differing]
     if not report.trains:
         lines.append("**Nothing is trained: every difference is between two uses of one model.**")
     elif len(report.seeds) == 1:
@@ -56,7 +56,7 @@ def _opening(report: Report) -> str:
             "differ, it cannot say.**"
         )
     if len(report.commits) > 1:
-        commits = " and ".join(one[:12] or "no checkout" for one in report.commits)
+        commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
         lines.append(
             f"**The cells were made by different code, {commits}: a difference between two of them "
             "may be the code's.**"
@@ -73,7 +73,7 @@ def _heading(report: Report, name: str) -> str:
     if report.is_mean(name):
         nested = ", a suite within a suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
-    measures = {one.measure for row in report.rows if (one := row.at(name))}
+    measures = {on.measure for row in report.rows if (on := row.at(name))}
     return f"{name}, {', '.join(sorted(measures))}"
 
 
@@ -128,8 +128,8 @@ def _values(report: Report, name: str) -> str:
     )
 
 
-def _said(report: Report, name: str) -> Iterator[str]:
-    """What can be concluded, and what cannot, in words."""
+def _conclusions(report: Report, name: str) -> Iterator[str]:
+    """Conclusions in sentences, and what cannot be concluded."""
     compared = [(row, on) for row in report.rows if (on := row.at(name)) and on.verdict]
     for row, on in compared:
         if on.verdict != "cannot tell":
@@ -137,8 +137,8 @@ def _said(report: Report, name: str) -> Iterator[str]:
     open_rows = [(row, on) for row, on in compared if on.verdict == "cannot tell"]
     if open_rows:
         names = ", ".join(f"{row.name}{_scope(report, on)}" for row, on in open_rows)
-        found = [value for _, on in open_rows if (value := _detectable(on)) is not None]
-        reach = f"; found 80 times in 100 would be {_range(found)}" if found else ""
+        detectable = [value for _, on in open_rows if (value := _detectable(on)) is not None]
+        reach = f"; found 80 times in 100 would be {_range(detectable)}" if detectable else ""
         yield f"Could not be separated from the row they are against: {names}{reach}."
     for row in report.rows:
         on = row.at(name)
@@ -197,8 +197,8 @@ def _seconds(row: RowFound, stage: str) -> float | None:
 def parameters_of(row: RowFound) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
     for stage in ("finetune", "adapt", "pretrain", "evaluate"):
-        if found := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
-            return max(found)
+        if counts := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
+            return max(counts)
     return None
 
 
@@ -224,31 +224,31 @@ def tokens_of(row: RowFound) -> float | None:
         for cell in row.cells
         if cell.tokens
     ]
-    return _mean([one for one in sums if one])
+    return _mean([total for total in sums if total])
 
 
 def figures(report: Report) -> Table[Scored]:
     """A row for each row and collection of the report."""
     columns: list[Column[Scored]] = [
-        Column("row", lambda one: one[0].name),
-        Column("collection", lambda one: one[1].collection),
-        Column("measure", lambda one: one[1].measure),
-        Column("seeds", lambda one: sum(bool(cell.scores) for cell in one[0].cells)),
-        Column("mean", lambda one: one[1].score and one[1].score.mean),
-        Column("low", lambda one: one[1].score and one[1].score.low),
-        Column("high", lambda one: one[1].score and one[1].score.high),
-        Column("seeds_sd", lambda one: one[1].score and one[1].score.seeds_sd),
-        Column("difference", lambda one: one[1].difference),
-        Column("difference_low", lambda one: one[1].compared and one[1].compared.low),
-        Column("difference_high", lambda one: one[1].compared and one[1].compared.high),
-        Column("p_holm", lambda one: one[1].p_holm),
-        Column("verdict", lambda one: one[1].verdict),
-        Column("detectable", lambda one: _detectable(one[1])),
-        Column("parameters", lambda one: parameters_of(one[0])),
-        Column("tokens", lambda one: tokens_of(one[0])),
-        Column("seconds", lambda one: _all_seconds(one[0])),
-        Column("of_parameters", lambda one: of_parameters_of(one[0])),
-        Column("saved_bytes", lambda one: saved_bytes_of(one[0])),
+        Column("row", lambda scored: scored[0].name),
+        Column("collection", lambda scored: scored[1].collection),
+        Column("measure", lambda scored: scored[1].measure),
+        Column("seeds", lambda scored: sum(bool(cell.scores) for cell in scored[0].cells)),
+        Column("mean", lambda scored: scored[1].score and scored[1].score.mean),
+        Column("low", lambda scored: scored[1].score and scored[1].score.low),
+        Column("high", lambda scored: scored[1].score and scored[1].score.high),
+        Column("seeds_sd", lambda scored: scored[1].score and scored[1].score.seeds_sd),
+        Column("difference", lambda scored: scored[1].difference),
+        Column("difference_low", lambda scored: scored[1].compared and scored[1].compared.low),
+        Column("difference_high", lambda scored: scored[1].compared and scored[1].compared.high),
+        Column("p_holm", lambda scored: scored[1].p_holm),
+        Column("verdict", lambda scored: scored[1].verdict),
+        Column("detectable", lambda scored: _detectable(scored[1])),
+        Column("parameters", lambda scored: parameters_of(scored[0])),
+        Column("tokens", lambda scored: tokens_of(scored[0])),
+        Column("seconds", lambda scored: _all_seconds(scored[0])),
+        Column("of_parameters", lambda scored: of_parameters_of(scored[0])),
+        Column("saved_bytes", lambda scored: saved_bytes_of(scored[0])),
     ]
     return Table([(row, on) for row in report.rows for on in row.on], columns)
 
@@ -297,9 +297,9 @@ def _method(report: Report) -> str:
         )
     axes = [f"{plain(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
-    commits = " and ".join(one[:12] for one in report.commits if one) or "no checkout"
+    commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"
     dirty = " with uncommitted changes" if report.conditions.dirty else ""
-    versions = ", ".join(f"{name} {one}" for name, one in report.conditions.libraries.items())
+    versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
     lines.append(f"Code: {commits}{dirty}; {versions}.")
     return bullets(lines)
 

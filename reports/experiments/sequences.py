@@ -39,12 +39,12 @@ def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
     if not learnt:
         return []
     columns: list[Column[Learnt]] = [
-        Column("row", lambda one: one[0].name),
-        *difference_columns(lambda one: one[1].gained, "gained"),
-        Column("verdict", lambda one: one[1].gained.verdict),
-        *difference_columns(lambda one: one[1].forgotten, "forgotten", "kept apart"),
-        Column("verdict", lambda one: (on := one[1].forgotten) and on.verdict),
-        Column("MLM loss", lambda one: fmean(one[1].losses.values()), fmt.fixed(3)),
+        Column("row", lambda row: row[0].name),
+        *difference_columns(lambda row: row[1].gained, "gained"),
+        Column("verdict", lambda row: row[1].gained.verdict),
+        *difference_columns(lambda row: row[1].forgotten, "forgotten", "kept apart"),
+        Column("verdict", lambda row: (on := row[1].forgotten) and on.verdict),
+        Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
     ]
     parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
     parts.append(bullets(_legend(learnt[0][1].start)))

@@ -31,10 +31,10 @@ CSV_FIELDS = (
 def figures(board: Board, measure: str) -> Table[Sequence[Any]]:
     """A row for each score."""
     records = [
-        *(one for row in board.ranked(measure) for one in _records(board, row, measure)),
+        *(record for row in board.ranked(measure) for record in _records(board, row, measure)),
         *(_claim_records(board) if board.published else ()),
     ]
-    return table_of(CSV_FIELDS, [[one.get(name) for name in CSV_FIELDS] for one in records])
+    return table_of(CSV_FIELDS, [[record.get(name) for name in CSV_FIELDS] for record in records])
 
 
 def scores(board: Board, measure: str) -> Table[Row]:
@@ -74,14 +74,14 @@ def _records(board: Board, row: Row, measure: str) -> Iterator[dict[str, object]
 
 def _claim_records(board: Board) -> Iterator[dict[str, object]]:
     """Every claim of other systems, whatever measure is shown."""
-    for one in (one for some in board.systems() for one in some):
+    for claim in (claim for system in board.systems() for claim in system):
         yield {
-            "model": one.model,
-            "kind": "copied claim" if one.second_hand else "claim",
-            "name": one.name,
-            "measure": one.measure,
-            "published": one.value,
-            "source": one.source,
+            "model": claim.model,
+            "kind": "copied claim" if claim.second_hand else "claim",
+            "name": claim.name,
+            "measure": claim.measure,
+            "published": claim.value,
+            "source": claim.source,
         }
 
 

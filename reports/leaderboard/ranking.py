@@ -99,7 +99,7 @@ def legend(board: Board) -> list[str]:
 
 
 def _recipes(ranked: Sequence[Row]) -> str:
-    """What each row was made with; a column where any row has something to say."""
+    """Recipe and speed of each row; a column where any row has something to say."""
     columns: list[Column[Row]] = [
         Column("model", lambda row: row.name),
         *columns_of(RECIPE, lambda row, name: row.recipe.get(name)),
@@ -127,7 +127,7 @@ def lowest_judged(row: Row) -> float | None:
 
 
 def _protocols(board: Board) -> str:
-    """What each column was measured under; scores of different protocols do not compare."""
+    """Protocol of each column; scores of different protocols do not compare."""
     columns: list[Column[CollectionColumn]] = [
         Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
         Column("queries", lambda on: on.queries, fmt.count),
@@ -160,7 +160,7 @@ def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> str:
 
 
 def _systems(board: Board, measure: str) -> str:
-    """What was published of other systems; a mean stands under the suite that it is the mean of."""
+    """Published scores of other systems; a mean stands under the suite that it is the mean of."""
     claims = [
         (system, own)
         for system in board.systems()

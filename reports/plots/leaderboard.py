@@ -126,7 +126,7 @@ def speed_points(rows: Sequence[Row], place: AnyColumn, measure: str) -> list[Sp
         if row.tokens_per_s is not None and (score := row.score_in(place, measure))
     ]
     machines = [row.speed_device for row, _, _ in timed]
-    return [one for one in timed if one[0].speed_device == max(machines, key=machines.count)]
+    return [point for point in timed if point[0].speed_device == max(machines, key=machines.count)]
 
 
 def quality_and_speed(
@@ -164,11 +164,11 @@ def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     """Which points no other beats in both, by rising first coordinate; of equal ones the first."""
-    order = sorted(range(len(points)), key=lambda one: (-points[one][0], -points[one][1], one))
+    order = sorted(range(len(points)), key=lambda number: (*(-x for x in points[number]), number))
     front: list[int] = []
-    for one in order:
-        if not front or points[one][1] > points[front[-1]][1]:
-            front.append(one)
+    for number in order:
+        if not front or points[number][1] > points[front[-1]][1]:
+            front.append(number)
     return front[::-1]
 
 
@@ -206,7 +206,7 @@ def _dot(clear: bool) -> dict[str, Any]:
 
 def lines_of(differences: Iterable[Versus]) -> list[Line]:
     """A line for each suite and collection."""
-    return [(f"{one.place}, {one.measure}", one) for one in differences]
+    return [(f"{versus.place}, {versus.measure}", versus) for versus in differences]
 
 
 def lines_of_neighbours(board: Board, measure: str) -> list[Line]:

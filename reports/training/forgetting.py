@@ -12,32 +12,32 @@ OfKind = tuple[str, Transfer]  # the kind, and the difference
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
 
-def markdown(found: Forgetting) -> str:
+def markdown(record: Forgetting) -> str:
     """The matrix, then a table of transfer, then what the words mean."""
     parts = [
-        f"## {found.measure} of successive trainings",
-        _matrix(found),
-        f"average of the last on what was trained: {fmt.level(found.average)}",
-        *([_transfers(transfers)] if (transfers := list(_kinds(found))) else []),
-        bullets(_legend(found)),
+        f"## {record.measure} of successive trainings",
+        _matrix(record),
+        f"average of the last on what was trained: {fmt.level(record.average)}",
+        *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),
+        bullets(_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _matrix(found: Forgetting) -> str:
+def _matrix(record: Forgetting) -> str:
     """Bold on the diagonal: what the checkpoint was just trained on."""
-    order = [row.checkpoint for row in found.rows if row.checkpoint != found.base]
-    trained = dict(zip(order, found.trained, strict=True))
+    order = [row.checkpoint for row in record.rows if row.checkpoint != record.base]
+    trained = dict(zip(order, record.trained, strict=True))
 
     def cell(row: Row, name: str) -> str:
         shown = fmt.level(row.levels[name])
         return Bold(shown) if trained.get(row.checkpoint) == name else shown
 
     columns: list[Column[Row]] = [
-        Column(found.measure, lambda row: row.checkpoint),
-        *columns_of((*found.trained, *found.also), cell, fmt.written),
+        Column(record.measure, lambda row: row.checkpoint),
+        *columns_of((*record.trained, *record.also), cell, fmt.written),
     ]
-    return Table(found.rows, columns).markdown()
+    return Table(record.rows, columns).markdown()
 
 
 def _transfers(transfers: list[OfKind]) -> str:
@@ -58,44 +58,44 @@ def _checkpoints(row: OfKind) -> str:
     return f"{row[1].after} - {row[1].before}" if row[1].after else ""
 
 
-def _kinds(found: Forgetting) -> Iterator[OfKind]:
+def _kinds(record: Forgetting) -> Iterator[OfKind]:
     for kind in ("backward", "forward", "kept"):
-        if transfers := getattr(found, kind):
+        if transfers := getattr(record, kind):
             yield from ((kind, transfer) for transfer in transfers.all_rows)
 
 
-def figures(found: Forgetting) -> Table[Sequence[Any]]:
+def figures(record: Forgetting) -> Table[Sequence[Any]]:
     """The matrix and transfer, a row each."""
     rows: list[Sequence[Any]] = [
-        ("score", name, row.checkpoint, "", found.measure, on.value, on.low, on.high, None, None)
-        for row in found.rows
+        ("score", name, row.checkpoint, "", record.measure, on.value, on.low, on.high, None, None)
+        for row in record.rows
         for name, on in row.levels.items()
     ]
-    for kind, one in _kinds(found):
-        names = (kind, one.collection, one.after, one.before, found.measure)
-        pair = one.paired
-        rows.append((*names, pair.difference, pair.low, pair.high, pair.p, one.p_holm))
+    for kind, transfer in _kinds(record):
+        names = (kind, transfer.collection, transfer.after, transfer.before, record.measure)
+        pair = transfer.paired
+        rows.append((*names, pair.difference, pair.low, pair.high, pair.p, transfer.p_holm))
     return table_of(FIELDS, rows)
 
 
-def _legend(found: Forgetting) -> Iterator[str]:
+def _legend(record: Forgetting) -> Iterator[str]:
     yield (
         "backward transfer: last checkpoint minus the one just trained on the collection; below 0 "
         "is forgetting (Lopez-Paz and Ranzato, 2017)"
     )
-    if found.base:
+    if record.base:
         yield (
             "forward transfer: the checkpoint before its training on the collection, minus "
-            f"{plain(found.base)}"
+            f"{plain(record.base)}"
         )
     else:
         yield "forward transfer needs --base, what the first training started from"
-    if found.kept:
-        base = plain(found.base)
+    if record.kept:
+        base = plain(record.base)
         yield f"kept: on collections that nothing was trained on, the last minus {base}"
-    elif found.also:
+    elif record.also:
         yield "what is kept on further collections needs --base"
-    yield fmt.intervals_legend(found.resampling.resamples, found.resampling.seed)
+    yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
-    trained = "one training" if found.trainings == 1 else f"means of {found.trainings} trainings"
+    trained = "one training" if record.trainings == 1 else f"means of {record.trainings} trainings"
     yield f"{trained} of each: how much another seed would change is not in the intervals"

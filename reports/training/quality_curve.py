@@ -65,11 +65,11 @@ def _selection_columns(chosen: Selection) -> list[Column[Point]]:
         return None if point.checkpoint == chosen.best else rivals[point.checkpoint]
 
     def verdict(point: Point) -> str:
-        return one.verdict if (one := rival(point)) else "best"
+        return other.verdict if (other := rival(point)) else "best"
 
     return [
         Column("best - this", rival, _difference),
-        Column("p (adjusted)", lambda point: (one := rival(point)) and one.p, fmt.p_value),
+        Column("p (adjusted)", lambda point: (other := rival(point)) and other.p, fmt.p_value),
         Column("", verdict),
     ]
 
@@ -88,11 +88,11 @@ def _verdict(curve: Curve, chosen: Selection) -> Iterator[str]:
     yield from _trust(chosen)
     if chosen.inseparable:
         yield f"cannot be told apart from it: {plain(first_names(chosen.inseparable))}"
-    elif all(one.verdict == "worse" for one in chosen.rivals):
+    elif all(rival.verdict == "worse" for rival in chosen.rivals):
         yield "it is better than every other one"
-    for one in chosen.rivals:
-        if one.verdict == "better":
-            yield f"{plain(one.name)} is better"
+    for rival in chosen.rivals:
+        if rival.verdict == "better":
+            yield f"{plain(rival.name)} is better"
     if chosen.on_test_data:
         yield f"**test data were used to select**: {ON_TEST_DATA[chosen.method]}"
 
