@@ -48,16 +48,14 @@ class Column(Generic[Row]):
     """A column of a table.
 
     Attributes:
-        header: for people.
+        header: the name, also for programs.
         value: of a row, raw.
         format: of a value, for people; text stands on the left, all else on the right.
-        key: name for programs; "" for the header.
     """
 
     header: str
     value: Callable[[Row], Any]
     format: Callable[[Any], str] = text
-    key: str = ""
 
     def shown(self, row: Row) -> str:
         """The cell of a row, for people."""
@@ -77,7 +75,7 @@ class Table(Generic[Row]):
         return Table(self.rows, filled)
 
     def frame(self) -> "pd.DataFrame":
-        """The values, nothing rounded; columns are named by their keys."""
+        """The values, nothing rounded."""
         return self._values(lambda value: value).infer_objects()
 
     def csv(self) -> str:
@@ -115,7 +113,7 @@ class Table(Generic[Row]):
 
     def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
         cells = [[written(column.value(row)) for column in self.columns] for row in self.rows]
-        return _frame(cells, [column.key or column.header for column in self.columns])
+        return _frame(cells, [written(column.header) for column in self.columns])
 
 
 def columns_of(
