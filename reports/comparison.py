@@ -141,8 +141,8 @@ def changes_table(changes: Changes) -> str:
 def _query(query: ChangedQuery, changes: Changes) -> str:
     text = f": {_cut(query.text)}" if query.text else ""
     scores = (
-        f"{changes.a} {query.score_a:.4f}, {changes.b} {query.score_b:.4f} "
-        f"({query.score_a - query.score_b:+.4f})"
+        f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "
+        f"({fmt.signed(query.score_a - query.score_b)})"
     )
     parts = [f"{plain(f'query {query.query_id}{text}')}\n{plain(scores)}"]
     if query.answers:

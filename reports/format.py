@@ -54,6 +54,13 @@ def interval(of: _Limits | None, digits: int = 4) -> str:
     return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
 
 
+def range_of(of: _Limits | None, digits: int = 3) -> str:
+    """The interval of a score or a factor: ``0.350–0.450``."""
+    if of is None or of.low is None or of.high is None:
+        return ""
+    return f"{of.low:.{digits}f}–{of.high:.{digits}f}"
+
+
 def paired_interval(pair: "Paired | None") -> str:
     """The interval of a paired difference, marked where too few queries changed to rely on it."""
     if pair is not None and pair.low is None and not pair.changed:

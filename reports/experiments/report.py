@@ -149,7 +149,7 @@ def _conclusions(report: Report, name: str) -> Iterator[str]:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    low, high = fmt.score(min(values)), fmt.score(max(values))
     return f"a true difference of {low}" + (f" to {high}" if high != low else "")
 
 

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from bench.gate.check import Check, PairVerdict, Row
 from bench.gate.speed_check import SpeedCheck
 from foundation.printable import printable
-from reports.format import interval
+from reports.format import interval, range_of
 from reports.gate.verdict import scores, verdict_sentence
 
 KINDS = {
@@ -69,9 +69,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
     suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
     for slowdown in speed.slowdowns:
-        factor = (
-            f"{slowdown.slowdown:.3f} times as long ({slowdown.low:.3f} to {slowdown.high:.3f})"
-        )
+        factor = f"{slowdown.slowdown:.3f} times as long ({range_of(slowdown)})"
         case = _case(suite, candidate, slowdown.what)
         _note(case, slowdown.outcome, factor)
         _output(case, factor)

@@ -98,7 +98,7 @@ def _speed(speed: SpeedCheck) -> list[str]:
         Column("candidate", lambda slowdown: slowdown.candidate_rate, _rate),
         Column("baseline", lambda slowdown: slowdown.baseline_rate, _rate),
         Column("times as long", lambda slowdown: slowdown.slowdown, fmt.fixed(3)),
-        Column("95 % interval", lambda row: f"{row.low:.3f} to {row.high:.3f}", fmt.written),
+        Column("95 % interval", lambda slowdown: slowdown, fmt.range_of),
         Column("outcome", lambda slowdown: slowdown.outcome),
     ]
     conditions = (
@@ -139,7 +139,8 @@ def _past(quick: Quick) -> list[str]:
         f"First looks with a full result here: {relation.looks:,}. Of them "
         f"{relation.same_sign:,} had its sign, {relation.covered:,} an interval that held it; "
         "look minus full was "
-        f"{relation.bias:+.4f} on average ({relation.lowest:+.4f} to {relation.highest:+.4f}).",
+        f"{fmt.signed(relation.bias)} on average ({fmt.signed(relation.lowest)} to "
+        f"{fmt.signed(relation.highest)}).",
         _looks(quick.past[-SHOWN:]),
     ]
 
@@ -167,10 +168,10 @@ def _rule(check: Check) -> str:
         "mean; the larger of two p counts, of which one allows for rare gains that these queries "
         "may miss",
         "margin": "passes a candidate only where a loss of the mean of more than "
-        f"{check.margin:.4f} is ruled out (one-sided, 95 %, bootstrap-t), and fails one whose mean "
-        "lost significantly",
+        f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
+        "whose mean lost significantly",
     }[check.rule]
     return (
         f"Rule “{check.rule}” {rule}. Either rule fails a candidate that lost more than "
-        f"{check.floor:.4f} on any collection. Exit code {check.exit_code}."
+        f"{fmt.score(check.floor)} on any collection. Exit code {check.exit_code}."
     )

@@ -56,7 +56,7 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
     if _unchanged(verdict):
         return f"{candidate} ranks as {other} does"
     if check.rule == "margin":
-        return f"{candidate} is not worse than {other} by more than {check.margin:.4f}"
+        return f"{candidate} is not worse than {other} by more than {score(check.margin)}"
     return f"{candidate} shows no significant loss against {other}"
 
 
@@ -106,8 +106,8 @@ def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
     if limit is None:
         return [f"no loss{of_mean} is ruled out"]
     if limit < 0:
-        return [f"a gain{of_mean} of at least {-limit:.4f} is sure (95 %)"]
-    return [f"a loss{of_mean} of more than {limit:.4f} is ruled out (95 %)"]
+        return [f"a gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
+    return [f"a loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
 
 
 def _worst(queries: Sequence[LostQuery]) -> list[str]:

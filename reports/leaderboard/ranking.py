@@ -32,7 +32,7 @@ def _ranking(board: Board, ranked: Sequence[Row], headline: AnyColumn, measure: 
     columns: list[Column[Row]] = [
         Column("group", lambda row: (own := row.score_in(headline, measure)) and own.group),
         Column("model", lambda row: row.name),
-        Column("95 % interval", lambda row: row.score_in(headline, measure), _interval),
+        Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
     ]
     for place in board.places:
         columns += _place_columns(place, measure)
@@ -47,10 +47,6 @@ def _place_columns(place: AnyColumn, measure: str) -> list[Column[Row]]:
     if isinstance(place, SuiteColumn):
         scores.append(Column("zero-shot", lambda r: _zero_shot(r, place, measure), fmt.written))
     return scores
-
-
-def _interval(of: Score | None) -> str:
-    return "" if of is None or of.low is None or of.high is None else f"{of.low:.3f}–{of.high:.3f}"
 
 
 def heading(place: AnyColumn, measure: str) -> str:
