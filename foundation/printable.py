@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Sequence
 
 # Controls but tab and line end, signs that turn the direction of writing or end a line, and the
 # surrogates by which Python stands for the bytes of a path that is not UTF-8.
@@ -32,6 +33,12 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 def one_line(text: str) -> str:
     """Text on one line, for a cell or a heading: white space is one space, controls are shown."""
     return printable(" ".join(text.split()))
+
+
+def first_names(names: Sequence[str], most: int = 4) -> str:
+    """The first names of a list, and how many more there are: ``a, b, c, d and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def shortened(text: str) -> str:

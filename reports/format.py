@@ -5,17 +5,32 @@ A figure that is not known is an empty text.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.compare.statistics import Paired, Resampling
-from bench.monitor.quality_curve import Level
+if TYPE_CHECKING:  # `list` needs no NumPy
+    from bench.compare.statistics import Paired
+    from bench.monitor.quality_curve import Level
 
 SMALLEST_P = 0.00005  # four digits would show 0 below it
 
 
+class _Limits(Protocol):
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
 def text(value: object) -> str:
     """The value as it is."""
+    if isinstance(value, str):
+        return value
     return "" if value is None else str(value)
+
+
+def written(figure: str) -> str:
+    """A figure that is text already, and stands where numbers do."""
+    return figure
 
 
 def fixed(digits: int) -> Callable[[Any], str]:
@@ -32,31 +47,35 @@ def signed(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:+.{digits}f}"
 
 
-def interval(low: float | None, high: float | None, digits: int = 4) -> str:
+def interval(of: _Limits | None, digits: int = 4) -> str:
     """The interval of a difference: ``-0.0300 to +0.0050``."""
-    return "" if low is None else f"{signed(low, digits)} to {signed(high, digits)}"
+    if of is None or of.low is None or of.high is None:
+        return ""
+    return f"{signed(of.low, digits)} to {signed(of.high, digits)}"
 
 
-def paired_interval(pair: Paired | None) -> str:
+def range_of(of: _Limits | None, digits: int = 3) -> str:
+    """The interval of a score or a factor: ``0.350–0.450``."""
+    if of is None or of.low is None or of.high is None:
+        return ""
+    return f"{of.low:.{digits}f}–{of.high:.{digits}f}"
+
+
+def paired_interval(pair: "Paired | None") -> str:
     """The interval of a paired difference, marked where too few queries changed to rely on it."""
-    if pair is None or pair.low is None:
-        return ""
-    return interval(pair.low, pair.high) + (" (few)" if pair.few else "")
+    if pair is not None and pair.low is None and not pair.changed:
+        return "no query changed"
+    limits = interval(pair)
+    return f"{limits} (few)" if limits and pair and pair.few else limits
 
 
-def paired_difference(pair: Paired | None) -> str:
-    """A paired difference with its interval: ``-0.0123 (-0.0300 to +0.0050)``."""
-    if pair is None:
-        return ""
-    limits = interval(pair.low, pair.high)
-    return signed(pair.difference) + (f" ({limits})" if limits else "")
-
-
-def level(value: Level) -> str:
+def level(of: "Level | None") -> str:
     """A score with its interval: ``0.4000 (0.3500 to 0.4500)``."""
-    if value.low is None or value.high is None:
-        return score(value.value)
-    return f"{score(value.value)} ({score(value.low)} to {score(value.high)})"
+    if of is None:
+        return ""
+    if of.low is None or of.high is None:
+        return score(of.value)
+    return f"{score(of.value)} ({score(of.low)} to {score(of.high)})"
 
 
 def p_value(p: float | None) -> str:
@@ -66,19 +85,15 @@ def p_value(p: float | None) -> str:
     return f"{p:.4f}" if p >= SMALLEST_P else f"{p:.0e}"
 
 
-def win_tie_loss(pair: Paired | None) -> str:
+def win_tie_loss(pair: "Paired | None") -> str:
     """On how many queries the first is better, equal, worse: ``1,000 / 2,000 / 1,100``."""
     return "" if pair is None else f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"
 
 
-def in_domain(value: float | None, seen: bool) -> str:
+def score_in_domain(scored: tuple[float | None, bool]) -> str:
     """A score, marked where the model was trained on the collection."""
+    value, seen = scored
     return score(value) + (" (in-domain)" if seen and value is not None else "")
-
-
-def first_names(names: tuple[str, ...], most: int) -> str:
-    """The first few names."""
-    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def duration(seconds: float) -> str:
@@ -95,22 +110,29 @@ def size(number: float) -> str:
     return f"{number:.1f} TB"
 
 
-def parameters(number: int) -> str:
+def parameter_count(number: int | None) -> str:
     """A number of parameters: ``22.7 M``."""
+    if number is None:
+        return ""
     for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
         if number >= unit:
             return f"{number / unit:.1f}{name}"
     return str(number)
 
 
-def resampling_legend(resampling: Resampling, family: str) -> list[str]:
-    """How intervals and p-values were made, in a line each.
+DETECTABLE_LEGEND = "detectable: the true difference that would be found 80 times in 100"
+
+
+def intervals_legend(resamples: int, seed: int | None = None) -> str:
+    """How intervals were made."""
+    drawn = f"{resamples:,} resamples" + ("" if seed is None else f", seed {seed}")
+    return f"intervals: 95 %, bootstrap over queries, {drawn}"
+
+
+def tests_legend(family: str) -> str:
+    """How p-values were made.
 
     Args:
         family: what the correction of Holm counts, such as "the collections of a pair".
     """
-    return [
-        f"intervals: 95 %, bootstrap over queries, {resampling.resamples:,} resamples, "
-        f"seed {resampling.seed}",
-        f"p: paired randomisation (sign flips); Holm: corrected for {family}",
-    ]
+    return f"p: paired randomisation (sign flips); Holm: corrected for {family}"

@@ -1,13 +1,10 @@
-"""Markdown that no name can break: tables, and text in headings and lists."""
+"""Markdown that no name can break."""
 
 import re
-from collections.abc import Sequence
-
-from tabulate import tabulate
+from collections.abc import Iterable
 
 from foundation.printable import one_line
 
-SIDES = {"l": "left", "r": "right"}
 # What would end a cell, or begin code, HTML or a link. Brackets alone are no link, a bare address
 # shows where it leads, and slanted words are harmless.
 _READ = re.compile(r"[\\`|<]|\](?=[(\[:])|(?<=\()\w+:(?=//)|&(?=#?\w+;)", re.ASCII)
@@ -32,12 +29,6 @@ def code(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str = "l") -> str:
-    """A table in GitHub's Markdown; cells are `plain`.
-
-    Args:
-        align: ``l`` or ``r`` for each column; the last letter is of all further columns, too.
-    """
-    names, *cells = [[plain(text) for text in row] for row in [headers, *rows]]
-    sides = [SIDES[letter] for letter in align.ljust(len(names), align[-1])][: len(names)]
-    return str(tabulate(cells, names, tablefmt="github", colalign=sides, disable_numparse=True))
+def bullets(lines: Iterable[str]) -> str:
+    """A list; its lines are Markdown already."""
+    return "\n".join(f"- {line}" for line in lines)

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from bench.api.evaluation_result import EvaluationResult
 from bench.compare.compare import Comparison
@@ -16,6 +15,9 @@ from bench.gate.evidence import check_against
 from bench.gate.verdicts import Rule
 from bench.results.find import expand_collections
 from foundation.errors import BenchError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Results = EvaluationResult | Sequence[EvaluationResult]
 
@@ -33,30 +35,14 @@ class ComparisonResult:
     resampling: Resampling
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
 
         ``better`` is the name of the better model by ``p_holm`` at 5 %, or "" where neither is.
         """
-        names = {"a": self.record.a, "b": self.record.b, "neither": ""}
-        return pd.DataFrame(
-            [
-                {
-                    "collection": row.collection,
-                    "measure": row.measure,
-                    "queries": row.queries,
-                    self.record.a: row.mean_a,
-                    self.record.b: row.mean_b,
-                    "difference": row.paired.difference if row.paired else None,
-                    "low": row.paired.low if row.paired else None,
-                    "high": row.paired.high if row.paired else None,
-                    "p": row.paired.p if row.paired else None,
-                    "p_holm": row.p_holm,
-                    "better": names[row.verdict],
-                }
-                for row in self.record.collections
-            ]
-        )
+        from reports.comparison import figures
+
+        return figures(self.record).frame()
 
 
 def compare(

@@ -3,18 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from bench.api.decisions import ComparisonResult
 from bench.compare.statistics import Resampling
 from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.records import Column, SuiteColumn, Versus
+from bench.leaderboard.records import Versus
 from bench.leaderboard.rows import results_in
 from bench.results.interchange.claimed import cards_with, find_claims
 from bench.results.location import place_of
 from retrievers.models.card import all_cards
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -25,7 +24,7 @@ def leaderboard(
     measure: str = "",
     resamples: int = 9_999,
     seed: int = 0,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Stored results side by side, the best model first.
 
     Args:
@@ -42,22 +41,13 @@ def leaderboard(
     Raises:
         BenchError: there is no result, or one is damaged.
     """
+    from reports.leaderboard.exports import scores
+
     place = place_of(str(folder))
     cards = cards_with(all_cards(), find_claims(place))
     choice = Choice(suite=suite, measure=measure)
     board = assemble(results_in(place), cards, choice, Resampling(resamples, seed))
-    headline = board.headline(measure)
-    places: tuple[Column | SuiteColumn, ...] = (*board.suites, *board.columns)
-    rows = []
-    for row in board.ranked(headline, measure):
-        first = row.score(headline.name, board.measure_of(headline, measure))
-        cells = {
-            f"{column.name} {board.measure_of(column, measure)}": score.value if score else None
-            for column in places
-            for score in [row.score(column.name, board.measure_of(column, measure))]
-        }
-        rows.append({"model": row.name, "group": first.group if first else None, **cells})
-    return pd.DataFrame(rows).set_index("model")
+    return scores(board, measure).frame().set_index("model")
 
 
 def plot(comparison: ComparisonResult) -> "Figure":
@@ -72,22 +62,16 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from reports.plots.leaderboard import differences
+    from reports.plots.leaderboard import differences, lines_of
 
     record = comparison.record
-    lines = [
-        (f"{suite.suite}, {suite.measure}", Versus(suite.suite, suite.measure, suite.paired))
-        for suite in record.suites
-        if suite.paired
-    ]
-    lines += [
-        (
-            f"{row.collection}, {row.measure}",
-            Versus(row.collection, row.measure, row.paired, row.p_holm),
-        )
+    on_suites = [Versus(s.suite, s.measure, s.paired) for s in record.suites if s.paired]
+    on_collections = [
+        Versus(row.collection, row.measure, row.paired, row.p_holm)
         for row in record.collections
         if row.paired
     ]
+    lines = lines_of([*on_suites, *on_collections])
     figure = Figure(figsize=(7, 2 + 0.3 * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
     differences(figure, lines, f"{record.a} − {record.b}")

@@ -11,6 +11,7 @@ from bench.compare.panels import Entry
 from bench.compare.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float64Array
 from foundation.records import Record
 
 TOP = 5  # documents of each ranking
@@ -104,6 +105,13 @@ class _Side:
         return ids
 
 
+def most_different(gains: Float64Array, count: int) -> list[int]:
+    """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
+    order = np.argsort(-np.abs(gains), kind="stable")
+    wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
+    return [*wins[:count].tolist(), *losses[:count].tolist()]
+
+
 def most_changed(
     names: tuple[str, str],
     entries: tuple[Entry, Entry],
@@ -117,21 +125,16 @@ def most_changed(
         opened: the collection; or why it is not at hand, so that only ids are known.
     """
     a, b = (_Side.of(entry, measure) for entry in entries)
-    gains = {query: a.values[query] - b.values[query] for query in a.values if query in b.values}
-    wins = [query for query, gain in gains.items() if gain > SAME_SCORE]
-    losses = [query for query, gain in gains.items() if gain < -SAME_SCORE]
-    chosen = [
-        query
-        for side in (wins, losses)
-        for query in sorted(side, key=lambda one: (-abs(gains[one]), one))[:count]
-    ]
+    queries = sorted(a.values.keys() & b.values.keys())
+    gains = np.array([a.values[query] - b.values[query] for query in queries])
+    chosen = [queries[place] for place in most_different(gains, count)]
     dataset = None if isinstance(opened, str) else opened
     return Changes(
         a=names[0],
         b=names[1],
         collection=entries[0].protocol.collection,
         measure=measure,
-        changed=len(wins) + len(losses),
+        changed=int((np.abs(gains) > SAME_SCORE).sum()),
         without=opened if isinstance(opened, str) else "",
         queries=tuple(_queries(chosen, a, b, dataset)),
     )

@@ -137,8 +137,7 @@ def _nothing_shared(
 
 def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
     found = [
-        f"{a.name} and {b.name} on {name}: "
-        + ", ".join(f"{one.field} {one.a or '-'} and {one.b or '-'}" for one in differences)
+        f"{a.name} and {b.name} on {name}: {', '.join(map(str, differences))}"
         for a, b in combinations(entrants, 2)
         for name in sorted(set(a.entries) & set(b.entries))
         if choices.wanted(name)

@@ -88,6 +88,9 @@ class Difference(Record):
     a: str
     b: str
 
+    def __str__(self) -> str:
+        return f"{self.field} {self.a or '-'} and {self.b or '-'}"
+
 
 def protocol_differences(a: Protocol, b: Protocol) -> tuple[Difference, ...]:
     """Fields that forbid to compare. An unknown corpus, of a run file, is no difference."""

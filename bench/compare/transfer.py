@@ -34,14 +34,14 @@ class Transfer(Record):
 
     Attributes:
         paired: ``after`` minus ``before``.
-        p_holm: corrected for the collections of this kind of transfer.
+        p_holm: corrected for the collections of this kind of transfer; None for their mean.
     """
 
     collection: str
     after: str
     before: str
     paired: Paired
-    p_holm: float
+    p_holm: float | None
 
 
 class Transfers(Record):
@@ -49,6 +49,12 @@ class Transfers(Record):
 
     mean: Paired
     rows: tuple[Transfer, ...]
+
+    @property
+    def all_rows(self) -> tuple[Transfer, ...]:
+        """The collections, then the mean, which is of no two checkpoints."""
+        mean = Transfer(collection="mean", after="", before="", paired=self.mean, p_holm=None)
+        return (*self.rows, mean)
 
 
 class TransferRow(Record):
@@ -151,10 +157,9 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
     first, *others = protocols.items()
     for name, protocol in others:
         if found := protocol_differences(first[1], protocol):
-            fields = ", ".join(one.field for one in found)
             raise BenchError(
                 f"{first[0]} and {name} were evaluated under different protocols on {collection}: "
-                f"{fields}",
+                f"{', '.join(map(str, found))}",
                 "evaluate them again: python -m bench run --help",
             )
 

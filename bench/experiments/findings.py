@@ -260,17 +260,12 @@ def with_verdicts(
 
 
 def _p(on: RowOnCollection) -> float | None:
-    if on.recipes is not None:
-        return on.recipes.p
-    return on.checkpoints.p if on.checkpoints else None
+    return on.compared.p if on.compared else None
 
 
 def _with_verdict(on: RowOnCollection, p: float | None) -> RowOnCollection:
-    if on.recipes is not None:
-        difference = on.recipes.mean
-    elif on.checkpoints is not None:
-        difference = on.checkpoints.difference
-    else:
+    if on.difference is None:
         return on
-    verdict = "cannot tell" if p is None or p > ALPHA else "better" if difference > 0 else "worse"
+    sign = "better" if on.difference > 0 else "worse"
+    verdict = "cannot tell" if p is None or p > ALPHA else sign
     return msgspec.structs.replace(on, p_holm=p, verdict=verdict)

@@ -63,6 +63,18 @@ class RowOnCollection(Record, kw_only=True):
     p_holm: float | None = None
     verdict: str = ""
 
+    @property
+    def compared(self) -> Interval | Paired | None:
+        """The difference with its interval: of recipes, or else of checkpoints."""
+        return self.recipes or self.checkpoints
+
+    @property
+    def difference(self) -> float | None:
+        """Mean difference; None where nothing is compared."""
+        if self.recipes:
+            return self.recipes.mean
+        return self.checkpoints.difference if self.checkpoints else None
+
 
 class SequenceFound(Record, kw_only=True):
     """What a row that learnt one domain after the other gained and forgot.

@@ -78,6 +78,13 @@ class CheckRow(Record, kw_only=True):
     candidate_in_domain: bool = False
     baseline_in_domain: bool = False
 
+    @property
+    def difference(self) -> float | None:
+        """Candidate minus baseline; None where one is a gap."""
+        if self.candidate is None or self.baseline is None:
+            return None
+        return self.candidate - self.baseline
+
 
 class LostQuery(Record, kw_only=True):
     """A query on which the candidate is worse.
@@ -111,6 +118,11 @@ class PairVerdict(Record, kw_only=True):
     mean: CheckRow | None
     largest_loss: float | None
     worst: tuple[LostQuery, ...] = ()
+
+    @property
+    def all_rows(self) -> tuple[CheckRow, ...]:
+        """The collections, then the mean where there is one."""
+        return (*self.rows, self.mean) if self.mean else self.rows
 
 
 class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
@@ -225,8 +237,7 @@ def _warnings(candidate: str, against: Sequence[PairVerdict], terms: Terms) -> l
         return []
     warnings = [warning for verdict in against[:1] for warning in _trained_on(candidate, verdict)]
     for verdict in against:
-        last = verdict.mean or (verdict.rows[-1] if verdict.rows else None)
-        seen = last.detectable if last else None
+        seen = verdict.all_rows[-1].detectable if verdict.rows else None
         if seen is not None and seen > terms.margin:
             warnings.append(
                 f"{verdict.role}: a loss of {seen:.4f} would be found about 3 times in 4, one of "

@@ -200,10 +200,9 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
         BenchError: what differs.
     """
     if differences := protocol_differences(a, b):
-        fields = ", ".join(f"{d.field} {d.a or '-'} and {d.b or '-'}" for d in differences)
         raise BenchError(
             f"the candidate and {name} were evaluated under different protocols on "
-            f"{collection}: {fields}",
+            f"{collection}: {', '.join(map(str, differences))}",
             "evaluate the other one again: python -m bench run --help",
         )
 

@@ -18,13 +18,13 @@ from bench.compare.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
 from bench.results.result import Result, Stored
 from foundation.arrays import Float64Array
+from foundation.printable import first_names
 from foundation.records import Record
 
 # Measured, RR@10 of the embedded collection: minilm with 31 and with 32 tokens 0.10; bm25 and
 # hashing 0.36; minilm and bm25 0.50. Twice the first, and a little more than the last.
 PESSIMISTIC = {"siblings": 0.2, "different models": 0.6}
 MOST_PAIRS = 20
-NAMED = 4  # models that a source names
 MEAN = "mean"
 
 
@@ -124,18 +124,13 @@ def _deviation(
     reasons = [pair.unusable(floor) for pair in pairs]
     usable = [pair for pair, reason in zip(pairs, reasons, strict=True) if not reason]
     left_out = [f"{p.model} ({why})" for p, why in zip(pairs, reasons, strict=True) if why]
-    note = f"; left out: {_listed(left_out)}" if left_out else ""
+    note = f"; left out: {first_names(left_out)}" if left_out else ""
     if not usable:
         return PESSIMISTIC[kind], f"a pessimistic constant ({kind}){note}"
     deviation = float(np.median([pair.differences.std(ddof=1) for pair in usable]))
     number = "1 stored pair" if len(usable) == 1 else f"the median of {len(usable)} stored pairs"
-    names = _listed([pair.model for pair in usable])
+    names = first_names([pair.model for pair in usable])
     return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def _pairs(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> list[_Pair]:

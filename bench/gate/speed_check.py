@@ -109,17 +109,9 @@ def compare_speed(
         _encoding(both, speeds, dataset, tolerance),
         _answering(both, rows, dataset, tolerance),
     )
-    decision = worse(
-        [
-            Decision(slowdown.outcome, (_reason(slowdown, tolerance.slower),))
-            for slowdown in slowdowns
-        ]
-    )
-    reasons = [
-        _reason(slowdown, tolerance.slower)
-        for slowdown in slowdowns
-        if slowdown.outcome == decision.outcome
-    ]
+    decisions = [Decision(one.outcome, (_reason(one, tolerance.slower),)) for one in slowdowns]
+    outcome = worse(decisions).outcome
+    reasons = [why for one in decisions if one.outcome == outcome for why in one.reasons]
     return SpeedCheck(
         baseline=baseline.recipe.model,
         slower=tolerance.slower,
@@ -128,7 +120,7 @@ def compare_speed(
         processor=processor_name(),
         load=load,
         slowdowns=slowdowns,
-        outcome=decision.outcome,
+        outcome=outcome,
         reasons=tuple(reasons),
     )
 

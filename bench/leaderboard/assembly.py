@@ -15,7 +15,7 @@ from bench.leaderboard.queries import OpenDataset, QueryWork
 from bench.leaderboard.records import (
     MAIN,
     Board,
-    Column,
+    CollectionColumn,
     Pair,
     Row,
     SuiteColumn,
@@ -147,9 +147,8 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
         if a == b:
             raise BenchError(f"a pair names {a!r} twice", "name two rows of the leaderboard")
     place = board.headline(choice.measure)
-    shown = board.measure_of(place, choice.measure)
-    ranked = board.ranked(place, choice.measure)
-    scored = [row.name for row in ranked if row.score(place.name, shown)]
+    ranked = board.ranked(choice.measure)
+    scored = [row.name for row in ranked if row.score_in(place, choice.measure)]
     neighbours = pairwise(scored) if choice.neighbours else ()
     return list(dict.fromkeys([*choice.pairs, *neighbours]))
 
@@ -173,25 +172,25 @@ def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
     return found
 
 
-def _wanted(column: Column, choice: Choice) -> Sequence[str]:
+def _wanted(column: CollectionColumn, choice: Choice) -> Sequence[str]:
     if choice.every_measure:
         return column.measures
     return [choice.measure or column.main_measure]
 
 
-def _check_measure(measure: str, shown: Iterable[Column]) -> None:
+def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
     known = dict.fromkeys(name for column in shown for name in column.measures)
     if measure and measure not in known:
         raise BenchError(f"no result has {measure}", f"measured are {', '.join(known)}")
 
 
-def _column(name: str, some: Sequence[Stored]) -> Column:
+def _column(name: str, some: Sequence[Stored]) -> CollectionColumn:
     results = [one.result for one in some]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
     found = dict.fromkeys([main, *(measure for one in results for measure in one.measures)])
     protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
-    return Column(
+    return CollectionColumn(
         name=name,
         collection=protocol.collection,
         main=name == protocol.collection,
@@ -214,7 +213,7 @@ def _about(collection: str) -> dict[str, str]:
     return {name: text for name in names if (text := getattr(facts, name))}
 
 
-def _suites(shown: Iterable[Column], only: str) -> list[SuiteColumn]:
+def _suites(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
     """Suites with a mean: those asked for, or all with a member that was measured."""
     measured = {column.collection: column.main_measure for column in shown if column.main}
     names = suite_names()

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench.compare.changed import Changes, most_changed
+from bench.compare.changed import Changes, most_changed, most_different
 from bench.compare.panels import Entry
 from bench.compare.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
@@ -54,13 +54,6 @@ def dots(ids: Sequence[str], a: Float64Array, b: Float64Array) -> tuple[Dot, ...
             means[0].tolist(), means[1].tolist(), counts.tolist(), ends, strict=True
         )
     )
-
-
-def most_different(gains: Float64Array, count: int) -> list[int]:
-    """Places of the ``count`` largest gains and of the ``count`` largest losses; first of ties."""
-    order = np.argsort(-np.abs(gains), kind="stable")
-    wins, losses = order[gains[order] > SAME_SCORE], order[gains[order] < -SAME_SCORE]
-    return [*wins[:count].tolist(), *losses[:count].tolist()]
 
 
 @dataclass

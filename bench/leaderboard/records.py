@@ -105,8 +105,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         mean = self.means.get(place, {}).get(measure)
         return mean.score if mean else None
 
+    def mean(self, suite: "SuiteColumn", measure: str) -> Mean | None:
+        """Mean of a suite, by its main measure where none is asked for; None where all is gap."""
+        return self.means.get(suite.name, {}).get(measure or suite.main_measure)
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+    def score_in(self, place: "AnyColumn", measure: str) -> Score | None:
+        """Score in a column or suite, by its main measure where none is asked for."""
+        return self.score(place.name, measure or place.main_measure)
+
+
+class CollectionColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A collection under one protocol.
 
     Attributes:
@@ -140,6 +148,9 @@ class SuiteColumn(msgspec.Struct, frozen=True, kw_only=True):
     main_measure: str
     members: tuple[str, ...]
     collections: tuple[str, ...]
+
+
+AnyColumn = CollectionColumn | SuiteColumn
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -230,7 +241,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     measures: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[CollectionColumn, ...]
     suites: tuple[SuiteColumn, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
@@ -250,26 +261,26 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
                 found.setdefault((one.model, one.source), []).append(one)
         return [tuple(some) for some in found.values()]
 
-    def measure_of(self, place: Column | SuiteColumn, measure: str) -> str:
-        """The measure that is shown in a place: the one asked for, or its main one."""
-        return measure or place.main_measure
+    @property
+    def places(self) -> list[AnyColumn]:
+        """All columns of the table: suites, then collections."""
+        return [*self.suites, *self.columns]
 
-    def headline(self, measure: str) -> Column | SuiteColumn:
+    def headline(self, measure: str) -> AnyColumn:
         """Where models are ranked: the first suite that any has whole, else the fullest column."""
 
-        def filled(place: Column | SuiteColumn) -> int:
-            shown = self.measure_of(place, measure)
-            return sum(row.score(place.name, shown) is not None for row in self.rows)
+        def filled(place: AnyColumn) -> int:
+            return sum(row.score_in(place, measure) is not None for row in self.rows)
 
         whole = (suite for suite in self.suites if filled(suite))
         return next(whole, None) or max(self.columns, key=filled)
 
-    def ranked(self, place: Column | SuiteColumn, measure: str) -> list[Row]:
-        """Rows by falling score in a place; those without one last, by name."""
-        shown = self.measure_of(place, measure)
+    def ranked(self, measure: str) -> list[Row]:
+        """Rows by falling score in the headline; those without one last, by name."""
+        headline = self.headline(measure)
 
         def order(row: Row) -> tuple[float, list[tuple[str, int]]]:
-            score = row.score(place.name, shown)
+            score = row.score_in(headline, measure)
             return (-score.value if score else float("inf")), natural(row.name)
 
         return sorted(self.rows, key=order)

@@ -10,7 +10,7 @@ from bench.compare.changed import Changes
 from bench.leaderboard.records import (
     Board,
     Cell,
-    Column,
+    CollectionColumn,
     Mean,
     OnQueries,
     Pair,
@@ -19,6 +19,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
     Versus,
 )
+from reports.leaderboard.ranking import legend, lowest_judged
 
 DIGITS = 6  # more than is ever shown
 DOT_DIGITS = 3
@@ -56,7 +57,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
         "measures": board.measures,
         "results": board.results,
         "newest": board.newest,
-        "resamples": board.resamples,
+        "legend": legend(board),
         "sources": list(sources),
         "places": places,
         "rows": [
@@ -64,16 +65,7 @@ def board_data(board: Board, measure: str, pages: Pages, plots: Sequence[Plot]) 
             for row, page in zip(board.rows, pages.models, strict=True)
         ],
         "claims": [
-            {
-                "model": claim.model,
-                "name": claim.name,
-                "measure": claim.measure,
-                "value": claim.value,
-                "source": sources[claim.source],
-                "publication": claim.publication,
-                "copied": claim.second_hand,
-                "note": claim.note,
-            }
+            msgspec.structs.asdict(claim) | {"source": sources[claim.source]}
             for claim in board.claims
         ],
         "pairs": [
@@ -93,13 +85,13 @@ def _scores(row: Row) -> Iterable[Score]:
 
 
 def _suite(suite: SuiteColumn, board: Board) -> dict[str, Any]:
-    found = dict.fromkeys(key for row in board.rows for key in row.means.get(suite.name, ()))
+    measures = dict.fromkeys(key for row in board.rows for key in row.means.get(suite.name, ()))
     return {
         "kind": "suite",
         "name": suite.name,
         "title": suite.title,
         "main": suite.main_measure,
-        "measures": list(found),
+        "measures": list(measures),
         "members": suite.members,
         "collections": suite.collections,
         "official": True,
@@ -108,7 +100,7 @@ def _suite(suite: SuiteColumn, board: Board) -> dict[str, Any]:
     }
 
 
-def _collection(column: Column, page: str, queries: str) -> dict[str, Any]:
+def _collection(column: CollectionColumn, page: str, queries: str) -> dict[str, Any]:
     return {
         "kind": "collection",
         "name": column.name,
@@ -140,7 +132,6 @@ def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str
         for number, suite in enumerate(board.suites)
         if row.means.get(suite.name)
     }
-    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
     return {
         "name": row.name,
         "model": row.model,
@@ -151,7 +142,7 @@ def _row(board: Board, row: Row, page: str, sources: dict[str, int]) -> dict[str
         "speed": _rounded(row.tokens_per_s),
         "device": row.speed_device,
         "parameters": [row.parameters.total, row.parameters.adapter] if row.parameters else None,
-        "judged": _rounded(min(judged, default=None)),
+        "judged": _rounded(lowest_judged(row)),
         "cells": means | cells,
     }
 
@@ -171,13 +162,13 @@ def _cell(cell: Cell, sources: dict[str, int]) -> dict[str, Any]:
 
 def _mean(by_measure: dict[str, Mean], sources: dict[str, int]) -> dict[str, Any]:
     return {
-        "s": {key: _score(one.score, sources) for key, one in by_measure.items() if one.score},
+        "s": {key: _score(mean.score, sources) for key, mean in by_measure.items() if mean.score},
         "z": {
-            key: [_rounded(one.zero_shot), one.zero_shot_members]
-            for key, one in by_measure.items()
-            if one.score
+            key: [_rounded(mean.zero_shot), mean.zero_shot_members]
+            for key, mean in by_measure.items()
+            if mean.score
         },
-        "g": {key: one.missing for key, one in by_measure.items() if one.missing},
+        "g": {key: mean.missing for key, mean in by_measure.items() if mean.missing},
     }
 
 
@@ -187,7 +178,7 @@ def _score(score: Score, sources: dict[str, int]) -> list[Any]:
 
 
 def model_data(board: Board, row: Row) -> dict[int, Any]:
-    """What only the page of one model shows, by number of place."""
+    """Facts and warnings that only the page of one model shows, by number of place."""
     return {
         number: {"facts": cell.facts, "warnings": cell.warnings}
         for number, column in enumerate(board.columns, len(board.suites))
@@ -203,20 +194,20 @@ def _rows_of(board: Board, pair: Pair) -> list[int]:
 
 def pair_data(board: Board, pair: Pair, named: Numbers) -> dict[str, Any]:
     """Two rows, a list for each place that they share, and what is known of its queries."""
-    places = [*(suite.name for suite in board.suites), *(one.name for one in board.columns)]
+    places = [*(suite.name for suite in board.suites), *(column.name for column in board.columns)]
     return {
         "rows": _rows_of(board, pair),
         "versus": [
-            [places.index(one.place), one.measure, *_difference(one)]
-            for one in pair.versus
-            if one.place in places
+            [places.index(versus.place), versus.measure, *_difference(versus)]
+            for versus in pair.versus
+            if versus.place in places
         ],
-        "queries": {places.index(one.place): _queries(one, named) for one in pair.queries},
+        "queries": {places.index(on.place): _queries(on, named) for on in pair.queries},
     }
 
 
-def _queries(one: OnQueries, named: Numbers) -> dict[str, Any]:
-    numbers = named[one.place]
+def _queries(on: OnQueries, named: Numbers) -> dict[str, Any]:
+    numbers = named[on.place]
     return {
         "dots": [
             [
@@ -225,26 +216,26 @@ def _queries(one: OnQueries, named: Numbers) -> dict[str, Any]:
                 dot.count,
                 [numbers[query] for query in dot.queries],
             ]
-            for dot in one.dots
+            for dot in on.dots
         ],
-        "changes": _changes(one.changes) if one.changes else None,
-        "withoutRankings": one.without_rankings,
+        "changes": _changes(on.changes) if on.changes else None,
+        "withoutRankings": on.without_rankings,
     }
 
 
 def _changes(changes: Changes) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(changes)
-    return {name: found[name] for name in ("changed", "without", "queries")}
+    record: dict[str, Any] = msgspec.to_builtins(changes)
+    return {name: record[name] for name in ("changed", "without", "queries")}
 
 
 def named_queries(board: Board) -> dict[str, dict[str, int]]:
     """A number for each query that a dot of any pair names, by column."""
-    found: dict[str, dict[str, int]] = {}
-    for one in (one for pair in board.pairs for one in pair.queries):
-        numbers = found.setdefault(one.place, {})
-        for query in (query for dot in one.dots for query in dot.queries):
+    named: dict[str, dict[str, int]] = {}
+    for on in (on for pair in board.pairs for on in pair.queries):
+        numbers = named.setdefault(on.place, {})
+        for query in (query for dot in on.dots for query in dot.queries):
             numbers.setdefault(query, len(numbers))
-    return found
+    return named
 
 
 def query_data(numbers: Mapping[str, int], texts: Mapping[str, str]) -> list[list[str]]:
@@ -252,12 +243,12 @@ def query_data(numbers: Mapping[str, int], texts: Mapping[str, str]) -> list[lis
     return [[query, texts[query]] if query in texts else [query] for query in numbers]
 
 
-def _difference(one: Versus) -> list[Any]:
-    found = one.paired
-    limits = [_rounded(found.low), _rounded(found.high)]
-    tests = [found.p, one.p_holm]
-    counts = [found.wins, found.ties, found.losses]
-    return [_rounded(found.difference), *limits, *tests, *counts, _rounded(found.detectable)]
+def _difference(versus: Versus) -> list[Any]:
+    paired = versus.paired
+    limits = [_rounded(paired.low), _rounded(paired.high)]
+    tests = [paired.p, versus.p_holm]
+    counts = [paired.wins, paired.ties, paired.losses]
+    return [_rounded(paired.difference), *limits, *tests, *counts, _rounded(paired.detectable)]
 
 
 def _rounded(value: float | None) -> float | None:

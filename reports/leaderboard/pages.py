@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.leaderboard.records import Board
 from foundation.printable import one_line
@@ -27,6 +27,9 @@ from reports.leaderboard.data import (
 )
 from reports.leaderboard.folder import SiteFolder
 
+if TYPE_CHECKING:
+    from reports.plots.leaderboard import Drawing
+
 SITE = files("reports") / "site"
 KINDS = ("index", "model", "collection", "pair")
 SHARED = ("page", "table")  # scripts of every page
@@ -38,11 +41,9 @@ ASSETS = (
 )
 DATA = "data.js"
 
-Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
-
 
 def write_site(
-    board: Board, out: Path, measure: str = "", pictures: Iterable[Drawing] = ()
+    board: Board, out: Path, measure: str = "", pictures: "Iterable[Drawing]" = ()
 ) -> Path:
     """Write all pages; returns the first one.
 
@@ -89,7 +90,7 @@ def _pages_of(board: Board) -> Pages:
 def _write_data(
     site: SiteFolder, board: Board, measure: str, pages: Pages, plots: Sequence[Plot]
 ) -> None:
-    """What all pages share; again once there are pictures."""
+    """Write the data that all pages share; again once there are pictures."""
     _write_script(site, "data", "LEADERBOARD", board_data(board, measure, pages, plots))
 
 
@@ -116,14 +117,14 @@ def _write_pairs(site: SiteFolder, board: Board, pages: Pages) -> None:
 
 def slugs(folder: str, names: Iterable[str]) -> list[str]:
     """A path below ``folder`` for each name, without extension, that any file system can hold."""
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         plain = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60]
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         path = f"{folder}/{plain}"
-        taken = not plain or path in found
-        found.append(f"{folder}/{plain}-{digest}".replace("/-", "/") if taken else path)
-    return found
+        taken = not plain or path in paths
+        paths.append(f"{folder}/{plain}-{digest}".replace("/-", "/") if taken else path)
+    return paths
 
 
 def script_json(value: Any) -> str:

@@ -1,197 +1,207 @@
 """A leaderboard as text for people: Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from bench.leaderboard.records import Board, Claim, Column, Row, Score, SuiteColumn
-from reports.markdown import plain, table
-
-Place = Column | SuiteColumn
-
-RECIPE = (
-    "pooling",
-    "max_query_tokens",
-    "max_document_tokens",
-    "dtype",
-    "store_dtype",
-    "index",
+from bench.leaderboard.records import (
+    AnyColumn,
+    Board,
+    Claim,
+    CollectionColumn,
+    Row,
+    Score,
+    SuiteColumn,
 )
+from reports import format as fmt
+from reports.markdown import bullets, plain
+from reports.table import Column, Table, columns_of
+from retrievers.models.parameters import Parameters
+
+System = Sequence[Claim]  # claims of one system in one source
+
+RECIPE = ("pooling", "max_query_tokens", "max_document_tokens", "dtype", "store_dtype", "index")
 PROTOCOL = ("version", "split", "title_track", "exclude_self", "depth")
-
-
-def places(board: Board) -> list[Place]:
-    """What has a column: suites, then collections."""
-    return [*board.suites, *board.columns]
 
 
 def markdown(board: Board, measure: str) -> str:
     """The ranking, then recipes and protocols behind it, then published beside measured scores."""
     headline = board.headline(measure)
-    ranked = board.ranked(headline, measure)
+    ranked = board.ranked(measure)
     parts = [_ranking(board, ranked, headline, measure), _notes(board, headline)]
     parts += [_recipes(ranked), _protocols(board)]
-    claimed = _claimed(board, ranked, measure)
-    if claimed:
-        headers = ["model", "on", "measure", "measured", "published", "difference", "source"]
-        parts.append("Published scores are claims.\n\n" + table(headers, claimed))
+    if claims := _claimed(board, ranked, measure):
+        parts.append("Published scores are claims.\n\n" + claims)
     if board.published:
         parts.append(_systems(board, measure))
     return "\n\n".join(parts)
 
 
-def _ranking(board: Board, ranked: Sequence[Row], headline: Place, measure: str) -> str:
-    shown = places(board)
-    headers = ["group", "model", "95 % interval"]
-    for place in shown:
-        headers.append(heading(board, place, measure))
-        if isinstance(place, SuiteColumn):
-            headers.append("zero-shot")
-    cells = []
-    for row in ranked:
-        first = row.score(headline.name, board.measure_of(headline, measure))
-        line = [str(first.group or "") if first else "", row.name, _interval(first)]
-        for place in shown:
-            line += shown_cells(board, row, place, measure)
-        cells.append(line)
-    return table(headers, cells)
+def _ranking(board: Board, ranked: Sequence[Row], headline: AnyColumn, measure: str) -> str:
+    columns: list[Column[Row]] = [
+        Column("group", lambda row: (own := row.score_in(headline, measure)) and own.group),
+        Column("model", lambda row: row.name),
+        Column("95 % interval", lambda row: row.score_in(headline, measure), fmt.range_of),
+    ]
+    for place in board.places:
+        columns += _place_columns(place, measure)
+    return Table(ranked, columns).markdown()
 
 
-def _interval(score: Score | None) -> str:
-    return "" if score is None or score.low is None else f"{score.low:.3f}–{number(score.high, 3)}"
+def _place_columns(place: AnyColumn, measure: str) -> list[Column[Row]]:
+    """The score and, for a suite, the mean over what is not in-domain."""
+    scores: list[Column[Row]] = [
+        Column(heading(place, measure), lambda row: score_cell(row, place, measure), fmt.written)
+    ]
+    if isinstance(place, SuiteColumn):
+        scores.append(Column("zero-shot", lambda r: _zero_shot(r, place, measure), fmt.written))
+    return scores
 
 
-def heading(board: Board, place: Place, measure: str) -> str:
+def heading(place: AnyColumn, measure: str) -> str:
     """A place and the measure that is shown there."""
-    return f"{place.name} {board.measure_of(place, measure)}".rstrip()
+    return f"{place.name} {measure or place.main_measure}".rstrip()
 
 
-def shown_cells(board: Board, row: Row, place: Place, measure: str) -> list[str]:
-    """Cells of a place: its score and, for a suite, the mean over what is not in-domain."""
-    shown = board.measure_of(place, measure)
-    score = row.score(place.name, shown)
-    if isinstance(place, Column):
+def score_cell(row: Row, place: AnyColumn, measure: str) -> str:
+    """The score in a place, marked where the model was trained on it; or what a mean lacks."""
+    own = row.score_in(place, measure)
+    if isinstance(place, CollectionColumn):
         seen = place.name in row.cells and row.cells[place.name].in_domain
-        return [number(score.value) + ("*" if seen else "") if score else ""]
-    mean = row.means.get(place.name, {}).get(shown)
-    if mean is None:
-        return ["", ""]
-    members = len(place.members)
-    if mean.score is None:
-        return [f"{len(mean.missing)} of {members} missing", ""]
-    seen = mean.zero_shot_members < members
-    zero_shot = f"{number(mean.zero_shot)} ({mean.zero_shot_members})" if seen else "the same"
-    return [number(mean.score.value) + ("*" if seen else ""), zero_shot]
+    else:
+        mean = row.mean(place, measure)
+        if mean is not None and mean.score is None:
+            return f"{len(mean.missing)} of {len(place.members)} missing"
+        seen = mean is not None and mean.zero_shot_members < len(place.members)
+    return fmt.score(own.value) + ("*" if seen else "") if own else ""
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A score; "" where there is none."""
-    return "" if value is None else f"{value:.{digits}f}"
+def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
+    mean = row.mean(suite, measure)
+    if mean is None or mean.score is None:
+        return ""
+    if mean.zero_shot_members == len(suite.members):
+        return "the same"
+    return f"{fmt.score(mean.zero_shot)} ({mean.zero_shot_members})"
 
 
-def _notes(board: Board, headline: Place) -> str:
-    return (
-        f"Intervals and groups are of {plain(headline.name)}: bootstrap over queries, 95 %, and "
-        f"paired sign flips, {board.resamples:,} resamples, Holm. Models of one group cannot be "
+def _notes(board: Board, headline: AnyColumn) -> str:
+    notes = (
+        f"Intervals and groups are of {plain(headline.name)}. Models of one group cannot be "
         "told apart from its best at the 5 % level. "
         "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
         "them out and says how many members are left."
     )
+    return f"{notes}\n\n{bullets(legend(board))}"
+
+
+def legend(board: Board) -> list[str]:
+    """How the intervals and groups of a board were made."""
+    return [
+        fmt.intervals_legend(board.resamples),
+        fmt.tests_legend("the pairs with the best of a group"),
+    ]
 
 
 def _recipes(ranked: Sequence[Row]) -> str:
-    """What each row was made with; a column where any row has something to say."""
-    facts = [
-        {"model": row.name, **{name: row.recipe.get(name, "") for name in RECIPE}, **_extra(row)}
-        for row in ranked
+    """Recipe and speed of each row; a column where any row has something to say."""
+    columns: list[Column[Row]] = [
+        Column("model", lambda row: row.name),
+        *columns_of(RECIPE, lambda row, name: row.recipe.get(name)),
+        Column("parameters", lambda row: row.parameters, _total),
+        Column(
+            "of the adapter",
+            lambda row: (row.parameters and row.parameters.adapter) or None,
+            fmt.parameter_count,
+        ),
+        Column("lowest judged@10", lowest_judged, fmt.score),
+        Column("tokens/s", lambda row: row.tokens_per_s or None, fmt.count),
+        Column("on", lambda row: row.speed_device),
     ]
-    headers = [name for name in facts[0] if any(one[name] for one in facts)]
-    return table(headers, [[one[name] for name in headers] for one in facts])
+    return Table(ranked, columns).without_empty().markdown()
+
+
+def _total(known: Parameters | None) -> str:
+    return fmt.parameter_count(known.total) if known else "unknown"
+
+
+def lowest_judged(row: Row) -> float | None:
+    """Judged@10 on the collection where it is lowest."""
+    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
+    return min(judged, default=None)
 
 
 def _protocols(board: Board) -> str:
-    """What each column was measured under; scores of different protocols do not compare."""
-    headers = ["collection", "queries", "documents", *PROTOCOL]
-    cells = [
-        [
-            column.name + ("" if column.official else " (not the published one)"),
-            f"{column.queries:,}",
-            "" if column.documents is None else f"{column.documents:,}",
-            *(column.protocol.get(name, "") for name in PROTOCOL),
-        ]
-        for column in board.columns
+    """Protocol of each column; scores of different protocols do not compare."""
+    columns: list[Column[CollectionColumn]] = [
+        Column("collection", lambda on: on.name + " (not the published one)" * (not on.official)),
+        Column("queries", lambda on: on.queries, fmt.count),
+        Column("documents", lambda on: on.documents, fmt.count),
+        *columns_of(PROTOCOL, lambda on, name: on.protocol.get(name)),
     ]
-    return table(headers, cells)
+    return Table(board.columns, columns).markdown()
 
 
-def _extra(row: Row) -> dict[str, str]:
-    judged = [cell.judged_at_10 for cell in row.cells.values() if cell.judged_at_10 is not None]
-    known = row.parameters
-    return {
-        "parameters": size(known.total) if known else "unknown",
-        "of the adapter": size(known.adapter) if known and known.adapter else "",
-        "lowest judged@10": number(min(judged)) if judged else "",
-        "tokens/s": f"{row.tokens_per_s:,.0f}" if row.tokens_per_s else "",
-        "on": row.speed_device,
-    }
-
-
-def size(parameters: int) -> str:
-    """A number of parameters: ``22.7 M``."""
-    for unit, name in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.1f}{name}"
-    return str(parameters)
-
-
-def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> list[list[str]]:
-    found = []
-    for row, place in ((row, place) for row in ranked for place in places(board)):
-        shown = board.measure_of(place, measure)
-        score = row.score(place.name, shown)
-        if score and score.published is not None:
-            difference = f"{score.value - score.published:+.4f}"
-            values = [number(score.value), number(score.published), difference]
-            found.append([row.name, place.name, shown, *values, score.source])
-    return found
+def _claimed(board: Board, ranked: Sequence[Row], measure: str) -> str:
+    """Published beside measured scores; "" where nothing was published."""
+    rows = [
+        (row.name, place.name, measure or place.main_measure, own)
+        for row in ranked
+        for place in board.places
+        if (own := row.score_in(place, measure)) and own.published is not None
+    ]
+    columns: list[Column[tuple[str, str, str, Score]]] = [
+        Column("model", lambda claim: claim[0]),
+        Column("on", lambda claim: claim[1]),
+        Column("measure", lambda claim: claim[2]),
+        Column("measured", lambda claim: claim[3].value, fmt.score),
+        Column("published", lambda claim: claim[3].published, fmt.score),
+        Column(
+            "difference", lambda claim: claim[3].value - (claim[3].published or 0.0), fmt.signed
+        ),
+        Column("source", lambda claim: claim[3].source),
+    ]
+    return Table(rows, columns).markdown() if rows else ""
 
 
 def _systems(board: Board, measure: str) -> str:
-    """What was published of other systems; a mean stands under the suite that it is the mean of."""
-    found = {some: own for some in board.systems() if (own := claimed_scores(board, some, measure))}
-    if not found:
-        return "Nothing was published of other systems on what is shown here."
-    shown = [place for place in places(board) if any(place.name in own for own in found.values())]
-    headers = ["published system", *(_claim_heading(board, place, measure) for place in shown)]
-    cells = [
-        [
-            system_name(some),
-            *(number(own[place.name]) if place.name in own else "" for place in shown),
-            some[0].source,
-        ]
-        for some, own in found.items()
+    """Published scores of other systems; a mean stands under the suite that it is the mean of."""
+    claims = [
+        (system, own)
+        for system in board.systems()
+        if (own := claimed_scores(board, system, measure))
     ]
-    return (
+    if not claims:
+        return "Nothing was published of other systems on what is shown here."
+    columns: list[Column[tuple[System, dict[str, float]]]] = [
+        Column("published system", lambda claim: system_name(claim[0])),
+        *(
+            _claims_on(place, measure)
+            for place in board.places
+            if any(place.name in own for _, own in claims)
+        ),
+        Column("source", lambda claim: claim[0][0].source),
+    ]
+    notes = [f"{system_name(system)}: {system[0].note}" for system, _ in claims if system[0].note]
+    explained = (
         "Claims of others, not measured here. A mean is over the sets that its heading counts, as "
         "it was printed, and belongs to no measured mean. (copied): read in somebody else's "
-        f"publication.\n\n{table([*headers, 'source'], cells)}{_claim_notes(found)}"
+        "publication."
     )
+    parts = [explained, Table(claims, columns).markdown(), *(f"{plain(note)}." for note in notes)]
+    return "\n\n".join(parts)
 
 
-def _claim_notes(some: Iterable[Sequence[Claim]]) -> str:
-    notes = [f"{system_name(one)}: {one[0].note}" for one in some if one[0].note]
-    return "".join(f"\n\n{plain(note)}." for note in notes)
-
-
-def claimed_scores(board: Board, some: Sequence[Claim], measure: str) -> dict[str, float]:
-    """What a system claims by the measure that is shown in each place."""
-    wanted = {place.name: board.measure_of(place, measure) for place in places(board)}
-    return {one.name: one.value for one in some if one.measure == wanted[one.name]}
-
-
-def system_name(some: Sequence[Claim]) -> str:
-    """Name of a system, marked where its scores are copies."""
-    return some[0].model + (" (copied)" if some[0].second_hand else "")
-
-
-def _claim_heading(board: Board, place: Place, measure: str) -> str:
+def _claims_on(place: AnyColumn, measure: str) -> Column[tuple[System, dict[str, float]]]:
     members = f" (mean of {len(place.members)})" if isinstance(place, SuiteColumn) else ""
-    return heading(board, place, measure) + members
+    header = heading(place, measure) + members
+    return Column(header, lambda claim: claim[1].get(place.name), fmt.score)
+
+
+def claimed_scores(board: Board, system: System, measure: str) -> dict[str, float]:
+    """What a system claims by the measure that is shown in each place."""
+    wanted = {place.name: measure or place.main_measure for place in board.places}
+    return {claim.name: claim.value for claim in system if claim.measure == wanted[claim.name]}
+
+
+def system_name(system: System) -> str:
+    """Name of a system, marked where its scores are copies."""
+    return system[0].model + (" (copied)" if system[0].second_hand else "")

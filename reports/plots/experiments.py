@@ -129,16 +129,13 @@ def _draw_reference(axes: "Axes", against: RowFound, name: str) -> None:
 
 def _interval(row: RowFound, on: RowOnCollection, against: RowFound) -> tuple[float, float] | None:
     """The interval of the difference to ``against``, moved to where this row's mean is."""
-    if on.score is None or row.against != against.name:
+    compared = on.compared
+    if on.score is None or compared is None or row.against != against.name:
         return None
-    if on.recipes and on.recipes.low is not None and on.recipes.high is not None:
-        base = on.score.mean - on.recipes.mean
-        return base + on.recipes.low, base + on.recipes.high
-    pair = on.checkpoints
-    if pair and pair.low is not None and pair.high is not None:
-        base = on.score.mean - pair.difference
-        return base + pair.low, base + pair.high
-    return None
+    if compared.low is None or compared.high is None:
+        return None
+    base = on.score.mean - (on.difference or 0.0)
+    return base + compared.low, base + compared.high
 
 
 def _file_name(title: str) -> str:

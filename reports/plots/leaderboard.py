@@ -1,13 +1,13 @@
 """A leaderboard as pictures: a heat map, quality against speed and steps, and differences."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.leaderboard.records import Board, Column, Pair, Row, Score, SuiteColumn, Versus
+from bench.leaderboard.records import AnyColumn, Board, Pair, Row, Score, Versus
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit
 from reports.plots.labels import place_labels, short_names
 from reports.plots.style import (
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Place = Column | SuiteColumn
 Size = tuple[float, float]  # inches
 Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
+SpeedPoint = tuple[Row, float, Score]  # tokens per second
 Line = tuple[str, Versus]  # label, difference
 Step = tuple[int, Score]
 
@@ -47,15 +47,16 @@ def pictures(
     Args:
         asked: names of pairs that have a picture of their own.
     """
-    for name, title, size, fill in [*_of_rows(board, measure), *_of_pairs(board, asked)]:
+    for name, title, size, fill in _fills(board, measure, asked):
         yield name, title, partial(render, size, fill, dpi=PNG_DPI)
 
 
-def _of_rows(board: Board, measure: str) -> Iterator[tuple[str, str, Size, Fill]]:
+def _fills(
+    board: Board, measure: str, asked: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str, Size, Fill]]:
     headline = board.headline(measure)
-    ranked = board.ranked(headline, measure)
-    every: list[Place] = [*board.suites, *board.columns]
-    shown = [place for place in every if any(_score(row, place, measure) for row in ranked)]
+    ranked = board.ranked(measure)
+    shown = [place for place in board.places if any(row.score_in(place, measure) for row in ranked)]
     title = "Scores, shaded within each column"
     yield "heatmap", title, SIZE, lambda figure: heat_map(figure, ranked, shown, measure)
     points = speed_points(ranked, headline, measure)
@@ -69,7 +70,7 @@ def _of_rows(board: Board, measure: str) -> Iterator[tuple[str, str, Size, Fill]
     lines = lines_of_neighbours(board, measure)
     if lines:
         title = f"Each model minus the next one on {headline.name}"
-        yield "neighbours", title, _forest_size(lines), _forest(lines, title)
+        yield "neighbours", title, *_forest(lines, title)
     curves = trainings(ranked, headline, measure)
     if curves:
         yield (
@@ -78,37 +79,27 @@ def _of_rows(board: Board, measure: str) -> Iterator[tuple[str, str, Size, Fill]
             SIZE,
             lambda figure: quality_and_steps(figure, curves, headline, measure),
         )
-
-
-def _of_pairs(
-    board: Board, asked: Collection[tuple[str, str]]
-) -> Iterator[tuple[str, str, Size, Fill]]:
     for number, pair in enumerate(board.pairs, start=1):
-        lines = lines_of_pair(pair)
-        if lines and (pair.a, pair.b) in asked:
+        if pair.versus and (pair.a, pair.b) in asked:
             title = f"{pair.a} − {pair.b}"
-            yield f"differences-{number}", title, _forest_size(lines), _forest(lines, title)
+            yield f"differences-{number}", title, *_forest(lines_of(pair.versus), title)
 
 
-def _forest(lines: Sequence[Line], title: str) -> Fill:
-    return lambda figure: differences(figure, lines, title)
-
-
-def _forest_size(lines: Sequence[Line]) -> Size:
+def _forest(lines: Sequence[Line], title: str) -> tuple[Size, Fill]:
+    """Size of a forest plot, and what draws it."""
     widest = max(len(label) for label, _ in lines)
-    return 6 + 0.07 * min(widest, 90), 2.0 + 0.26 * len(lines)
+    size = 6 + 0.07 * min(widest, 90), 2.0 + 0.26 * len(lines)
+    return size, lambda figure: differences(figure, lines, title)
 
 
-def _score(row: Row, place: Place, measure: str) -> Score | None:
-    return row.score(place.name, measure or place.main_measure)
-
-
-def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], measure: str) -> None:
+def heat_map(
+    figure: "Figure", rows: Sequence[Row], places: Sequence[AnyColumn], measure: str
+) -> None:
     """Rows by columns; a column's lowest score is darkest, its highest lightest; a gap is empty.
 
     Where all scores of a column are the same, none is the best or the worst: they are grey.
     """
-    scores = [[_score(row, place, measure) for place in places] for row in rows]
+    scores = [[row.score_in(place, measure) for place in places] for row in rows]
     values = np.array([[score.value if score else np.nan for score in line] for line in scores])
     low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
     spread = np.where(high > low, high - low, np.nan)
@@ -127,37 +118,34 @@ def heat_map(figure: "Figure", rows: Sequence[Row], places: Sequence[Place], mea
     fit(figure, content)
 
 
-def speed_points(rows: Sequence[Row], place: Place, measure: str) -> list[tuple[Row, Score]]:
-    """Rows with a score and a speed, of the machine that most of them were timed on."""
+def speed_points(rows: Sequence[Row], place: AnyColumn, measure: str) -> list[SpeedPoint]:
+    """Rows with a speed and a score, of the machine that most of them were timed on."""
     timed = [
-        (row, score)
+        (row, row.tokens_per_s, score)
         for row in rows
-        if row.tokens_per_s is not None and (score := _score(row, place, measure))
+        if row.tokens_per_s is not None and (score := row.score_in(place, measure))
     ]
-    machines = [row.speed_device for row, _ in timed]
-    return [one for one in timed if one[0].speed_device == max(machines, key=machines.count)]
+    machines = [row.speed_device for row, _, _ in timed]
+    return [point for point in timed if point[0].speed_device == max(machines, key=machines.count)]
 
 
 def quality_and_speed(
-    figure: "Figure", points: Sequence[tuple[Row, Score]], place: Place, measure: str
+    figure: "Figure", points: Sequence[SpeedPoint], place: AnyColumn, measure: str
 ) -> None:
     """Up and to the right is better; models on the Pareto front are named."""
     axes = figure.subplots()
     axes.set_xscale("log")
     plain_logarithms(axes.xaxis)
     axes.grid(alpha=0.3)
-    front = pareto([(row.tokens_per_s or 0.0, score.value) for row, score in points])
-    for number, (row, score) in enumerate(points):
+    front = pareto([(speed, score.value) for _, speed, score in points])
+    for number, (_, speed, score) in enumerate(points):
         colour, marker = (BLUE, "o") if number in front else (GREY, ".")
-        x = row.tokens_per_s or 0.0
-        _interval(axes, x, score, colour)
-        axes.plot(x, score.value, marker, color=colour, zorder=2)
-    best = [
-        (row.name, row.tokens_per_s or 0.0, score.value)
-        for row, score in map(points.__getitem__, front)
-    ]
-    steps = [[point[axis] for point in best] for axis in (1, 2)]
-    axes.plot(*steps, color=BLUE, lw=1, drawstyle="steps-pre", zorder=1)
+        _interval(axes, speed, score, colour)
+        axes.plot(speed, score.value, marker, color=colour, zorder=2)
+    best = [points[number] for number in front]
+    names = short_names([row.name for row, _, _ in best])
+    speeds, values = [speed for _, speed, _ in best], [score.value for _, _, score in best]
+    axes.plot(speeds, values, color=BLUE, lw=1, drawstyle="steps-pre", zorder=1)
     axes.set_xlabel(f"tokens/s of encoding ({points[0][0].speed_device})")
     axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
     entries = [
@@ -166,10 +154,7 @@ def quality_and_speed(
         sample("95 % interval", marker="|", ms=12, color=GREY),
     ]
     legend_below(figure, 3, entries)
-    names = short_names([name for name, _, _ in best])
-    place_labels(
-        axes, [(name, x, y) for name, (_, x, y) in zip(names, best, strict=True)], fontsize=8
-    )
+    place_labels(axes, list(zip(names, speeds, values, strict=True)), fontsize=8)
 
 
 def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
@@ -179,11 +164,11 @@ def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     """Which points no other beats in both, by rising first coordinate; of equal ones the first."""
-    order = sorted(range(len(points)), key=lambda one: (-points[one][0], -points[one][1], one))
+    order = sorted(range(len(points)), key=lambda number: (*(-x for x in points[number]), number))
     front: list[int] = []
-    for one in order:
-        if not front or points[one][1] > points[front[-1]][1]:
-            front.append(one)
+    for number in order:
+        if not front or points[number][1] > points[front[-1]][1]:
+            front.append(number)
     return front[::-1]
 
 
@@ -219,15 +204,15 @@ def _dot(clear: bool) -> dict[str, Any]:
     return {"color": BLUE} if clear else {"color": GREY, **hollow(GREY)}
 
 
-def lines_of_pair(pair: Pair) -> list[Line]:
-    """A line for each suite and collection that both rows have."""
-    return [(f"{versus.place}, {versus.measure}", versus) for versus in pair.versus]
+def lines_of(differences: Iterable[Versus]) -> list[Line]:
+    """A line for each suite and collection."""
+    return [(f"{versus.place}, {versus.measure}", versus) for versus in differences]
 
 
 def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
     """A line for each row and the next one of the headline, as far as they were compared."""
     headline = board.headline(measure)
-    ranked = [row.name for row in board.ranked(headline, measure)]
+    ranked = [row.name for row in board.ranked(measure)]
     by_pair: Mapping[tuple[str, str], Pair] = {(pair.a, pair.b): pair for pair in board.pairs}
     lines = []
     for names in pairwise(ranked):
@@ -236,12 +221,12 @@ def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
     return lines
 
 
-def trainings(rows: Sequence[Row], place: Place, measure: str) -> dict[str, list[Step]]:
+def trainings(rows: Sequence[Row], place: AnyColumn, measure: str) -> dict[str, list[Step]]:
     """Scores by step of each training that has two or more checkpoints in a place."""
     known = [
         (row.training, row.step, score)
         for row in rows
-        if row.step is not None and (score := _score(row, place, measure))
+        if row.step is not None and (score := row.score_in(place, measure))
     ]
     known.sort(key=lambda point: point[:2])
     by_training = {
@@ -252,7 +237,7 @@ def trainings(rows: Sequence[Row], place: Place, measure: str) -> dict[str, list
 
 
 def quality_and_steps(
-    figure: "Figure", curves: Mapping[str, Sequence[Step]], place: Place, measure: str
+    figure: "Figure", curves: Mapping[str, Sequence[Step]], place: AnyColumn, measure: str
 ) -> None:
     """A line for each training, with the 95 % interval of each checkpoint."""
     axes = figure.subplots()

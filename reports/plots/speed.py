@@ -36,7 +36,7 @@ def draw(report: SpeedReport, earlier: Sequence[SpeedReport], folder: Path) -> l
         earlier: reports of other times, oldest first, for the history; those of another machine,
             processor, device or number of threads are left out: their timings do not compare.
     """
-    same = [one for one in earlier if _where(one) == _where(report) and one.throughput]
+    same = [other for other in earlier if _where(other) == _where(report) and other.throughput]
     pictures = _pictures(report, same)
     return [path for name, fill in pictures for path in save(folder / name, SIZE, fill, grid=True)]
 
@@ -216,7 +216,7 @@ def _when(report: SpeedReport) -> str:
 
 
 def _where(report: SpeedReport) -> tuple[object, ...]:
-    """What two timings must share to be compared."""
+    """Conditions that two timings must share to be compared."""
     conditions = report.conditions
     return (
         report.model,

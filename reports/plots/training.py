@@ -133,26 +133,28 @@ def _mark_best(axes: "Axes", curve: Curve) -> None:
             axes.plot(steps, values, ls="none", zorder=5, **style)
 
 
-def draw_forgetting(found: Mapping[Path, Forgetting]) -> list[Path]:
+def draw_forgetting(by_path: Mapping[Path, Forgetting]) -> list[Path]:
     """Draw a heat map of checkpoints by collections for each path; returns the files.
 
     All share one scale of colours, so that the same colour is the same change in each.
 
     Args:
-        found: by path, which may end in .svg or .png.
+        by_path: by path, which may end in .svg or .png.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    limit = max([SMALLEST, *(float(np.abs(_changes(one)).max()) for one in found.values())])
+    limit = max(
+        [SMALLEST, *(float(np.abs(_changes(forgetting)).max()) for forgetting in by_path.values())]
+    )
     files = []
-    for path, forgetting in found.items():
+    for path, forgetting in by_path.items():
         stem = path.with_suffix("") if path.suffix in (".svg", ".png") else path
-        files += save(stem, SIZE, partial(forgetting_map, found=forgetting, limit=limit))
+        files += save(stem, SIZE, partial(forgetting_map, forgetting=forgetting, limit=limit))
     return files
 
 
-def forgetting_map(figure: "Figure", found: Forgetting, limit: float) -> None:
+def forgetting_map(figure: "Figure", forgetting: Forgetting, limit: float) -> None:
     """Scores as numbers; colours say how far each is from the column's first row.
 
     A frame marks what the checkpoint was just trained on: what is lower below it was forgotten.
@@ -161,31 +163,31 @@ def forgetting_map(figure: "Figure", found: Forgetting, limit: float) -> None:
         limit: change that the darkest colours stand for.
     """
     content = HeatMap(
-        rows=[row.checkpoint for row in found.rows],
-        columns=[*found.trained, *found.also],
-        values=_values(found),
-        shades=_changes(found),
+        rows=[row.checkpoint for row in forgetting.rows],
+        columns=[*forgetting.trained, *forgetting.also],
+        values=_values(forgetting),
+        shades=_changes(forgetting),
         limits=(-limit, limit),
         colours="PuOr",  # orange and purple are told apart with any colour vision (ColorBrewer)
         digits=3,
         cell=(1.0, 0.42),
     )
-    draw_heat_map(figure, content, f"change from {found.rows[0].checkpoint}")
+    draw_heat_map(figure, content, f"change from {forgetting.rows[0].checkpoint}")
     axes = figure.axes[0]
-    _frame(axes, len(found.trained), 1 if found.base else 0)
-    axes.set_title(found.measure)
-    figure.supxlabel(_caption(found), fontsize=9)
+    _frame(axes, len(forgetting.trained), 1 if forgetting.base else 0)
+    axes.set_title(forgetting.measure)
+    figure.supxlabel(_caption(forgetting), fontsize=9)
     fit(figure, content)
 
 
-def _values(found: Forgetting) -> Float64Array:
-    names = [*found.trained, *found.also]
-    return np.array([[row.levels[name].value for name in names] for row in found.rows])
+def _values(forgetting: Forgetting) -> Float64Array:
+    names = [*forgetting.trained, *forgetting.also]
+    return np.array([[row.levels[name].value for name in names] for row in forgetting.rows])
 
 
-def _changes(found: Forgetting) -> Float64Array:
+def _changes(forgetting: Forgetting) -> Float64Array:
     """Float64 ``(rows, columns)``: each score minus that of the first row."""
-    values = _values(found)
+    values = _values(forgetting)
     changes: Float64Array = values - values[0]
     return changes
 
@@ -198,11 +200,11 @@ def _frame(axes: "Axes", trained: int, above: int) -> None:
         axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, ec="#000000", lw=2))
 
 
-def _caption(found: Forgetting) -> str:
+def _caption(forgetting: Forgetting) -> str:
     lines = ["framed: just trained on this collection"]
-    for name, transfers in (("backward", found.backward), ("forward", found.forward)):
+    for name, transfers in (("backward", forgetting.backward), ("forward", forgetting.forward)):
         if transfers is not None:
             mean = transfers.mean
-            limits = "" if mean.low is None else f" ({interval(mean.low, mean.high, 3)})"
+            limits = "" if mean.low is None else f" ({interval(mean, 3)})"
             lines.append(f"{name} transfer {mean.difference:+.3f}{limits}")
     return "\n".join(lines)

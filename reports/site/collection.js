@@ -7,7 +7,6 @@ const rows = BOARD.rows.filter((row) => row.cells[place.id]);
 function modelTable(measure) {
   const known = rows.filter((row) => scoreOf(row, place, measure));
   const score = (row) => scoreOf(row, place, measure);
-  const scale = scaleOf(known.map(score));
   const cell = (row) => row.cells[place.id];
   const others = place.measures.filter((name) => name !== measure);
   const columns = [
@@ -39,21 +38,8 @@ function modelTable(measure) {
           td.append(el("abbr", { class: "seen", title: "the model was trained on it" }, "*"));
       },
     },
-    {
-      id: "picture",
-      label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`,
-      note: "dot: measured, line: 95 % interval, ring: published",
-      numeric: true,
-      value: (row) => score(row).value,
-      fill: (row, td) => td.append(whisker(score(row), scale)),
-    },
-    {
-      id: "interval",
-      label: "95 % interval",
-      numeric: true,
-      value: (row) => score(row).low,
-      fill: (row, td) => td.append(interval(score(row))),
-    },
+    whiskerColumn(known, score),
+    intervalColumn(score),
     {
       id: "claim",
       label: "published",
@@ -65,39 +51,17 @@ function modelTable(measure) {
         if (score(row).source) td.title = score(row).source;
       },
     },
-    ...others.map((name) => ({
-      id: `measure-${name}`,
+    ...others.map((name) =>
+      numberColumn(`measure-${name}`, name, (row) => scoreOf(row, place, name)?.value ?? null),
+    ),
+    numberColumn("judged", "judged@10", (row) => cell(row).j, rounded),
+    numberColumn("search", "search", (row) => cell(row).m, rounded, { sub: "ms/query" }),
+    ...["max_query_tokens", "max_document_tokens"].map((name) => ({
+      id: name,
       label: name,
       numeric: true,
-      value: (row) => scoreOf(row, place, name)?.value ?? null,
-      fill: (row, td) => td.append(fixed(scoreOf(row, place, name)?.value)),
+      value: (row) => Number(row.recipe[name]) || null,
     })),
-    {
-      id: "judged",
-      label: "judged@10",
-      numeric: true,
-      value: (row) => cell(row).j,
-      fill: (row, td) => td.append(fixed(cell(row).j, 2)),
-    },
-    {
-      id: "search",
-      label: "search, ms/query",
-      numeric: true,
-      value: (row) => cell(row).m,
-      fill: (row, td) => td.append(fixed(cell(row).m, 2)),
-    },
-    {
-      id: "query",
-      label: "max_query_tokens",
-      numeric: true,
-      value: (row) => Number(row.recipe.max_query_tokens) || null,
-    },
-    {
-      id: "document",
-      label: "max_document_tokens",
-      numeric: true,
-      value: (row) => Number(row.recipe.max_document_tokens) || null,
-    },
     parametersColumn,
     { id: "dtype", label: "dtype", value: (row) => row.recipe.dtype },
     { id: "index", label: "index", value: (row) => row.recipe.index },
@@ -112,14 +76,8 @@ function claimTable() {
   const columns = [
     { id: "model", label: "Model", heading: true, kind: "model", value: (one) => one.model },
     { id: "measure", label: "measure", value: (one) => one.measure },
-    {
-      id: "value",
-      label: "published",
-      numeric: true,
-      value: (one) => one.value,
-      fill: (one, td) => td.append(fixed(one.value)),
-    },
-    { id: "copied", label: "read in", value: (one) => (one.copied ? "a copy" : "the source") },
+    numberColumn("value", "published", (one) => one.value),
+    { id: "copied", label: "read in", value: (one) => (one.second_hand ? "a copy" : "the source") },
     { id: "source", label: "source", value: (one) => BOARD.sources[one.source] },
     { id: "note", label: "note", value: (one) => one.note, kind: "words" },
   ];

@@ -199,8 +199,8 @@ function columns() {
 }
 
 function systemName(row) {
-  const { publication, copied, note, source } = row.claim;
-  const words = ["claim", copied && "copied", publication].filter(Boolean).join(", ");
+  const { publication, second_hand, note, source } = row.claim;
+  const words = ["claim", second_hand && "copied", publication].filter(Boolean).join(", ");
   const told = [BOARD.sources[source], note].filter(Boolean).join("; ");
   return [el("span", { class: "claimed" }, row.name), el("small", { title: told }, words)];
 }

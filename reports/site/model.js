@@ -46,13 +46,6 @@ const score = {
     ),
 };
 const measure = { id: "measure", label: "measure", value: (one) => one.measure };
-const limits = {
-  id: "interval",
-  label: "95 % interval",
-  value: (one) => one.score?.low ?? null,
-  numeric: true,
-  fill: (one, cell) => cell.append(interval(one.score)),
-};
 const claim = {
   id: "claim",
   label: "published",
@@ -77,20 +70,6 @@ const difference = {
   },
 };
 
-function picture(all) {
-  const scale = scaleOf(all.filter((one) => one.score).map((one) => one.score));
-  return {
-    id: "picture",
-    label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`,
-    note: "dot: measured, line: 95 % interval, ring: published",
-    numeric: true,
-    value: score.value,
-    fill: (one, cell) => {
-      if (one.score) cell.append(whisker(one.score, scale));
-    },
-  };
-}
-
 function collectionTable() {
   const all = lines("collection");
   const cell = (one) => row.cells[one.place.id];
@@ -105,32 +84,14 @@ function collectionTable() {
     },
     measure,
     score,
-    picture(all),
-    limits,
+    whiskerColumn(all, (one) => one.score),
+    intervalColumn((one) => one.score),
     group,
     claim,
     difference,
-    {
-      id: "judged",
-      label: "judged@10",
-      numeric: true,
-      value: (one) => cell(one).j,
-      fill: (one, td) => td.append(fixed(cell(one).j, 2)),
-    },
-    {
-      id: "speed",
-      label: "tokens/s",
-      numeric: true,
-      value: (one) => cell(one).v,
-      fill: (one, td) => td.append(grouped(cell(one).v)),
-    },
-    {
-      id: "search",
-      label: "search, ms/query",
-      numeric: true,
-      value: (one) => cell(one).m,
-      fill: (one, td) => td.append(fixed(cell(one).m, 2)),
-    },
+    numberColumn("judged", "judged@10", (one) => cell(one).j, rounded),
+    numberColumn("speed", "tokens/s", (one) => cell(one).v, grouped),
+    numberColumn("search", "search", (one) => cell(one).m, rounded, { sub: "ms/query" }),
   ];
   return sortedTable({ columns, rows: all, caption: "Scores by collection" }).element;
 }
@@ -164,13 +125,14 @@ function suiteTable() {
           );
       },
     },
-    limits,
+    intervalColumn((one) => one.score),
     group,
     claim,
     difference,
     {
       id: "missing",
       label: "missing",
+      kind: "words",
       value: (one) => one.missing.length || null,
       fill: (one, td) => {
         if (one.missing.length)

@@ -36,6 +36,11 @@ function fixed(value, digits = 4) {
   return value === null || value === undefined ? "" : value.toFixed(digits);
 }
 
+// Four digits; a smaller p as a power of ten, since none is 0.
+function pValue(p) {
+  return p !== null && p < 0.00005 ? p.toExponential(0) : fixed(p);
+}
+
 function grouped(value) {
   return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
 }
@@ -172,6 +177,31 @@ function scaleOf(scores) {
   return { low: Math.min(...known), high: Math.max(...known) };
 }
 
+// Columns of a table whose rows have a score, or null.
+function intervalColumn(score) {
+  return {
+    id: "interval",
+    label: "95 % interval",
+    numeric: true,
+    value: (row) => score(row)?.low ?? null,
+    fill: (row, cell) => cell.append(interval(score(row))),
+  };
+}
+
+function whiskerColumn(rows, score) {
+  const scale = scaleOf(rows.map(score).filter(Boolean));
+  return {
+    id: "picture",
+    label: `${fixed(scale.low, 2)} to ${fixed(scale.high, 2)}`,
+    note: "dot: measured, line: 95 % interval, ring: published",
+    numeric: true,
+    value: (row) => score(row)?.value ?? null,
+    fill: (row, cell) => {
+      if (score(row)) cell.append(whisker(score(row), scale));
+    },
+  };
+}
+
 function measureSelect(measures, chosen, choose) {
   const select = el("select", { id: "measure" });
   for (const [value, text] of measures) {
@@ -208,7 +238,7 @@ function frame() {
   const said = [
     count(BOARD.results, "result"),
     `newest ${BOARD.newest.slice(0, 10)}`,
-    `intervals: 95 %, bootstrap over queries; groups: paired sign flips, 5 %, Holm; ${grouped(BOARD.resamples)} resamples`,
+    ...BOARD.legend,
   ];
   document.getElementById("end").append(said.join(" · "));
 }

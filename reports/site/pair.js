@@ -58,15 +58,6 @@ function forest(one, most) {
 function pairTable() {
   const most = reach(found);
   const score = (row) => (one) => scoreOf(row, one.place, one.measure)?.value ?? null;
-  const number = (id, label, value, note = null, names = false) => ({
-    id,
-    label,
-    note,
-    names,
-    numeric: true,
-    value,
-    fill: (one, td) => td.append(fixed(value(one))),
-  });
   const columns = [
     {
       id: "place",
@@ -80,8 +71,8 @@ function pairTable() {
           el("small", {}, one.measure),
         ),
     },
-    number("first", first.name, score(first), null, true),
-    number("second", second.name, score(second), null, true),
+    numberColumn("first", first.name, score(first), fixed, { names: true }),
+    numberColumn("second", second.name, score(second), fixed, { names: true }),
     {
       id: "difference",
       label: "difference",
@@ -102,7 +93,9 @@ function pairTable() {
       value: (one) => one.difference,
       fill: (one, td) => td.append(forest(one, most)),
     },
-    number("p", "p", (one) => one.p, "paired sign flips; of collections corrected by Holm"),
+    numberColumn("p", "p", (one) => one.p, pValue, {
+      note: "paired sign flips; of collections corrected by Holm",
+    }),
     {
       id: "better",
       label: "better",
@@ -115,12 +108,9 @@ function pairTable() {
           el("small", {}, [one.wins, one.ties, one.losses].map(grouped).join(", ")),
         ),
     },
-    number(
-      "detectable",
-      "detectable",
-      (one) => one.detectable,
-      "a true difference of this size would be found 80 times in 100",
-    ),
+    numberColumn("detectable", "detectable", (one) => one.detectable, fixed, {
+      note: "a true difference of this size would be found 80 times in 100",
+    }),
   ];
   const table = sortedTable({ columns, rows: found, caption: `${first.name} and ${second.name}` });
   return table.element;

@@ -2,7 +2,8 @@
 // Two rows query by query: a cloud of dots that pointer and keyboard ask, and what changed most.
 
 const SIDE = 440;
-const EDGE = 46;
+const EDGE = 56;
+const LARGEST = 14; // radius of a dot: labels of the axes stand beyond it
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 const across = (value) => EDGE + value * (SIDE - EDGE - 18);
@@ -55,8 +56,8 @@ function axes(names) {
         y1: upwards(tick),
         y2: upwards(tick),
       }),
-      text(across(tick), SIDE - EDGE + 16, String(tick), { "text-anchor": "middle" }),
-      text(EDGE - 8, upwards(tick) + 4, String(tick), { "text-anchor": "end" }),
+      text(across(tick), SIDE - EDGE + LARGEST + 14, String(tick), { "text-anchor": "middle" }),
+      text(EDGE - LARGEST - 4, upwards(tick) + 4, String(tick), { "text-anchor": "end" }),
     );
   }
   const middle = across(0.5);
@@ -101,13 +102,13 @@ function cloud(found, names, place) {
     const dot = told[number];
     marks.get(dot).classList.add("chosen");
     tell(note, dot, names, place);
-    note.classList.toggle("left", dot.a > 0.5);
-    note.classList.toggle("above", dot.b < 0.5);
+    note.classList.toggle("left", across(dot.a) > SIDE / 2);
+    note.classList.toggle("above", upwards(dot.b) > SIDE / 2);
     note.style.setProperty("--x", `${(100 * across(dot.a)) / SIDE}%`);
     note.style.setProperty("--y", `${(100 * upwards(dot.b)) / SIDE}%`);
   };
   for (const dot of [...found].sort((one, other) => other.count - one.count)) {
-    const radius = 2.6 + (largest > 1 ? 11 * Math.sqrt((dot.count - 1) / largest) : 0);
+    const radius = 2.6 + (largest > 1 ? (LARGEST - 2.6) * Math.sqrt((dot.count - 1) / largest) : 0);
     const mark = drawn("circle", {
       class: "query",
       cx: across(dot.a).toFixed(1),

@@ -74,6 +74,13 @@ function sortedTable({ columns, rows, caption, by = null, falling = null, sorted
   };
 }
 
+// A column of numbers, of which `show` makes text.
+function numberColumn(id, label, value, show = fixed, more = {}) {
+  return { id, label, numeric: true, value, fill: (row, td) => td.append(show(value(row))), ...more };
+}
+
+const rounded = (value) => fixed(value, 2);
+
 function heading(column) {
   if (column.place) return named(column.label);
   return column.names ? breaking(column.label) : [column.label];

@@ -51,7 +51,9 @@ def index(tmp_path_factory) -> Path:
     for number, name in enumerate(NAMES):
         store(results, name, f"{name}-set", [0.1 * number], recipe=None, index="")
     claim = Expected(dataset=FORUMS[1], measure=MEASURE, value=0.4321, source=NAMES[0])
-    cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim,))}
+    long = f"https://{'results' * 12}.example"
+    other = Expected(dataset=FORUMS[2], measure=MEASURE, value=0.4321, source=long)
+    cards = {"alpha": Card(name="alpha", title="Alpha", missing="x", expected=(claim, other))}
     choice = Choice(every_measure=True, neighbours=True)
     board = assemble(results_in(results), cards, choice, Resampling(resamples=99))
     drawn = {".svg": svg("#fefefe"), "-dark.svg": svg("#14181d")}

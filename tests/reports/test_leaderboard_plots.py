@@ -15,8 +15,8 @@ from reports.plots.labels import MOST
 from reports.plots.leaderboard import (
     differences,
     heat_map,
+    lines_of,
     lines_of_neighbours,
-    lines_of_pair,
     pareto,
     pictures,
     quality_and_speed,
@@ -64,7 +64,7 @@ def test_the_same_board_gives_the_same_bytes(board):
 
 def test_the_heat_map_shades_each_column_from_worst_to_best_and_leaves_gaps(board):
     figure = figure_module.Figure()
-    ranked = board.ranked(board.columns[0], "")
+    ranked = board.ranked("")
     heat_map(figure, ranked, board.columns, "")
     axes = figure.axes[0]
     coloured, grey = (image.get_array().filled(-1).tolist() for image in axes.images)
@@ -98,8 +98,8 @@ def test_where_nothing_is_to_be_compared_nothing_is_best_or_worst(tmp_path):
 def test_only_models_with_a_speed_and_a_score_are_points_and_the_front_is_named(board):
     figure = figure_module.Figure()
     place = board.columns[0]
-    points = speed_points(board.ranked(place, ""), place, "")
-    assert [row.name for row, _ in points] == ["slow", "fast", "bad"]
+    points = speed_points(board.ranked(""), place, "")
+    assert [row.name for row, _, _ in points] == ["slow", "fast", "bad"]
     quality_and_speed(figure, points, place, "")
     assert [text.get_text() for text in figure.axes[0].texts] == ["slow", "fast"]
 
@@ -110,7 +110,7 @@ def test_speeds_of_different_machines_do_not_share_a_picture(tmp_path):
         store(tmp_path, f"m{number}", "one", [0.5], timings=encoded(100), conditions=where)
     board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
     points = speed_points(board.rows, board.columns[0], "")
-    assert [row.name for row, _ in points] == ["m0", "m1"]
+    assert [row.name for row, _, _ in points] == ["m0", "m1"]
 
 
 def test_without_two_speeds_there_is_only_the_heat_map(tmp_path):
@@ -146,7 +146,7 @@ def compared(tmp_path):
 def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(compared):
     figure = figure_module.Figure()
     lines = lines_of_neighbours(compared, "")
-    best, next_one, worst = (row.name for row in compared.ranked(compared.columns[0], ""))
+    best, next_one, worst = (row.name for row in compared.ranked(""))
     assert [label for label, _ in lines] == [f"{best} − {next_one}", f"{next_one} − {worst}"]
     assert worst == "bad"
     differences(figure, lines, "title")
@@ -167,7 +167,7 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(comp
 def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared):
     pair = compared.pairs[0]
     assert (pair.a, pair.b) == ("good", "bad")
-    assert [label for label, _ in lines_of_pair(pair)] == ["one, nDCG@10", "two, nDCG@10"]
+    assert [label for label, _ in lines_of(pair.versus)] == ["one, nDCG@10", "two, nDCG@10"]
     asked = [(name, title) for name, title, _ in pictures(compared, "", [("good", "bad")])]
     assert ("differences-1", "good − bad") in asked
     assert [name for name, _ in asked if "differences" in name] == ["differences-1"]
@@ -176,7 +176,7 @@ def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared):
 
 def test_long_names_are_cut_in_a_forest_plot(compared):
     figure = figure_module.Figure()
-    ((_, one), *_) = lines_of_pair(compared.pairs[0])
+    ((_, one), *_) = lines_of(compared.pairs[0].versus)
     differences(figure, [(f"{'x' * 400} − b", one)], "title")
     (label,) = figure.axes[0].get_yticklabels()
     assert label.get_text().endswith("x − b")

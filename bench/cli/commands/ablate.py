@@ -34,7 +34,7 @@ from bench.results.result import Conditions
 from bench.workspace import Workspace
 from datasets_cfg.published import differences
 from foundation.atomic import replacing
-from reports.ablation_tables import comma_separated, markdown, plan_table
+from reports.experiments.grid_report import figures, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
 
@@ -77,7 +77,7 @@ def ablate(options: AblateOptions) -> int:
     record = with_sequences(record, plan, outcome, options.out, resampling)
     folder = options.out / ablation.name
     text = markdown(record, *_pictures(record, folder))
-    _print_report(folder, record, text, comma_separated(record), options.output.json)
+    _print_report(folder, record, text, figures(record).csv(), options.output.json)
     return ExitCode.MISSING if record.gaps else ExitCode.OK
 
 

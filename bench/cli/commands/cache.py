@@ -12,8 +12,8 @@ from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usa
 from bench.workspace import cache_folder
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
-from reports.cache_table import cache_table
-from reports.tables import size
+from reports.evaluation import cache_table
+from reports.format import size
 
 
 def cache(options: CacheOptions) -> int:

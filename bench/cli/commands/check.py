@@ -44,8 +44,8 @@ from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from reports.check_junit import junit
-from reports.check_reports import effects_table, markdown
+from reports.gate.check_report import effects_table, markdown
+from reports.gate.junit import junit
 from retrievers.encoders.protocol import Encoder
 
 logger = logging.getLogger(__name__)

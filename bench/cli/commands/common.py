@@ -11,8 +11,8 @@ from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
+from reports.findings import finding_lines
 from reports.plots.style import can_plot
-from reports.tables import finding_lines
 from retrievers.adapters.bases import Bases
 
 DEFAULT_HARDWARE = Hardware()

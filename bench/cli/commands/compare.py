@@ -32,7 +32,7 @@ from datasets_cfg.catalogue import (
 )
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError, MissingFileError
-from reports.compare_tables import changes_table, comparison_table, legend
+from reports.comparison import changes_table, comparison_table, legend
 
 
 def compare(options: CompareOptions) -> int:

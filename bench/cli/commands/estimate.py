@@ -20,7 +20,7 @@ from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from reports.tables import estimates_table
+from reports.evaluation import estimates_table
 
 PROBE_COLLECTION = "stdlib-code"  # embedded: texts to try an encoder on where nothing else is
 

@@ -25,8 +25,8 @@ from bench.results.find import expand_collections, find_named, find_results
 from bench.results.location import Place
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from foundation.errors import BenchError
-from reports.forgetting_tables import comma_separated, markdown
 from reports.plots.training import draw_forgetting
+from reports.training.forgetting import figures, markdown
 from retrievers.models.card import card_names
 
 
@@ -45,7 +45,7 @@ def _print(found: Forgetting, options: ForgettingOptions) -> None:
     if options.output.json:
         print_json(found)
     else:
-        print((comma_separated if options.format == "csv" else markdown)(found), end="")
+        print(figures(found).csv() if options.format == "csv" else markdown(found), end="")
 
 
 def _check(options: ForgettingOptions) -> None:

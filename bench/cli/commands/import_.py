@@ -10,6 +10,7 @@ from bench.exit_codes import ExitCode
 from bench.results.interchange import model_index, mteb_results
 from bench.results.interchange.claimed import Claimed, keep
 from foundation.errors import BenchError
+from foundation.printable import first_names
 
 CARDS = (".md", ".yaml", ".yml")
 RUNS = (".trec", ".gz", ".run", ".txt")
@@ -56,6 +57,5 @@ def _read(path: Path, options: ImportOptions) -> Iterator[Claimed | str]:
 
 
 def _said(claim: Claimed) -> str:
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in list(claim.measures.items())[:4])
-    more = f" and {len(claim.measures) - 4} more" if len(claim.measures) > 4 else ""
-    return f"{shown}{more} ({claim.source})"
+    shown = first_names([f"{name} {value:.4f}" for name, value in claim.measures.items()])
+    return f"{shown} ({claim.source})"

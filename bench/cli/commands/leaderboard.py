@@ -19,7 +19,7 @@ from bench.results.location import Place, filling
 from bench.results.result import Protocol
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from reports.leaderboard.exports import comma_separated, latex
+from reports.leaderboard.exports import figures, latex
 from reports.leaderboard.folder import LIST, check_free
 from reports.leaderboard.pages import write_site
 from reports.leaderboard.ranking import markdown
@@ -27,7 +27,11 @@ from reports.plots.leaderboard import pictures
 from reports.plots.style import can_plot
 from retrievers.models.card import all_cards
 
-TABLES = {"markdown": markdown, "csv": comma_separated, "latex": latex}
+TABLES = {
+    "markdown": markdown,
+    "csv": lambda board, measure: figures(board, measure).csv(),
+    "latex": latex,
+}
 
 
 def leaderboard(options: LeaderboardOptions) -> int:

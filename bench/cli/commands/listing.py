@@ -1,6 +1,6 @@
 """``list``: what there is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from textwrap import indent
 
@@ -10,8 +10,7 @@ from bench.cli.options.data import ListOptions
 from bench.cli.printing import columns, print_json, print_rows
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
-
-COLUMNS = ("name", "size", "dim", "licence", "about")
+from reports.table import Column, Table
 
 
 def listing(options: ListOptions) -> int:
@@ -45,22 +44,19 @@ def _list_models(options: ListOptions) -> int:
     return ExitCode.OK
 
 
-def _tables(lines: Sequence[ModelLine]) -> list[str]:
+def _tables(lines: Sequence[ModelLine]) -> Iterator[str]:
     """A heading and a table for each group, without columns that are empty there."""
-    tables = []
+    shown: list[Column[ModelLine]] = [
+        Column("name", lambda line: line.name),
+        Column("size", lambda line: line.parameters, short_count),
+        Column("dim", lambda line: line.dim or ""),
+        Column("licence", lambda line: line.licence),
+        Column("about", lambda line: line.title),
+    ]
     for group, heading in HEADINGS.items():
-        rows = [_cells(line) for line in lines if line.group == group]
-        shown = [column for column in COLUMNS if any(row[column] for row in rows)]
-        cells = [shown, *([row[column] for column in shown] for row in rows)]
-        if rows:
-            tables.append(f"{heading}\n{indent(columns(cells), '  ')}")
-    return tables
-
-
-def _cells(line: ModelLine) -> dict[str, str]:
-    size, dim = short_count(line.parameters), str(line.dim or "")
-    values = (line.name, size, dim, line.licence, line.title)
-    return dict(zip(COLUMNS, values, strict=True))
+        if rows := [line for line in lines if line.group == group]:
+            cells = Table(rows, shown).without_empty().cells()
+            yield f"{heading}\n{indent(columns(cells), '  ')}"
 
 
 def _nothing_matches(options: ListOptions) -> BenchError:

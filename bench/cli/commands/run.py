@@ -23,7 +23,7 @@ from bench.store import VectorStore
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
-from reports.tables import collection_table, gaps_table, means_table, time_line
+from reports.evaluation import collection_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 

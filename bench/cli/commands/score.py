@@ -9,7 +9,7 @@ from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.runs import read_run_file
 from bench.exit_codes import ExitCode
 from bench.results.result import Result, save
-from reports.tables import collection_table
+from reports.evaluation import collection_table
 
 
 def score(options: ScoreOptions) -> int:

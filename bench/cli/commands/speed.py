@@ -19,7 +19,7 @@ from bench.speed.tools import check_installed, job_for
 from bench.speed.weights import as_sentence_transformers
 from bench.workspace import Workspace
 from foundation.errors import BenchError
-from reports.speed_tables import speed_tables
+from reports.speed import speed_tables
 from retrievers.models.model import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine

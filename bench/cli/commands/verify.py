@@ -6,7 +6,7 @@ from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from datasets_cfg.verify import Finding
 from datasets_cfg.verify import verify as verify_dataset
-from reports.tables import findings_table
+from reports.findings import findings
 
 
 def verify(options: VerifyOptions) -> int:
@@ -16,7 +16,7 @@ def verify(options: VerifyOptions) -> int:
     for name in space.expand(options.names):
         found[name] = verify_dataset(space.dataset(name, options.split))
         if not options.output.json:
-            print(findings_table(name, found[name]), end="\n\n", flush=True)
+            print(findings(name, found[name]), end="\n\n", flush=True)
     if options.output.json:
         print_json(found)
     bad = any(finding.severity == "error" for findings in found.values() for finding in findings)

@@ -26,7 +26,7 @@ from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.plots.training import draw_quality
-from reports.watch_tables import comma_separated, markdown
+from reports.training.quality_curve import figures, markdown
 from retrievers.models.card import load_card
 
 
@@ -124,7 +124,7 @@ def _write(curve: Curve | None, out: Path) -> None:
     if path.exists() and path.read_bytes() == content:
         return
     draw_quality(curve, out / "curve")
-    for name, text in (("curve.md", markdown(curve)), ("curve.csv", comma_separated(curve))):
+    for name, text in (("curve.md", markdown(curve)), ("curve.csv", figures(curve).csv())):
         with replacing(out / name) as file:
             file.write(text.encode())
     with replacing(path) as file:

@@ -395,7 +395,7 @@ def test_rows_are_ranked_by_score_and_those_without_one_come_last_by_name(tmp_pa
     for model in ("none-10", "none-9"):
         store(tmp_path, model, "two", [0.5])
     board = board_of(tmp_path)
-    ranked = board.ranked(board.columns[0], "")
+    ranked = board.ranked("")
     assert [row.name for row in ranked] == ["high", "low", "none-9", "none-10"]
 
 

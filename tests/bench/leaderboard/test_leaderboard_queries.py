@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare.changed import most_changed
+from bench.compare.changed import most_changed, most_different
 from bench.compare.panels import Entry
 from bench.compare.statistics import Resampling
 from bench.evaluate.runs import Run, write_run
 from bench.leaderboard import queries as queries_module
 from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.queries import GRID, dots, most_different
+from bench.leaderboard.queries import GRID, dots
 from bench.leaderboard.records import Board, OnQueries
 from bench.leaderboard.rows import results_in
 from bench.leaderboard.texts import at_hand

@@ -252,10 +252,11 @@ class Ledgers(Subject):
         from bench.experiments import report_record
         from bench.gate.quick import complete, relation
         from bench.monitor.ledger import read_ledger
-        from reports import ablation_tables, speed_tables
+        from reports.experiments.grid_report import markdown
+        from reports.speed import speed_tables
 
         read_ledger(place / "ledger.jsonl")
         relation(complete(place, list))
-        print(speed_tables.speed_tables(speed.read_report(place / "speed.json")))
-        print(ablation_tables.markdown(report_record.read_report(place / "report.json")))
+        print(speed_tables(speed.read_report(place / "speed.json")))
+        print(markdown(report_record.read_report(place / "report.json")))
         return 0

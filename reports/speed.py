@@ -1,6 +1,8 @@
 """A speed report as tables for people: Markdown that also reads well in a terminal."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from bench.speed.records import (
     Growth,
@@ -13,8 +15,9 @@ from bench.speed.records import (
     Spread,
     Throughput,
 )
-from reports.markdown import plain, table
-from reports.tables import size
+from reports import format as fmt
+from reports.markdown import plain
+from reports.table import Column, Table
 
 
 def speed_tables(report: SpeedReport) -> str:
@@ -50,7 +53,7 @@ def _heading(report: SpeedReport) -> str:
     ]
     return (
         f"{', '.join(parts)}. Median [quartiles] of {report.repeats} after one uncounted; "
-        f"peak memory of this process (VmHWM, mapped files included) {size(report.peak_bytes)}"
+        f"peak memory of this process (VmHWM, mapped files included) {fmt.size(report.peak_bytes)}"
     )
 
 
@@ -63,31 +66,33 @@ def phases_table(phases: Phases) -> str:
     )
     whole = phases.wall_s
     rows = sorted(phases.busy_s.items(), key=lambda item: -item[1].median)
-    cells = [[name, _spread(spent), f"{spent.median / whole.median:.0%}"] for name, spent in rows]
-    cells.append(["all, on the wall", _spread(whole), "100%"])
-    return _titled(title, ["phase", "seconds", "of the whole"], cells)
+    columns: list[Column[tuple[str, Spread]]] = [
+        Column("phase", lambda row: row[0]),
+        Column("seconds", lambda row: row[1], spread),
+        Column("of the whole", lambda row: f"{row[1].median / whole.median:.0%}", fmt.written),
+    ]
+    return _titled(title, Table([*rows, ("all, on the wall", whole)], columns))
 
 
 def throughput_table(rows: Sequence[Throughput]) -> str:
     """Documents and tokens a second, by length and tool."""
-    headers = ["documents", "tool", "count", "mean length", "p95", "seconds"]
-    headers += ["documents/s", "tokens/s", "our speed-up", "largest difference"]
-    cells = [
-        [
-            row.lengths.name,
-            _tool(row.tool, row.version),
-            f"{row.lengths.documents:,}",
-            f"{row.lengths.mean:.1f} {row.lengths.counted_in}",
-            f"{row.lengths.p95:.0f}",
-            _spread(row.seconds),
-            f"{row.documents_per_s:,.0f}",
-            f"{row.tokens_per_s:,.0f}",
-            _speedup(row),
-            "" if row.difference is None else f"{row.difference:.1e}",
-        ]
-        for row in rows
+    columns: list[Column[Throughput]] = [
+        Column("documents", lambda row: row.lengths.name),
+        Column("tool", lambda row: _tool(row.tool, row.version)),
+        Column("count", lambda row: row.lengths.documents, fmt.count),
+        Column("mean length", lambda row: f"{row.lengths.mean:.1f} {row.lengths.counted_in}"),
+        Column("p95", lambda row: row.lengths.p95, fmt.count),
+        Column("seconds", lambda row: row.seconds, spread),
+        Column("documents/s", lambda row: row.documents_per_s, fmt.count),
+        Column("tokens/s", lambda row: row.tokens_per_s, fmt.count),
+        Column("our speed-up", _speedup, fmt.written),
+        Column("largest difference", lambda row: row.difference, _power_of_ten),
     ]
-    return _titled("Encoding, texts to vectors in memory, tools by turns", headers, cells)
+    return _titled("Encoding, texts to vectors in memory, tools by turns", Table(rows, columns))
+
+
+def _power_of_ten(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
 
 
 def _speedup(row: Throughput) -> str:
@@ -103,8 +108,12 @@ def latency_table(rows: Sequence[Latency]) -> str:
         f"One query at a time ({len(first.samples_ms):,} of them), exact search over "
         f"{first.rows:,} vectors, k = {first.k}"
     )
-    cells = [[row.what, f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}"] for row in rows]
-    return _titled(title, ["", "p50, ms", "p95, ms"], cells)
+    columns: list[Column[Latency]] = [
+        Column("", lambda row: row.what),
+        Column("p50, ms", lambda row: row.p50_ms, fmt.fixed(2)),
+        Column("p95, ms", lambda row: row.p95_ms, fmt.fixed(2)),
+    ]
+    return _titled(title, Table(rows, columns))
 
 
 def indexes_table(rows: Sequence[IndexPoint]) -> str:
@@ -114,37 +123,29 @@ def indexes_table(rows: Sequence[IndexPoint]) -> str:
         f"{first.queries:,} queries in one call over {first.rows:,} x {first.dim} vectors "
         f"({first.vectors}); `flat` is exact search of this program, the others are FAISS"
     )
-    headers = ["index", f"recall@{first.k}", "queries/s", "build, s", "size"]
-    cells = [
-        [
-            row.index,
-            f"{row.recall:.4f}",
-            _spread(row.queries_per_s, 0),
-            f"{row.build_s:.2f}",
-            size(row.index_bytes),
-        ]
-        for row in rows
+    columns: list[Column[IndexPoint]] = [
+        Column("index", lambda row: row.index),
+        Column(f"recall@{first.k}", lambda row: row.recall, fmt.score),
+        Column("queries/s", lambda row: row.queries_per_s, partial(spread, digits=0)),
+        Column("build, s", lambda row: row.build_s, fmt.fixed(2)),
+        Column("size", lambda row: row.index_bytes, fmt.size),
     ]
-    return _titled(title, headers, cells)
+    return _titled(title, Table(rows, columns))
 
 
 def growth_table(rows: Sequence[Growth]) -> str:
     """Fitted exponents, with a straight line beside them."""
     title = "How cost grows: cost = constant x size ^ exponent, fitted to medians"
-    headers = ["cost", "against", "at", "sizes", "exponent", "standard error", "straight line"]
-    cells = [
-        [
-            row.y,
-            row.x,
-            row.at,
-            f"{row.sizes[0]:,.0f} to {row.sizes[-1]:,.0f}",
-            f"{row.exponent:.3f}",
-            "" if row.error is None else f"{row.error:.3f}",
-            f"{row.base:.4g} + {row.per_x:.4g} each",
-        ]
-        for row in rows
+    columns: list[Column[Growth]] = [
+        Column("cost", lambda row: row.y),
+        Column("against", lambda row: row.x),
+        Column("at", lambda row: row.at),
+        Column("sizes", lambda row: f"{row.sizes[0]:,.0f} to {row.sizes[-1]:,.0f}", fmt.written),
+        Column("exponent", lambda row: row.exponent, fmt.fixed(3)),
+        Column("standard error", lambda row: row.error, fmt.fixed(3)),
+        Column("straight line", lambda row: f"{row.base:.4g} + {row.per_x:.4g} each", fmt.written),
     ]
-    return _titled(title, headers, cells)
+    return _titled(title, Table(rows, columns))
 
 
 def race_table(race: Race) -> str:
@@ -155,16 +156,18 @@ def race_table(race: Race) -> str:
         f"{race.collection} from end to end, fresh processes and caches, {rounds} "
         f"round{'s' * (rounds > 1)}: {race.documents:,} documents, {race.queries:,} queries{kept}"
     )
-    headers = ["tool", race.measure, "wall, s", "peak memory (VmHWM)", "our time / theirs"]
-    cells = [_racer(run, race) for run in race.runs]
-    return f"{_titled(title, headers, cells)}\n\n{_verdict(race)}"
+    columns: list[Column[RaceRun]] = [
+        Column("tool", lambda run: _tool(run.tool, run.version)),
+        Column(race.measure, lambda run: run.scores, _different_scores),
+        Column("wall, s", lambda run: run.wall_s, spread),
+        Column("peak memory (VmHWM)", lambda run: run.peak_bytes, fmt.size),
+        Column("our time / theirs", lambda run: run.ratio, fmt.fixed(3)),
+    ]
+    return f"{_titled(title, Table(race.runs, columns))}\n\n{_verdict(race)}"
 
 
-def _racer(run: RaceRun, race: Race) -> list[str]:
-    scores = " ".join(dict.fromkeys(f"{score:.5f}" for score in run.scores))
-    ratio = "" if run.ratio is None else f"{run.ratio:.3f}"
-    tool = _tool(run.tool, run.version)
-    return [tool, scores, _spread(run.wall_s), size(run.peak_bytes), ratio]
+def _different_scores(scores: Sequence[float]) -> str:
+    return " ".join(dict.fromkeys(f"{value:.5f}" for value in scores))
 
 
 def _verdict(race: Race) -> str:
@@ -180,12 +183,11 @@ def _tool(name: str, version: str) -> str:
     return " ".join(filter(None, (first, version, rest)))
 
 
-def _spread(spread: Spread, digits: int = 3) -> str:
+def spread(of: Spread, digits: int = 3) -> str:
     """Median and quartiles; of one sample, itself."""
-    if len(spread.samples) == 1:
-        return f"{spread.median:,.{digits}f}"
-    return f"{spread.median:,.{digits}f} [{spread.q1:,.{digits}f}–{spread.q3:,.{digits}f}]"
+    median, q1, q3 = map(fmt.fixed(digits), (of.median, of.q1, of.q3))
+    return median if len(of.samples) == 1 else f"{median} [{q1}–{q3}]"
 
 
-def _titled(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    return f"{plain(title)}:\n\n{table(headers, cells, 'lr')}"
+def _titled(title: str, table: Table[Any]) -> str:
+    return f"{plain(title)}:\n\n{table.markdown()}"

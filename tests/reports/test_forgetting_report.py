@@ -7,82 +7,43 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.compare.statistics import Paired, Resampling
-from bench.compare.transfer import Forgetting, Transfer, TransferRow, Transfers
+from bench.compare.transfer import TransferRow
 from bench.monitor.quality_curve import Level
-from reports.forgetting_tables import comma_separated, markdown
 from reports.plots.training import draw_forgetting, forgetting_map
-
-VALUES = {
-    "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},
-    "after $bio$": {"bio": 0.6, "law": 0.25, "wiki": 0.45},
-    "after|law": {"bio": 0.4, "law": 0.55, "wiki": 0.4},
-}
-
-
-def compared(difference: float) -> Paired:
-    return Paired(
-        difference=difference,
-        low=difference - 0.05,
-        high=difference + 0.05,
-        p=0.01,
-        exact=False,
-        wins=30,
-        ties=50,
-        losses=20,
-        effect=0.2,
-        detectable=0.03,
-    )
-
-
-def transfers(difference: float, collection: str, after: str, before: str) -> Transfers:
-    row = Transfer(collection, after, before, compared(difference), 0.02)
-    return Transfers(compared(difference), (row,))
-
-
-def forgetting(base: bool = True) -> Forgetting:
-    rows = [
-        TransferRow(
-            name, {key: Level(value, value - 0.1, value + 0.1) for key, value in levels.items()}
-        )
-        for name, levels in VALUES.items()
-    ]
-    last, first = "after|law", "after $bio$"
-    return Forgetting(
-        measure="nDCG@10",
-        rows=tuple(rows if base else rows[1:]),
-        base="base" if base else "",
-        trained=("bio", "law"),
-        also=("wiki",),
-        queries={"bio": 100, "law": 100, "wiki": 100},
-        average=Level(0.475, 0.4, 0.55),
-        backward=transfers(-0.2, "bio", last, first),
-        forward=transfers(0.05, "law", first, "base") if base else None,
-        kept=transfers(-0.1, "wiki", last, "base") if base else None,
-        resampling=Resampling(resamples=99),
-    )
+from reports.training.forgetting import figures, markdown
+from tests.support.forgetting_report import VALUES, forgetting
+from tests.support.markdown import notes_of, numbers, tables_of
 
 
 def test_the_diagonal_is_bold_and_transfer_has_its_interval():
     text = markdown(forgetting())
-    bold = [line for line in text.splitlines() if "**" in line]
-    assert len(bold) == 2
-    assert "**0.6000" in bold[0]
-    assert "**0.5500" in bold[1]
-    assert "-0.2000 |" in text
-    assert "-0.2500 to -0.1500" in text
-    assert "after\\|law - after $bio$" in text
-    assert "99 resamples" in text
+    matrix, transfers = tables_of(text)
+    bold = [(row["nDCG@10"], name) for row in matrix for name in row if row[name].startswith("**")]
+    assert bold == [("after $bio$", "bio"), ("after|law", "law")]
+    assert matrix[1]["bio"] == "**0.6000 (0.5000 to 0.7000)**"
+    assert transfers[0] == {
+        "transfer": "backward",
+        "collection": "bio",
+        "after - before": "after|law - after $bio$",
+        "difference": "-0.2000",
+        "95 % interval": "-0.2500 to -0.1500",
+        "p": "0.0100",
+        "p (Holm)": "0.0200",
+        "win / tie / loss": "30 / 50 / 20",
+    }
+    named = ("transfer", "collection", "after - before", "p (Holm)")
+    assert [transfers[1][name] for name in named] == ["backward, mean", "", "", ""]
+    assert any(numbers(note) == ["95", "99", "0"] for note in notes_of(text))
 
 
 def test_without_a_base_it_is_said_what_is_missing():
     text = markdown(forgetting(base=False))
-    assert "forward transfer needs --base" in text
-    assert "**0.6000" in text
+    assert [row["transfer"] for row in tables_of(text)[1]] == ["backward", "backward, mean"]
+    assert sum("--base" in note for note in notes_of(text)) == 2
 
 
 def test_comma_separated_has_the_matrix_and_each_transfer():
-    rows = list(csv.DictReader(io.StringIO(comma_separated(forgetting()))))
+    rows = list(csv.DictReader(io.StringIO(figures(forgetting()).csv())))
     assert [row["kind"] for row in rows] == [
         *["score"] * 9,
         *["backward"] * 2,
@@ -141,3 +102,7 @@ def test_heat_maps_of_one_report_share_a_scale_so_that_a_colour_is_the_same_chan
     monkeypatch.setattr("reports.plots.training.save", drawn)
     draw_forgetting({Path("a"): small, Path("b"): msgspec.structs.replace(small, rows=rows)})
     assert limits == [pytest.approx((-0.35, 0.35))] * 2
+
+
+def test_an_experiment_without_sequences_has_no_heat_map():
+    assert draw_forgetting({}) == []

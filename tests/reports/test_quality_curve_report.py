@@ -12,7 +12,8 @@ from bench.compare.statistics import Resampling
 from bench.monitor.quality_curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
-from reports.watch_tables import comma_separated, markdown
+from reports.training.quality_curve import figures, markdown
+from tests.support.markdown import added, notes_of, numbers, rows_of
 
 FAST = Resampling(resamples=199)
 
@@ -62,39 +63,43 @@ def curve(
 def test_the_table_has_a_row_for_each_checkpoint_and_names_the_best():
     found = curve()
     text = markdown(found)
-    rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert rows[1:] == ["checkpoint-5", "checkpoint-10", "checkpoint-15"]
-    assert f"best on the mean: {found.selection.best}, step" in text
-    assert "| worse |" in text.replace("  ", "")
-    assert "highest of 3 on 160 queries" in text
-    assert "p is adjusted for all 3 pairs" in text
+    rows = {row["checkpoint"]: row for row in rows_of(text)}
+    assert list(rows) == ["checkpoint-5", "checkpoint-10", "checkpoint-15"]
+    assert rows["checkpoint-5"][""] == "worse"
+    assert [name for name, row in rows.items() if row[""] == "best"] == [found.selection.best]
+    best, highest, adjusted, *_ = notes_of(text)
+    assert found.selection.best in best
+    assert (numbers(highest), numbers(adjusted)) == (["3", "160"], ["3"])
 
 
 def test_a_checkpoint_that_could_not_be_evaluated_and_what_is_left_out_are_said():
-    text = markdown(curve())
-    assert "checkpoint-20 could not be evaluated: cut \\| off" in text
-    assert "not shown: 2 evaluations whose results were deleted" in text
+    notes = notes_of(markdown(curve()))
+    assert any("checkpoint-20" in note and "cut \\| off" in note for note in notes)
+    assert any(note.endswith("2 evaluations whose results were deleted") for note in notes)
 
 
 @pytest.mark.parametrize("method", ["all", "half"])
 def test_test_data_that_chose_are_said_and_development_data_are_not(method):
-    assert "test data were used to select" in markdown(curve(method, "test"))
-    assert "test data were used to select" not in markdown(curve(method, "dev"))
+    test, dev = (markdown(curve(method, split)) for split in ("test", "dev"))
+    (warning,) = notes_of(added(test, dev))
+    assert warning.startswith("**")
+    assert added(dev, test) == ""
 
 
 def test_half_says_on_how_many_queries_it_chose():
-    assert "chosen on 80 queries; on the other 80" in markdown(curve("half"))
+    half = notes_of(markdown(curve("half")))
+    assert any(numbers(note)[:2] == ["80", "80"] for note in half)
 
 
 def test_a_single_checkpoint_is_a_table_without_a_choice():
-    text = markdown(curve(names=("checkpoint-5",)))
-    assert "best" not in text
-    assert "checkpoint-5" in text
+    (row,) = rows_of(markdown(curve(names=("checkpoint-5",))))
+    assert list(row) == ["step", "checkpoint", "mean", "tiny", "other"]
+    assert row["checkpoint"] == "checkpoint-5"
 
 
 def test_comma_separated_values_are_not_rounded():
     found = curve()
-    rows = list(csv.DictReader(io.StringIO(comma_separated(found))))
+    rows = list(csv.DictReader(io.StringIO(figures(found).csv())))
     assert len(rows) == 3 * 3
     level = found.points[0].levels["tiny"]
     assert float(rows[0]["value"]) == level.value

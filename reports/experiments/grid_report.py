@@ -1,17 +1,16 @@
 """An ablation as Markdown and CSV: figures with intervals, what they cost, what others found."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from urllib.parse import quote
 
-from bench.experiments.report_record import Report, RowFound, RowOnCollection
-from reports.ablation_sequences import sequence_sections
-from reports.csv_table import csv_table
-from reports.markdown import code, plain, table
+from bench.experiments.report_record import CellFound, Report, RowFound, RowOnCollection
+from bench.experiments.twolevel import Interval
+from reports import format as fmt
+from reports.experiments.sequence_sections import difference_columns, sequence_sections
+from reports.markdown import bullets, code, plain
+from reports.table import Column, Table, columns_of, table_of
 
-COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seeds_sd", "difference",
-           "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
-           "tokens", "seconds", "of_parameters", "saved_bytes")  # fmt: skip
+Scored = tuple[RowFound, RowOnCollection]
 
 
 def markdown(
@@ -28,7 +27,7 @@ def markdown(
     parts = [f"# {plain(report.title or report.name)}", _opening(report)]
     for name in reversed(report.collections):
         parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
-        parts.append("\n".join(f"- {plain(line)}" for line in _said(report, name)))
+        parts.append(bullets(map(plain, _conclusions(report, name))))
     if gaps := _gaps(report):
         parts += ["## Gaps", gaps]
     parts += [f"![{plain(title)}]({quote(file)})" for file, title in pictures]
@@ -44,11 +43,11 @@ def _opening(report: Report) -> str:
     seeds = f", {_seeds(report.seeds)}" if report.trains else ""
     lines = [
         f"{len(report.rows)} rows{seeds}: {cells - report.gaps} of {cells} cells finished, "
-        f"{_time(report.seconds)} of work ({where.machine}, {where.threads} threads, "
+        f"{fmt.duration(report.seconds)} of work ({where.machine}, {where.threads} threads, "
         f"device {where.device}), {where.time[:10]}.",
         f"Made by {code(report.command)}.",
     ]
-    lines += [f"**{plain(one)}**" for one in report.differing]
+    lines += [f"**{plain(sentence)}**" for sentence in report.differing]
     if not report.trains:
         lines.append("**Nothing is trained: every difference is between two uses of one model.**")
     elif len(report.seeds) == 1:
@@ -57,7 +56,7 @@ def _opening(report: Report) -> str:
             "differ, it cannot say.**"
         )
     if len(report.commits) > 1:
-        commits = " and ".join(one[:12] or "no checkout" for one in report.commits)
+        commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
         lines.append(
             f"**The cells were made by different code, {commits}: a difference between two of them "
             "may be the code's.**"
@@ -74,23 +73,49 @@ def _heading(report: Report, name: str) -> str:
     if report.is_mean(name):
         nested = ", a suite within a suite counting once" if report.weights else ""
         return f"Mean of {len(report.collections) - 1} collections{nested}"
-    measures = {one.measure for row in report.rows if (one := row.at(name))}
+    measures = {on.measure for row in report.rows if (on := row.at(name))}
     return f"{name}, {', '.join(sorted(measures))}"
 
 
 def score_table(report: Report, name: str) -> str:
     """All rows on one collection, with the published figures beside them."""
-    others = list(dict.fromkeys(key for row in report.rows for key in row.published))
-    headers = ["row", "change", "seeds", "mean ± 95 %", "sd of seeds", "against", "difference",
-               "95 % interval", "p (Holm)", "verdict", "detectable"]  # fmt: skip
-    headers += [f"{key}, published" for key in others]
-    cells = [
-        [row.name, row.change or _values(report, row.name)]
-        + _figures(row, row.at(name), report.trains)
-        + [_score(row.published.get(key)) for key in others]
-        for row in report.rows
+    others = dict.fromkeys(key for row in report.rows for key in row.published)
+
+    def score_of(row: RowFound) -> Interval | None:
+        return on.score if (on := row.at(name)) else None
+
+    columns: list[Column[RowFound]] = [
+        Column("row", lambda row: row.name),
+        Column("change", lambda row: row.change or _values(report, row.name)),
+        Column("seeds", lambda row: _finished(row) if score_of(row) else "0", fmt.written),
+        Column("mean ± 95 %", score_of, _half_width),
+        Column("sd of seeds", lambda row: (own := score_of(row)) and own.seeds_sd, fmt.score),
+        Column("against", lambda row: row.against if score_of(row) else ""),
+        *difference_columns(lambda row: row.at(name)),
+        Column("verdict", lambda row: _verdict(row.at(name), report.trains)),
+        Column("detectable", lambda row: _detectable(row.at(name)), fmt.score),
+        *columns_of(others, lambda r, key: r.published.get(key), fmt.score, "{}, published"),
     ]
-    return table(headers, cells)
+    return Table(report.rows, columns).markdown()
+
+
+def _finished(row: RowFound) -> str:
+    finished = sum(bool(cell.scores) for cell in row.cells)
+    return f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
+
+
+def _half_width(own: Interval | None) -> str:
+    if own is None:
+        return "gap"
+    half = "" if own.high is None else f" ± {fmt.score(own.high - own.mean)}"
+    return fmt.score(own.mean) + half
+
+
+def _verdict(on: RowOnCollection | None, trains: bool) -> str:
+    """With one seed, it is of these checkpoints and not of the recipes."""
+    if on is None or on.compared is None:
+        return ""
+    return f"these checkpoints: {on.verdict}" if trains and not on.recipes else on.verdict
 
 
 def _values(report: Report, name: str) -> str:
@@ -103,31 +128,8 @@ def _values(report: Report, name: str) -> str:
     )
 
 
-def _figures(row: RowFound, on: RowOnCollection | None, trains: bool) -> list[str]:
-    """Cells from the seeds to what could be detected; a gap says so."""
-    if on is None or on.score is None:
-        return ["0", "gap", *[""] * 7]
-    own = on.score
-    half = "" if own.high is None else f" ± {own.high - own.mean:.4f}"
-    finished = sum(bool(cell.scores) for cell in row.cells)
-    done = f"{finished} of {len(row.cells)}" if finished < len(row.cells) else str(finished)
-    start = [done, f"{own.mean:.4f}{half}", _score(own.seeds_sd), row.against]
-    if on.recipes:
-        found = on.recipes
-        limits = "" if found.low is None else f"{found.low:+.4f} to {found.high:+.4f}"
-        rest = [f"{found.mean:+.4f}", limits, _p(on.p_holm), on.verdict, _score(found.detectable)]
-    elif on.checkpoints:
-        one = on.checkpoints
-        limits = "" if one.low is None else f"{one.low:+.4f} to {one.high:+.4f}"
-        verdict = f"these checkpoints: {on.verdict}" if trains else on.verdict
-        rest = [f"{one.difference:+.4f}", limits, _p(on.p_holm), verdict, _score(one.detectable)]
-    else:
-        rest = [""] * 5
-    return start + rest
-
-
-def _said(report: Report, name: str) -> Iterator[str]:
-    """What can be concluded, and what cannot, in words."""
+def _conclusions(report: Report, name: str) -> Iterator[str]:
+    """Conclusions in sentences, and what cannot be concluded."""
     compared = [(row, on) for row in report.rows if (on := row.at(name)) and on.verdict]
     for row, on in compared:
         if on.verdict != "cannot tell":
@@ -135,8 +137,8 @@ def _said(report: Report, name: str) -> Iterator[str]:
     open_rows = [(row, on) for row, on in compared if on.verdict == "cannot tell"]
     if open_rows:
         names = ", ".join(f"{row.name}{_scope(report, on)}" for row, on in open_rows)
-        found = [value for _, on in open_rows if (value := _detectable(on)) is not None]
-        reach = f"; found 80 times in 100 would be {_range(found)}" if found else ""
+        detectable = [value for _, on in open_rows if (value := _detectable(on)) is not None]
+        reach = f"; found 80 times in 100 would be {_range(detectable)}" if detectable else ""
         yield f"Could not be separated from the row they are against: {names}{reach}."
     for row in report.rows:
         on = row.at(name)
@@ -147,7 +149,7 @@ def _said(report: Report, name: str) -> Iterator[str]:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    low, high = fmt.score(min(values)), fmt.score(max(values))
     return f"a true difference of {low}" + (f" to {high}" if high != low else "")
 
 
@@ -157,46 +159,46 @@ def _scope(report: Report, on: RowOnCollection) -> str:
     return f" (the checkpoints of seed {on.seeds[0]}, not the recipes)"
 
 
-def _detectable(on: RowOnCollection) -> float | None:
-    found = on.recipes or on.checkpoints
-    return found.detectable if found else None
+def _detectable(on: RowOnCollection | None) -> float | None:
+    return on.compared.detectable if on and on.compared else None
 
 
 def _gaps(report: Report) -> str:
-    rows = [
-        [row.name, str(cell.seed), cell.failed_at, cell.error]
-        for row in report.rows
-        for cell in row.cells
-        if not cell.scores
+    gaps = [(row, cell) for row in report.rows for cell in row.cells if not cell.scores]
+    columns: list[Column[tuple[RowFound, CellFound]]] = [
+        Column("row", lambda gap: gap[0].name),
+        Column("seed", lambda gap: gap[1].seed, str),
+        Column("stage", lambda gap: gap[1].failed_at),
+        Column("why", lambda gap: gap[1].error),
     ]
-    return table(["row", "seed", "stage", "why"], rows) if rows else ""
+    return Table(gaps, columns).markdown() if gaps else ""
 
 
 def cost_table(report: Report) -> str:
     """What a cell of each row took: means over its finished seeds, by stage."""
-    stages = list(report.reference)
-    sized = any(saved_bytes_of(row) for row in report.rows)
-    headers = ["row", "parameters trained" if report.trains else "parameters"]
-    headers += ["trained %", "bytes saved"] if sized else []
-    headers += ["tokens trained on"] if report.trains else []
-    headers += [f"{stage}, s" for stage in stages]
-    cells = []
-    for row in report.rows:
-        seconds = [_mean([c.seconds[s] for c in row.cells if s in c.seconds]) for s in stages]
-        cells.append(
-            [row.name, _count(parameters_of(row))]
-            + ([_share(row), _count(saved_bytes_of(row))] if sized else [])
-            + ([_count(tokens_of(row))] if report.trains else [])
-            + ["" if one is None else f"{one:,.0f}" for one in seconds]
-        )
-    return table(headers, cells)
+    trained = " trained" if report.trains else ""
+    columns: list[Column[RowFound]] = [
+        Column("row", lambda row: row.name),
+        Column(f"parameters{trained}", parameters_of, fmt.count),
+    ]
+    if any(saved_bytes_of(row) for row in report.rows):
+        columns.append(Column("trained %", _share, fmt.written))
+        columns.append(Column("bytes saved", saved_bytes_of, fmt.count))
+    if report.trains:
+        columns.append(Column("tokens trained on", tokens_of, fmt.count))
+    columns += columns_of(report.reference, _seconds, fmt.count, "{}, s")
+    return Table(report.rows, columns).markdown()
+
+
+def _seconds(row: RowFound, stage: str) -> float | None:
+    return _mean([cell.seconds[stage] for cell in row.cells if stage in cell.seconds])
 
 
 def parameters_of(row: RowFound) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
     for stage in ("finetune", "adapt", "pretrain", "evaluate"):
-        if found := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
-            return max(found)
+        if counts := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
+            return max(counts)
     return None
 
 
@@ -222,40 +224,37 @@ def tokens_of(row: RowFound) -> float | None:
         for cell in row.cells
         if cell.tokens
     ]
-    return _mean([one for one in sums if one])
+    return _mean([total for total in sums if total])
 
 
-def comma_separated(report: Report) -> str:
-    """A line for each row and collection, nothing rounded."""
-    return csv_table(COLUMNS, (_line(row, on) for row in report.rows for on in row.on))
-
-
-def _line(row: RowFound, on: RowOnCollection) -> list[object]:
-    own, recipes, pair = on.score, on.recipes, on.checkpoints
-    difference = recipes.mean if recipes else pair.difference if pair else None
-    found = recipes or pair
-    seconds = [sum(cell.seconds.values()) for cell in row.cells if cell.scores]
-    return [
-        row.name,
-        on.collection,
-        on.measure,
-        sum(bool(cell.scores) for cell in row.cells),
-        own.mean if own else None,
-        own.low if own else None,
-        own.high if own else None,
-        own.seeds_sd if own else None,
-        difference,
-        found.low if found else None,
-        found.high if found else None,
-        on.p_holm,
-        on.verdict,
-        found.detectable if found else None,
-        parameters_of(row),
-        tokens_of(row),
-        _mean(seconds),
-        of_parameters_of(row),
-        saved_bytes_of(row),
+def figures(report: Report) -> Table[Scored]:
+    """A row for each row and collection of the report."""
+    columns: list[Column[Scored]] = [
+        Column("row", lambda scored: scored[0].name),
+        Column("collection", lambda scored: scored[1].collection),
+        Column("measure", lambda scored: scored[1].measure),
+        Column("seeds", lambda scored: sum(bool(cell.scores) for cell in scored[0].cells)),
+        Column("mean", lambda scored: scored[1].score and scored[1].score.mean),
+        Column("low", lambda scored: scored[1].score and scored[1].score.low),
+        Column("high", lambda scored: scored[1].score and scored[1].score.high),
+        Column("seeds_sd", lambda scored: scored[1].score and scored[1].score.seeds_sd),
+        Column("difference", lambda scored: scored[1].difference),
+        Column("difference_low", lambda scored: scored[1].compared and scored[1].compared.low),
+        Column("difference_high", lambda scored: scored[1].compared and scored[1].compared.high),
+        Column("p_holm", lambda scored: scored[1].p_holm),
+        Column("verdict", lambda scored: scored[1].verdict),
+        Column("detectable", lambda scored: _detectable(scored[1])),
+        Column("parameters", lambda scored: parameters_of(scored[0])),
+        Column("tokens", lambda scored: tokens_of(scored[0])),
+        Column("seconds", lambda scored: _all_seconds(scored[0])),
+        Column("of_parameters", lambda scored: of_parameters_of(scored[0])),
+        Column("saved_bytes", lambda scored: saved_bytes_of(scored[0])),
     ]
+    return Table([(row, on) for row in report.rows for on in row.on], columns)
+
+
+def _all_seconds(row: RowFound) -> float | None:
+    return _mean([sum(cell.seconds.values()) for cell in row.cells if cell.scores])
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
@@ -266,12 +265,11 @@ def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, 
         tasks: stage, how many in all, and how many of them are finished.
     """
     work = [[name, str(total), str(done), str(total - done)] for name, total, done in tasks]
-    return "\n\n".join(
-        [
-            table(["row", "against", "change"], rows),
-            table(["stage", "tasks", "finished", "to do"], work),
-        ]
-    )
+    tables = [
+        table_of(["row", "against", "change"], rows),
+        table_of(["stage", "tasks", "finished", "to do"], work),
+    ]
+    return "\n\n".join(table.markdown() for table in tables)
 
 
 def _intervals(report: Report) -> list[str]:
@@ -288,8 +286,8 @@ def _intervals(report: Report) -> list[str]:
 def _method(report: Report) -> str:
     lines = [
         *_intervals(report),
-        "p (Holm): corrected for all rows on a collection; verdict by it at 5 %. detectable: the "
-        "true difference that would be found 80 times in 100.",
+        "p (Holm): corrected for all rows on a collection; verdict by it at 5 %.",
+        f"{fmt.DETECTABLE_LEGEND}.",
         *map(plain, report.leaks),
     ]
     if report.source:
@@ -299,30 +297,12 @@ def _method(report: Report) -> str:
         )
     axes = [f"{plain(axis.title)} is the field {code(axis.field)}" for axis in report.axes]
     lines += [f"The axis {text}." for text in axes]
-    commits = " and ".join(one[:12] for one in report.commits if one) or "no checkout"
+    commits = " and ".join(commit[:12] for commit in report.commits if commit) or "no checkout"
     dirty = " with uncommitted changes" if report.conditions.dirty else ""
-    versions = ", ".join(f"{name} {one}" for name, one in report.conditions.libraries.items())
+    versions = ", ".join(map(" ".join, report.conditions.libraries.items()))
     lines.append(f"Code: {commits}{dirty}; {versions}.")
-    return "\n".join(f"- {line}" for line in lines)
+    return bullets(lines)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _time(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _score(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if value >= 0.00005 else f"{value:.0e}"

@@ -7,8 +7,9 @@ out, and the queries that lost most. Tests and p-values follow in the report.
 from collections.abc import Sequence
 
 from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict
+from foundation.printable import first_names
+from reports.format import score, signed
 
-NAMED = 4  # collections that a sentence names
 LONGEST = 70  # signs of a query's text
 
 
@@ -32,10 +33,10 @@ def verdict_sentences(check: Check) -> list[str]:
 
 def scores(row: CheckRow) -> str:
     """Measure, score of the baseline, of the candidate, and the difference."""
-    if row.candidate is None or row.baseline is None:
+    if row.difference is None:
         return row.missing
-    difference = row.candidate - row.baseline
-    return f"{row.measure} {row.baseline:.4f} → {row.candidate:.4f} ({difference:+.4f})"
+    change = signed(row.difference)
+    return f"{row.measure} {score(row.baseline)} → {score(row.candidate)} ({change})"
 
 
 def _lead(check: Check, verdict: PairVerdict) -> str:
@@ -55,7 +56,7 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
     if _unchanged(verdict):
         return f"{candidate} ranks as {other} does"
     if check.rule == "margin":
-        return f"{candidate} is not worse than {other} by more than {check.margin:.4f}"
+        return f"{candidate} is not worse than {other} by more than {score(check.margin)}"
     return f"{candidate} shows no significant loss against {other}"
 
 
@@ -74,9 +75,9 @@ def _where(verdict: PairVerdict) -> str:
     )
     counted = f" ({queries:,} queries)" if queries else ""
     if verdict.mean is not None:
-        names = _listed([row.name for row in compared])
+        names = first_names([row.name for row in compared])
         return f": mean {scores(verdict.mean)} over {names}{counted}"
-    each = _listed([f"{scores(row)} on {row.name}" for row in compared])
+    each = first_names([f"{scores(row)} on {row.name}" for row in compared])
     return f": {each}{counted}"
 
 
@@ -85,12 +86,12 @@ def _lost(verdict: PairVerdict) -> list[str]:
     lost = [row for row in verdict.rows if row.failure]
     if verdict.mean is None or not lost:
         return []
-    return [f"lost on {_listed([f'{row.name}, {scores(row)}' for row in lost])}"]
+    return [f"lost on {first_names([f'{row.name}, {scores(row)}' for row in lost])}"]
 
 
 def _missing(verdict: PairVerdict) -> list[str]:
     missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
-    return [f"missing: {_listed(missing)}"] if missing else []
+    return [f"missing: {first_names(missing)}"] if missing else []
 
 
 def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
@@ -105,8 +106,8 @@ def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
     if limit is None:
         return [f"no loss{of_mean} is ruled out"]
     if limit < 0:
-        return [f"a gain{of_mean} of at least {-limit:.4f} is sure (95 %)"]
-    return [f"a loss{of_mean} of more than {limit:.4f} is ruled out (95 %)"]
+        return [f"a gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
+    return [f"a loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
 
 
 def _worst(queries: Sequence[LostQuery]) -> list[str]:
@@ -126,8 +127,3 @@ def _quoted(query: LostQuery) -> str:
     text = " ".join(query.text.split())
     short = text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}…"
     return f"{query.query_id} “{short}”" if short else query.query_id
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 from bench.gate.check import Check, CheckRow, PairVerdict
 from bench.gate.speed_check import SpeedCheck
 from foundation.printable import printable
-from reports.check_verdict import scores, verdict_sentence
+from reports.format import interval, range_of
+from reports.gate.verdict_sentences import scores, verdict_sentence
 
 KINDS = {
     "REGRESSION": "failure",
@@ -50,8 +51,7 @@ def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> No
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    rows = (*verdict.rows, *([verdict.mean] if verdict.mean else []))
-    for name, row in zip(_names(rows), rows, strict=True):
+    for name, row in zip(_names(verdict.all_rows), verdict.all_rows, strict=True):
         case = _case(suite, check.candidate, name)
         _note(case, *_of_row(row, verdict.outcome))
         _output(case, _scores(row))
@@ -69,9 +69,7 @@ def _names(rows: Sequence[CheckRow]) -> list[str]:
 def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
     suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
     for slowdown in speed.slowdowns:
-        factor = (
-            f"{slowdown.slowdown:.3f} times as long ({slowdown.low:.3f} to {slowdown.high:.3f})"
-        )
+        factor = f"{slowdown.slowdown:.3f} times as long ({range_of(slowdown)})"
         case = _case(suite, candidate, slowdown.what)
         _note(case, slowdown.outcome, factor)
         _output(case, factor)
@@ -90,12 +88,11 @@ def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:
 
 def _scores(row: CheckRow) -> str:
     """Scores of both, and the interval of their difference; "" where there are none."""
-    if row.candidate is None or row.baseline is None:
+    if row.difference is None:
         return ""
-    pair = row.paired
-    limits = "" if pair is None or pair.low is None else f"{pair.low:+.4f} to {pair.high:+.4f}"
-    interval = f"; 95 % interval of the difference {limits}" if limits else ""
-    return f"baseline → candidate: {scores(row)}{interval}"
+    limits = interval(row.paired)
+    told = f"; 95 % interval of the difference {limits}" if limits else ""
+    return f"baseline → candidate: {scores(row)}{told}"
 
 
 def _case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:

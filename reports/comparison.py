@@ -1,0 +1,187 @@
+"""Comparisons of models as tables: Markdown that also reads well in a terminal."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from bench.compare.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
+from bench.compare.compare import Comparison, OnCollection, OnSuite
+from bench.compare.panels import Difference
+from bench.compare.statistics import Resampling
+from foundation.printable import first_names, one_line
+from reports import format as fmt
+from reports.markdown import bullets, plain
+from reports.table import Column, Table, table_of
+
+On = OnCollection | OnSuite
+
+TEXT_WIDTH = 80
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Two models: a row for each collection and suite, then what qualifies the figures."""
+    a, b = comparison.a, comparison.b
+    rows: list[On] = [*comparison.collections, *comparison.suites]
+    parts = [plain(f"{a} - {b}: above 0, {a} is better")]
+    parts.append(Table(rows, _columns(a, b)).markdown())
+    if notes := list(_notes(comparison)):
+        parts.append(bullets(map(plain, notes)))
+    if comparison.recipes:
+        columns: list[Column[Difference]] = [
+            Column("what differs in the recipes", lambda difference: difference.field),
+            Column(a, lambda difference: _cut(difference.a) or "-"),
+            Column(b, lambda difference: _cut(difference.b) or "-"),
+        ]
+        parts.append(Table(comparison.recipes, columns).markdown())
+    return "\n\n".join(parts)
+
+
+def figures(comparison: Comparison) -> Table[OnCollection]:
+    """A row for each collection; the better model by name, "" where neither is better."""
+    better = {"a": comparison.a, "b": comparison.b, "neither": ""}
+    columns: list[Column[OnCollection]] = [
+        Column("collection", lambda row: row.collection),
+        Column("measure", lambda row: row.measure),
+        Column("queries", lambda row: row.queries),
+        Column(comparison.a, lambda row: row.mean_a),
+        Column(comparison.b, lambda row: row.mean_b),
+        Column("difference", lambda row: row.paired and row.paired.difference),
+        Column("low", lambda row: row.paired and row.paired.low),
+        Column("high", lambda row: row.paired and row.paired.high),
+        Column("p", lambda row: row.paired and row.paired.p),
+        Column("p_holm", lambda row: row.p_holm),
+        Column("better", lambda row: better[row.verdict]),
+    ]
+    return Table(comparison.collections, columns)
+
+
+def _columns(a: str, b: str) -> list[Column[On]]:
+    better = {"a": a, "b": b, "neither": "cannot tell"}
+    return [
+        Column("collection", _place),
+        Column("measure", lambda row: row.measure),
+        Column("queries", _queries, fmt.count),
+        Column(a, lambda row: (row.mean_a, _seen(row)[0]), fmt.score_in_domain),
+        Column(b, lambda row: (row.mean_b, _seen(row)[1]), fmt.score_in_domain),
+        Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
+        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+        Column("p", lambda row: row.paired and row.paired.p, fmt.p_value),
+        Column("p (Holm)", _p_holm, fmt.p_value),
+        Column("better", lambda row: better[row.verdict] if row.paired else ""),
+        Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
+        Column("effect", lambda row: row.paired and row.paired.effect, lambda v: fmt.signed(v, 2)),
+        Column("detectable", lambda row: row.paired and row.paired.detectable, fmt.score),
+    ]
+
+
+def _place(row: On) -> str:
+    if isinstance(row, OnCollection):
+        return row.collection + " (forced)" * bool(row.protocol)
+    name = f"{'weighted ' * row.weighted}mean of {row.suite}, {row.members} sets"
+    return name + " (forced)" * row.forced
+
+
+def _queries(row: On) -> int | None:
+    return row.queries if isinstance(row, OnCollection) else None
+
+
+def _seen(row: On) -> tuple[bool, bool]:
+    """True for each model that was trained on the collection."""
+    return (row.in_domain_a, row.in_domain_b) if isinstance(row, OnCollection) else (False, False)
+
+
+def _p_holm(row: On) -> float | None:
+    return row.p_holm if row.paired and isinstance(row, OnCollection) else None
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    for row in comparison.collections:
+        yield from (f"{row.collection}: missing: {gap}" for gap in row.missing)
+        if not row.official:
+            yield f"{row.collection}: not the published collection; not in the mean of a suite"
+        if row.protocol:
+            fields = ", ".join(map(str, row.protocol))
+            yield f"{row.collection}: FORCED across protocols: {fields}"
+        if row.left_out:
+            yield f"{row.collection}: {row.left_out:,} queries that not all models have left out"
+    for suite in comparison.suites:
+        if suite.missing:
+            missing = f"{len(suite.missing)} of {suite.members} missing"
+            yield f"{suite.suite}: no mean: {missing}: {first_names(suite.missing)}"
+    if any(
+        "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
+    ):
+        yield "(few): too few queries changed for an interval that can be relied on"
+
+
+def legend(resampling: Resampling) -> str:
+    """What the columns are, in one line each."""
+    return "\n".join(
+        [
+            fmt.intervals_legend(resampling.resamples, resampling.seed),
+            fmt.tests_legend("the collections of a pair"),
+            "better: by p at 5 %, on a collection after Holm; effect: mean difference / its "
+            "standard deviation",
+            fmt.DETECTABLE_LEGEND,
+        ]
+    )
+
+
+def changes_table(changes: Changes) -> str:
+    """The queries that changed most: what is relevant, and both rankings side by side."""
+    heading = f"{changes.collection}, {changes.a} and {changes.b}: "
+    if not changes.queries:
+        return plain(f"{heading}no query changed, by {changes.measure}")
+    shown = f"{len(changes.queries):,} of {changes.changed:,} changed queries"
+    heading += f"{shown}, by {changes.measure}"
+    without = [f"ids only, no texts and grades: {changes.without}"] if changes.without else []
+    queries = [_query(query, changes) for query in changes.queries]
+    return "\n\n".join([*map(plain, [heading, *without]), *queries])
+
+
+def _query(query: ChangedQuery, changes: Changes) -> str:
+    text = f": {_cut(query.text)}" if query.text else ""
+    scores = (
+        f"{changes.a} {fmt.score(query.score_a)}, {changes.b} {fmt.score(query.score_b)} "
+        f"({fmt.signed(query.score_a - query.score_b)})"
+    )
+    parts = [f"{plain(f'query {query.query_id}{text}')}\n{plain(scores)}"]
+    if query.answers:
+        parts[0] += f"\n{plain('answers: ' + _cut('; '.join(query.answers)))}"
+    if query.judged:
+        parts.append(_judged(query, changes))
+    parts.append(_rankings(query, changes))
+    return "\n\n".join(parts)
+
+
+def _judged(query: ChangedQuery, changes: Changes) -> str:
+    columns: list[Column[JudgedDocument]] = [
+        Column("relevant", lambda document: document.doc_id),
+        Column("grade", lambda document: document.grade, fmt.count),
+        Column(f"rank in {changes.a}", lambda document: document.rank_a, _rank),
+        Column(f"rank in {changes.b}", lambda document: document.rank_b, _rank),
+        Column("text", lambda document: _cut(document.text) or "(not in this corpus)"),
+    ]
+    more = f"\nand {query.more_judged:,} more relevant documents" if query.more_judged else ""
+    return Table(query.judged, columns).markdown() + more
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def _rankings(query: ChangedQuery, changes: Changes) -> str:
+    both = zip_longest(query.top_a, query.top_b)
+    rows = [[str(rank), _ranked(a), _ranked(b)] for rank, (a, b) in enumerate(both, start=1)]
+    return table_of(["rank", changes.a, changes.b], rows).markdown()
+
+
+def _ranked(document: RankedDocument | None) -> str:
+    if document is None:
+        return ""
+    grade = "" if document.grade is None else f" (grade {document.grade})"
+    return document.doc_id + grade
+
+
+def _cut(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= TEXT_WIDTH else f"{line[: TEXT_WIDTH - 1]}…"

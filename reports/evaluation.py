@@ -1,0 +1,177 @@
+"""Evaluations as text: scores, means, gaps, what they will cost, and where the time went."""
+
+from collections.abc import Mapping, Sequence
+
+from bench.evaluate.estimate import Estimate
+from bench.evaluate.suites import Gap, SuiteMean
+from bench.results.result import Result, Timings
+from bench.store.usage import ModelUsage
+from foundation.printable import first_names
+from reports import format as fmt
+from reports.markdown import plain
+from reports.table import Column, Table, columns_of
+
+DAY_S = 86_400
+SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
+TOGETHER = "together"
+
+Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
+
+
+def collection_table(results: Sequence[Result], published: Published) -> str:
+    """All models on one collection, main measure first, with what qualifies it."""
+    main = results[0].main_measure
+    others = dict.fromkeys(name for result in results for name in result.measures if name != main)
+    columns: list[Column[Result]] = [
+        Column("model", lambda result: result.model + (" (in-domain)" * result.in_domain)),
+        *columns_of((main, *others), lambda result, name: result.measures.get(name), fmt.score),
+        Column("ties", lambda result: (result.tie_low, result.tie_high), _range),
+        Column("judged@10", lambda result: result.judged_at_10, fmt.score),
+        Column("published", lambda result: _claim(result, published), fmt.score),
+        Column("index", lambda result: result.index if result.index != "flat" else ""),
+        Column("index recall", lambda result: result.index_recall, _recalls),
+        Column("unanswered", lambda result: result.unanswered or None, fmt.count),
+    ]
+    return f"{plain(_heading(results[0]))}\n\n{Table(results, columns).without_empty().markdown()}"
+
+
+def _heading(result: Result) -> str:
+    protocol = result.protocol
+    parts = [f"{result.queries:,} queries"]
+    if result.documents is not None:
+        parts.append(f"{result.documents:,} documents")
+    parts += [protocol.version, f"{protocol.split} split", f"depth {protocol.depth}"]
+    if protocol.title_track:
+        parts.append(f"{protocol.title_track} track")
+    if protocol.exclude_self:
+        parts.append("own document of a query excluded")
+    if not protocol.official:
+        parts.append("NOT the published collection")
+    return f"{protocol.collection}: {', '.join(part for part in parts if part)}"
+
+
+def _claim(result: Result, published: Published) -> float | None:
+    """The published score of the main measure; of other data, it says nothing."""
+    known = published if result.protocol.official else {}
+    return known.get((result.model, result.protocol.collection, result.main_measure))
+
+
+def _range(ties: tuple[float | None, float | None]) -> str:
+    """The range that tie-breaking could give, where it shows in four digits."""
+    low, high = map(fmt.score, ties)
+    return "" if low == high else f"{low}–{high}"
+
+
+def _recalls(recalls: Mapping[str, float]) -> str:
+    return ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
+
+
+def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
+    """Means of suites by model; one that is not complete is a gap that says what is missing."""
+    columns: list[Column[tuple[str, SuiteMean]]] = [
+        Column("suite", lambda row: row[1].suite),
+        Column("mean of", lambda row: _mean_of(row[1])),
+        Column("model", lambda row: row[0]),
+        Column("mean", lambda row: row[1].value, fmt.score),
+        Column("zero-shot mean", lambda row: row[1], _zero_shot),
+        Column("published", lambda r: published.get((r[0], r[1].suite, r[1].measure)), fmt.score),
+        Column("missing", lambda row: _gap(row[1])),
+    ]
+    return Table(means, columns).markdown()
+
+
+def _mean_of(mean: SuiteMean) -> str:
+    return f"{mean.measure}, {mean.members} sets" + ", weighted" * mean.weighted
+
+
+def _zero_shot(mean: SuiteMean) -> str:
+    members = f" ({mean.zero_shot_members} sets)" if mean.zero_shot is not None else ""
+    return fmt.score(mean.zero_shot) + members
+
+
+def _gap(mean: SuiteMean) -> str:
+    """Which members have no score of the published collection; the first few by name."""
+    if not mean.missing:
+        return ""
+    return f"{len(mean.missing)} of {mean.members}: {first_names(mean.missing)}"
+
+
+def gaps_table(gaps: Sequence[Gap]) -> str:
+    """Evaluations that are missing, and why."""
+    columns: list[Column[Gap]] = [
+        Column("not evaluated", lambda gap: gap.collection),
+        Column("model", lambda gap: gap.model),
+        Column("because", lambda gap: gap.reason),
+    ]
+    return Table(gaps, columns).markdown()
+
+
+def estimates_table(rows: Sequence[Estimate]) -> str:
+    """What each model on each collection will cost, and all together."""
+    together = Estimate(
+        model="",
+        collection=TOGETHER,
+        documents=sum(row.documents for row in rows),
+        to_encode=sum(row.to_encode for row in rows),
+        tokens=sum(row.tokens for row in rows),
+        upper_bound=False,
+        encode_s=sum(row.encode_s for row in rows),
+        search_s=sum(row.search_s for row in rows),
+        memory_bytes=max(row.memory_bytes for row in rows),
+        disk_bytes=sum(row.disk_bytes for row in rows),
+    )
+    columns: list[Column[Estimate]] = [
+        Column("collection", lambda row: row.collection),
+        Column("model", lambda row: row.model),
+        Column("documents", lambda row: row.documents, fmt.count),
+        Column("to encode", lambda row: row.to_encode, fmt.count),
+        Column("tokens", lambda row: _at_most(row, fmt.count(row.tokens)), fmt.written),
+        Column("encode", lambda row: _at_most(row, fmt.duration(row.encode_s)), fmt.written),
+        Column("search", lambda row: row.search_s, fmt.duration),
+        Column("memory", lambda row: row.memory_bytes, fmt.size),
+        Column("disk", lambda row: _at_most(row, fmt.size(row.disk_bytes)), fmt.written),
+    ]
+    return Table([*rows, together], columns).markdown()
+
+
+def _at_most(row: Estimate, figure: str) -> str:
+    return f"≤ {figure}" if row.upper_bound else figure
+
+
+def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
+    """What each model's vectors take, and all together; ``now`` in seconds since the epoch."""
+    together = ModelUsage(
+        model=TOGETHER,
+        fingerprint="",
+        texts=None,
+        dtype="",
+        bytes=sum(row.bytes for row in rows),
+        last_used=now,
+    )
+    columns: list[Column[ModelUsage]] = [
+        Column("model", lambda row: row.model),
+        Column("fingerprint", lambda row: row.fingerprint[:SHOWN]),
+        Column("texts", lambda row: row.texts, fmt.count),
+        Column("size", lambda row: row.bytes, fmt.size),
+        Column("dtype", lambda row: row.dtype),
+        Column("last used", lambda row: "" if row is together else _ago(now - row.last_used)),
+    ]
+    return Table([*rows, together], columns).markdown()
+
+
+def _ago(seconds: float) -> str:
+    days = int(seconds // DAY_S)
+    if days < 1:
+        return "today"
+    return "yesterday" if days == 1 else f"{days:,} days ago"
+
+
+def time_line(timings: Timings) -> str:
+    """Where the time went, in one line, the longest first."""
+    spent = {**timings.busy_s, "score": timings.score_s}
+    parts = [
+        f"{name} {seconds:.1f} s"
+        for name, seconds in sorted(spent.items(), key=lambda item: -item[1])
+        if seconds >= 0.05
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""The decision of a check: as a sentence, as Markdown for pull requests, as JUnit XML."""

@@ -1,0 +1,152 @@
+"""A table in the forms that are asked for: Markdown, CSV, LaTeX, cells of text, or a data frame.
+
+Markdown also reads well in a terminal. pandas is imported when a table is written; its cells need
+none, so that `list` answers at once. JSON documents of commands are the records themselves.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from foundation.printable import one_line
+from reports.format import text
+from reports.markdown import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = TypeVar("Row")
+
+_COMPUTED = tuple("=+-@＝＋－＠")  # a spreadsheet computes what begins with these
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+class Bold(str):
+    """Text in bold, where a form of the table has that."""
+
+
+class Italic(str):
+    """Text in italics, in LaTeX."""
+
+
+def tex(words: str) -> str:
+    """Text that TeX prints as it is."""
+    escaped = "".join(_TEX.get(sign, sign) for sign in one_line(words))
+    if isinstance(words, Bold):
+        return rf"\textbf{{{escaped}}}"
+    return rf"\textit{{{escaped}}}" if isinstance(words, Italic) else escaped
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Attributes:
+        header: the name, also for programs.
+        value: of a row, raw.
+        format: of a value, for people; text stands on the left, all else on the right.
+    """
+
+    header: str
+    value: Callable[[Row], Any]
+    format: Callable[[Any], str] = text
+
+    def shown(self, row: Row) -> str:
+        """The cell of a row, for people."""
+        return self.format(self.value(row))
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """Rows, and what is shown of each."""
+
+    rows: Sequence[Row]
+    columns: Sequence[Column[Row]]
+
+    def without_empty(self) -> "Table[Row]":
+        """Without the columns in which no row has anything to say."""
+        filled = [column for column in self.columns if any(column.shown(row) for row in self.rows)]
+        return Table(self.rows, filled)
+
+    def frame(self) -> "pd.DataFrame":
+        """The values, nothing rounded."""
+        return self._values(lambda value: value).infer_objects()
+
+    def csv(self) -> str:
+        """RFC 4180, nothing rounded.
+
+        Text that a spreadsheet would compute, such as ``=HYPERLINK(…)``, begins with an apostrophe.
+        """
+        return str(self._values(_spreadsheet_cell).to_csv(index=False, lineterminator="\n"))
+
+    def markdown(self) -> str:
+        """GitHub's Markdown; no name breaks it."""
+        frame = self._shown(_markdown_cell)
+        return str(
+            frame.to_markdown(
+                index=False, tablefmt="github", colalign=self._sides(), disable_numparse=True
+            )
+        )
+
+    def latex(self) -> str:
+        """A ``tabular`` of the package booktabs."""
+        sides = "".join(side[0] for side in self._sides())
+        return str(self._shown(tex).to_latex(index=False, escape=False, column_format=sides))
+
+    def cells(self) -> list[list[str]]:
+        """The headers, then each row for people."""
+        rows = [[column.shown(row) for column in self.columns] for row in self.rows]
+        return [[column.header for column in self.columns], *rows]
+
+    def _sides(self) -> list[str]:
+        return ["left" if column.format is text else "right" for column in self.columns]
+
+    def _shown(self, escaped: Callable[[str], str]) -> "pd.DataFrame":
+        headers, *rows = [[escaped(cell) for cell in line] for line in self.cells()]
+        return _frame(rows, headers)
+
+    def _values(self, written: Callable[[Any], Any]) -> "pd.DataFrame":
+        cells = [[written(column.value(row)) for column in self.columns] for row in self.rows]
+        return _frame(cells, [written(column.header) for column in self.columns])
+
+
+def columns_of(
+    names: Iterable[str],
+    value: Callable[[Row, str], Any],
+    format: Callable[[Any], str] = text,
+    header: str = "{}",
+) -> list[Column[Row]]:
+    """A column for each name, with the value that a row has under it."""
+
+    def column(name: str) -> Column[Row]:
+        return Column(header.replace("{}", name), lambda row: value(row, name), format)
+
+    return [column(name) for name in names]
+
+
+def table_of(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table[Sequence[Any]]:
+    """A table of values in the order of its columns."""
+    return Table(rows, [Column(name, itemgetter(place)) for place, name in enumerate(headers)])
+
+
+def _frame(cells: Sequence[Sequence[Any]], names: Sequence[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(cells, columns=list(names), dtype=object)
+
+
+def _spreadsheet_cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    line = one_line(value)
+    return f"'{line}" if line.startswith(_COMPUTED) else line
+
+
+def _markdown_cell(words: str) -> str:
+    return f"**{plain(words)}**" if isinstance(words, Bold) else plain(words)

@@ -1,0 +1,54 @@
+"""Checkpoints of two successive trainings on three collections, with known figures."""
+
+from bench.compare.statistics import Paired, Resampling
+from bench.compare.transfer import Forgetting, Transfer, TransferRow, Transfers
+from bench.monitor.quality_curve import Level
+
+VALUES = {
+    "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},
+    "after $bio$": {"bio": 0.6, "law": 0.25, "wiki": 0.45},
+    "after|law": {"bio": 0.4, "law": 0.55, "wiki": 0.4},
+}
+
+
+def compared(difference: float) -> Paired:
+    return Paired(
+        difference=difference,
+        low=difference - 0.05,
+        high=difference + 0.05,
+        p=0.01,
+        exact=False,
+        wins=30,
+        ties=50,
+        losses=20,
+        effect=0.2,
+        detectable=0.03,
+    )
+
+
+def transfers(difference: float, collection: str, after: str, before: str) -> Transfers:
+    row = Transfer(collection, after, before, compared(difference), 0.02)
+    return Transfers(compared(difference), (row,))
+
+
+def forgetting(base: bool = True) -> Forgetting:
+    rows = [
+        TransferRow(
+            name, {key: Level(value, value - 0.1, value + 0.1) for key, value in levels.items()}
+        )
+        for name, levels in VALUES.items()
+    ]
+    last, first = "after|law", "after $bio$"
+    return Forgetting(
+        measure="nDCG@10",
+        rows=tuple(rows if base else rows[1:]),
+        base="base" if base else "",
+        trained=("bio", "law"),
+        also=("wiki",),
+        queries={"bio": 100, "law": 100, "wiki": 100},
+        average=Level(0.475, 0.4, 0.55),
+        backward=transfers(-0.2, "bio", last, first),
+        forward=transfers(0.05, "law", first, "base") if base else None,
+        kept=transfers(-0.1, "wiki", last, "base") if base else None,
+        resampling=Resampling(resamples=99),
+    )
