@@ -4,7 +4,7 @@
 ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import EVERY, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
@@ -137,47 +138,36 @@ class _Layer(nn.Module):
         return narrow
 
 
-def pack(
-    ids: Sequence[Sequence[int]],
-    types: Sequence[Sequence[int]] | None,
-    padding_idx: int | None,
-    positions: int,
-) -> PackedBatch:
-    """A batch of texts on the CPU.
+def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
+    """A batch of texts on the CPU; token types are 0 where there are none.
 
     Args:
-        types: token types; None is 0 for all.
         padding_idx: as ``PackedNetwork`` has it.
         positions: how many the model has.
 
     Raises:
         BenchError: a text has no token, or more than there are positions.
     """
-    lengths = np.array([len(text) for text in ids])
     most = positions - (0 if padding_idx is None else padding_idx + 1)
-    longest = int(lengths.max())
+    longest = int(tokens.lengths.max())
     if longest > most:
         # On CUDA such a read would end the process's use of the device.
         raise BenchError(
             f"a text of {longest} tokens, and the model has positions for {most}",
             f"set max_query_tokens and max_document_tokens to at most {most}",
         )
-    if not lengths.all():
+    if not tokens.lengths.all():
         raise BenchError("a text without tokens cannot be encoded")
-    joined = _joined(ids)
-    ends = np.concatenate([[0], lengths.cumsum()])
+    ids = tokens.ids.astype(np.int64)
+    types = np.zeros_like(ids) if tokens.types is None else tokens.types.astype(np.int64)
+    ends = np.concatenate([[0], tokens.lengths.cumsum()])
     return PackedBatch(
-        torch.from_numpy(joined),
-        torch.from_numpy(_positions(joined, ends, padding_idx)),
-        torch.from_numpy(np.zeros_like(joined) if types is None else _joined(types)),
+        torch.from_numpy(ids),
+        torch.from_numpy(_positions(ids, ends, padding_idx)),
+        torch.from_numpy(types),
         torch.from_numpy(ends.astype(np.int32)),
         1 << max(4, (longest - 1).bit_length()),
     )
-
-
-def _joined(values: Sequence[Sequence[int]]) -> Int64Array:
-    joined: Int64Array = np.concatenate([np.asarray(one, dtype=np.int64) for one in values])
-    return joined
 
 
 def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:

@@ -22,6 +22,7 @@ from retrievers.encoders.packed import (
     pool_packed,
 )
 from retrievers.encoders.pooling import pool
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import Pooling
 from tests.support import variable_length_on_cpu
 from tests.support.tiny_checkpoints import SIZES, bert_config, seeded
@@ -58,7 +59,7 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
 
 def packed_texts(network: PackedNetwork, typed: bool = False) -> PackedBatch:
     ids, types = texts()
-    return pack(ids, types if typed else None, network.padding_idx, POSITIONS)
+    return pack(Tokens.of(ids, types if typed else None), network.padding_idx, POSITIONS)
 
 
 @pytest.mark.parametrize("typed", [False, True])
@@ -94,21 +95,21 @@ def test_pooler_without_a_pooler_is_refused() -> None:
 
 @pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
 def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
-    assert pack([[5] * most], None, padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    assert pack(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
     with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
-        pack([[5], [5] * (most + 1)], None, padding_idx, POSITIONS)
+        pack(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
 
 
 def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(BenchError, match="without tokens"):
-        pack([[5], []], None, None, POSITIONS)
+        pack(Tokens.of([[5], []]), None, POSITIONS)
 
 
 @pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
 def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
     longest: int, bound: int
 ) -> None:
-    assert pack([[5], [5] * longest], None, None, POSITIONS).max_length == bound
+    assert pack(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
 
 
 def test_networks_that_are_no_plain_encoders_or_have_odd_heads_are_not_packed() -> None:
@@ -150,7 +151,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> CompileCounter:
 def batches(made: CompiledNetwork) -> list[PackedBatch]:
     """Of many sizes, among them one text, and as many tokens as the longest text is long."""
     sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
-    return [made.pack([[5 + n] * n for n in lengths], None) for lengths in sizes]
+    return [made.pack(Tokens.of([[5 + n] * n for n in lengths])) for lengths in sizes]
 
 
 @needs_kernel
