@@ -126,7 +126,7 @@ class VectorStore:
         folders = self._folders_with(recipe.side(role), role)
         for folder in folders:
             self._use(folder)
-        return self._planner.plan(folders, recipe.dim, keys)
+        return self._planner.plan(folders, recipe, keys)
 
     def _folders_with(self, side: Recipe, role: Role) -> list[Path]:
         """Folders that vectors of a side may be in; first the one that new ones are written to."""

@@ -36,7 +36,7 @@ FIRST_CAPABILITY = (8, 0)
 # Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
 # longest length differ, since the compiler takes equal sizes for one size.
 EXAMPLE = (7, 11, 3)
-LIMIT, TOTAL_LIMIT = "recompile_limit", "accumulated_recompile_limit"
+LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 NETWORKS = 1 << 12  # times a network may be compiled in one process
 HALF_SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
@@ -76,20 +76,20 @@ def can_isolate() -> bool:
 def _reproducible() -> Iterator[None]:
     """Compile and compute so that another process gets the same bytes; many networks in one.
 
-    Inductor tunes reductions by their time, unless it is to be deterministic; cuBLAS may add up in
+    Inductor chooses how to add up by trying what is fast, unless it may not; cuBLAS may add up in
     half precision, unless that is forbidden. Networks whose recompilations are counted together
     get a limit that many fit into, since one that is reached is an error here.
     """
     matmul = torch.backends.cuda.matmul
-    inductor: dict[str, Any] = {"deterministic": True}
-    dynamo: dict[str, Any] = {} if can_isolate() else {LIMIT: NETWORKS, TOTAL_LIMIT: NETWORKS}
-    before = {name: getattr(matmul, name) for name in HALF_SUMS}
+    chosen = {"deterministic": True}
+    if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9
+        chosen = {"triton.autotune_pointwise": False}
+    limits = {} if can_isolate() else dict.fromkeys(LIMITS, NETWORKS)
     with ExitStack() as settings:
-        for config, changes in ((inductor_config, inductor), (dynamo_config, dynamo)):
-            known = {name: value for name, value in changes.items() if hasattr(config, name)}
-            settings.enter_context(config.patch(known))
-        for name, value in before.items():
-            settings.callback(setattr, matmul, name, value)
+        settings.enter_context(inductor_config.patch(chosen))
+        settings.enter_context(dynamo_config.patch(limits))
+        for name in HALF_SUMS:
+            settings.callback(setattr, matmul, name, getattr(matmul, name))
             setattr(matmul, name, False)
         yield
 

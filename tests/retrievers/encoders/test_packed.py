@@ -12,6 +12,7 @@ import transformers
 from torch._dynamo.testing import CompileCounter
 
 from foundation.errors import BenchError
+from retrievers.encoders import compiled
 from retrievers.encoders.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
 from retrievers.encoders.packed import (
     PackedBatch,
@@ -162,12 +163,66 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
     assert compilations.frame_count == 1
 
 
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the recompilations of all networks together, as PyTorch before 2.13 does."""
+    monkeypatch.setattr(compiled, "can_isolate", lambda: False)
+
+
 @needs_kernel
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="earlier versions count them together")
-def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
+@pytest.mark.parametrize("counted", ["each", "together"])
+def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(
+    counted: str, compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if counted == "together":
+        together(monkeypatch)
+    elif not compiled.can_isolate():
+        pytest.skip("this PyTorch counts them together")
     more = torch._dynamo.config.recompile_limit + 2
     made = [CompiledNetwork(bert(num_hidden_layers=1 + n)) for n in range(more)]
+    for network in made:
+        network(batches(network)[0])
     assert compilations.frame_count == len(made)
+
+
+@needs_kernel
+def test_networks_that_are_counted_together_would_reach_the_limit_of_pytorch(
+    compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together(monkeypatch)
+    limit = 3  # 8 without our own
+    monkeypatch.setattr(compiled, "NETWORKS", limit)
+    for layers in range(1, 1 + limit):
+        CompiledNetwork(bert(num_hidden_layers=layers))
+    with pytest.raises(BenchError, match="cannot compile"):
+        CompiledNetwork(bert(num_hidden_layers=1 + limit))
+    assert compilations.frame_count == limit
+
+
+@needs_kernel
+def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variable_length_on_cpu.register()
+    torch.compiler.reset()
+    matmul, seen = torch.backends.cuda.matmul, []
+
+    def settings() -> tuple[Any, ...]:
+        sums = [getattr(matmul, name) for name in compiled.HALF_SUMS]
+        dynamo, inductor = torch._dynamo.config, torch._inductor.config
+        return *sums, dynamo.recompile_limit, getattr(inductor, "deterministic", True)
+
+    def backend(graph: Any, _: Any) -> Any:
+        seen.append(settings())
+        return graph
+
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", functools.partial(compile_with, backend=backend))
+    together(monkeypatch)
+    before = settings()
+    assert before[:2] == (True, True)
+    CompiledNetwork(bert())
+    assert seen == [(False, False, compiled.NETWORKS, True)]
+    assert settings() == before
 
 
 @needs_kernel
