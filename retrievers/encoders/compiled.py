@@ -15,8 +15,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import config as dynamo_config
-from torch._inductor import config as inductor_config
 
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.packed import (
@@ -80,6 +78,9 @@ def _reproducible() -> Iterator[None]:
     half precision, unless that is forbidden. Networks whose recompilations are counted together
     get a limit that many fit into, since one that is reached is an error here.
     """
+    from torch._dynamo import config as dynamo_config  # slow to import
+    from torch._inductor import config as inductor_config
+
     matmul = torch.backends.cuda.matmul
     chosen = {"deterministic": True}
     if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9

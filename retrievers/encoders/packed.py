@@ -4,7 +4,7 @@
 ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``. Devlin et al., BERT, 2019; Liu et al., RoBERTa, 2019.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -124,18 +124,37 @@ class _Layer(nn.Module):
     def __init__(self, layer: Any, heads: int, attention: Attention) -> None:
         super().__init__()
         own = layer.attention.self
-        self.query, self.key, self.value = own.query, own.key, own.value
+        self.query_key_value = fused([own.query, own.key, own.value])
         self.mix, self.widen, self.narrow = layer.attention.output, layer.intermediate, layer.output
         self.heads, self.attention = heads, attention
 
     def forward(self, hidden: Tensor, ends: Tensor, longest: int) -> Tensor:
-        shape = (len(hidden), self.heads, -1)
-        q, k, v = (part(hidden).view(shape) for part in (self.query, self.key, self.value))
+        projected = self.query_key_value(hidden).view(len(hidden), 3, self.heads, -1)
+        q, k, v = projected.unbind(1)
         mixed = self.attention(q, k, v, ends, longest).flatten(1)
         hidden = self.mix.LayerNorm(self.mix.dense(mixed) + hidden)
         wide = self.widen.intermediate_act_fn(self.widen.dense(hidden))
         narrow: Tensor = self.narrow.LayerNorm(self.narrow.dense(wide) + hidden)
         return narrow
+
+
+def fused(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """Linear layers of one input as one product, their outputs beside each other.
+
+    The layers share its weights from here on, so that none is in memory twice.
+    """
+    weights = torch.cat([layer.weight.detach() for layer in layers])
+    biases = torch.cat([layer.bias.detach() for layer in layers])
+    together = nn.Linear(weights.shape[1], weights.shape[0], device="meta")
+    together.weight = nn.Parameter(weights, requires_grad=False)
+    together.bias = nn.Parameter(biases, requires_grad=False)
+    start = 0
+    for layer in layers:
+        rows = slice(start, start + layer.out_features)
+        layer.weight = nn.Parameter(weights[rows], requires_grad=False)
+        layer.bias = nn.Parameter(biases[rows], requires_grad=False)
+        start = rows.stop
+    return together
 
 
 def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:

@@ -160,7 +160,8 @@ class Prepared:
         """Vectors of all texts, float32 ``(n, dim)``."""
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
-        for rows, found in self._launched or self._tower.vectors(self._tokens, self._batches):
+        launched, self._launched = self._launched, None
+        for rows, found in launched or self._tower.vectors(self._tokens, self._batches):
             vectors[distinct[rows]] = found
             if advance:
                 advance(len(rows))

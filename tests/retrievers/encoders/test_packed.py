@@ -89,6 +89,20 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
             torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
 
 
+@torch.inference_mode()
+def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory_twice() -> None:
+    network = bert()
+    own = network.encoder.layer[0].attention.self
+    layers = [own.query, own.key, own.value]
+    hidden = torch.randn(11, SIZES["hidden_size"])
+    expected = torch.cat([layer(hidden) for layer in layers], dim=1)
+    together = PackedNetwork(network, one_by_one).layers[0].query_key_value
+    torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
+    storage = together.weight.untyped_storage().data_ptr()
+    assert {layer.weight.untyped_storage().data_ptr() for layer in layers} == {storage}
+
+
 def test_pooler_without_a_pooler_is_refused() -> None:
     with pytest.raises(BenchError, match="pooler"):
         pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))

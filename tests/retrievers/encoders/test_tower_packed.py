@@ -151,6 +151,7 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
     found = [one(done.append) for one in prepared]
     assert sum(done) == sum(len(texts) for _, texts in lists)
     np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(prepared[0](), expected)
     np.testing.assert_allclose(found[1], expected[:half], atol=1e-6)
     assert [len(vectors) for vectors in found] == [len(texts) for _, texts in lists]
 
