@@ -102,7 +102,8 @@ def measure(tokenizer: Path, segments: Sequence[Segments]) -> dict[str, Any]:
 
 def end_to_end(documents: Sequence[tuple[str, str]], rounds: int = 3) -> dict[str, float]:
     """Seconds that all-MiniLM-L6-v2 encodes documents on the CPU, with the cache and without."""
-    from retrievers.models.model import open_encoder, resolve_model
+    from retrievers.encoders.opening import open_encoder
+    from retrievers.models.model import resolve_model
 
     encoders: dict[str, Any] = {
         name: open_encoder(resolve_model("minilm"), "cpu") for name in ("cache", "tokenizer")
