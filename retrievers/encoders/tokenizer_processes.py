@@ -29,7 +29,8 @@ from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import TruncationSide
 
 BLOCK = 1_024  # texts that a process gets at a time
-MOST = 4  # processes: millions of tokens a second, with the cache of words
+MOST_CACHED = 4  # processes: together millions of tokens a second from the cache of words
+MOST = 16  # without it
 RESERVED = 2  # cores: for what drives the GPU, and for what reads and writes
 IDS, LENGTHS = "<i4", "<i8"
 LENGTH_BYTES = 8
@@ -66,9 +67,10 @@ class Answer(Record):
     types: bytes | None
 
 
-def useful_processes() -> int:
-    """How many processes this machine has cores for, beside what drives a GPU."""
-    return max(0, min(MOST, len(os.sched_getaffinity(0)) - RESERVED))
+def useful_processes(tokenizer: TextTokenizer) -> int:
+    """How many processes serve a GPU, as far as there are cores beside what drives it."""
+    most = MOST_CACHED if tokenizer.cached else MOST
+    return max(0, min(most, len(os.sched_getaffinity(0)) - RESERVED))
 
 
 class TokenizerProcesses:

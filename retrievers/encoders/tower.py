@@ -74,7 +74,7 @@ class Tower:
             split_special_tokens=bool(getattr(self.tokenizer, "split_special_tokens", False)),
         )
         if tokenizer_processes is None:
-            tokenizer_processes = useful_processes() if device.type == "cuda" else 0
+            tokenizer_processes = useful_processes(own) if device.type == "cuda" else 0
         self._texts = TokenizerProcesses(own, tokenizer_processes) if tokenizer_processes else own
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)

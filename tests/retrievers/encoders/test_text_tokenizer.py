@@ -17,12 +17,14 @@ from tokenizers.models import WordPiece
 from tokenizers.processors import BertProcessing
 
 from retrievers.encoders import word_pieces
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokenizer_processes import BLOCK, TokenizerProcesses
+from retrievers.encoders.tokenizer_processes import BLOCK, TokenizerProcesses, useful_processes
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.word_pieces import splits_words
 from retrievers.models.model import resolve_model
 from tests.benchmarks.tokenise_speed import real_texts, segments_of
+from tests.support import tiny_checkpoints as tiny
 
 ROOT = Path(__file__).parents[3]
 NORMALIZERS = [
@@ -251,6 +253,31 @@ def test_few_texts_start_no_process(processes: TokenizerProcesses) -> None:
     _, expected = both(0, "left")
     assert_same(processes(PAIRS[:BLOCK], 9), expected(PAIRS[:BLOCK], 9))
     assert processes.started == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "cached", "count"),
+    [(1, True, 0), (2, True, 0), (4, True, 2), (64, True, 4), (12, False, 10), (64, False, 16)],
+)
+def test_processes_leave_cores_to_what_drives_the_gpu(
+    cores: int, cached: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert useful_processes(both(0, "right")[not cached]) == count
+
+
+def test_an_encoder_tokenises_in_processes_where_asked_and_gives_the_same_vectors(
+    tmp_path: Path,
+) -> None:
+    tiny.write_bert(tmp_path / "bert")
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
+    texts = [f"the river of stone {'alpha ' * (n % 7)}{n}" for n in range(BLOCK + 100)]
+    alone: Any = open_encoder(resolve_model(str(card)), "cpu")
+    beside: Any = open_encoder(resolve_model(str(card)), "cpu", tokenizer_processes=1)
+    found = beside.encode_documents([""] * len(texts), texts)
+    assert found.tobytes() == alone.encode_documents([""] * len(texts), texts).tobytes()
+    assert len(beside._towers.document._texts.started) == 1
+    beside._towers.document._texts.close()
 
 
 def test_a_process_that_was_killed_is_replaced_by_this_one(
