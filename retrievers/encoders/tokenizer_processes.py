@@ -85,6 +85,8 @@ class TokenizerProcesses:
         self._own = tokenizer
         self._threads = ThreadPoolExecutor(processes)  # each asks one process
         self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self._ended = False  # one of them, before its time
         self.started: list[subprocess.Popen[bytes]] = []
         self._closing = weakref.finalize(self, _close, self._threads, self.started)
 
@@ -107,6 +109,8 @@ class TokenizerProcesses:
         self._closing()
 
     def _ask(self, block: Block) -> Tokens:
+        if self._ended:
+            return self._own(block.segments, block.max_tokens)
         try:
             process = getattr(self._of_thread, "process", None)
             if process is None:
@@ -114,7 +118,12 @@ class TokenizerProcesses:
             _send(process.stdin, block)
             answer = msgspec.msgpack.decode(_receive(process.stdout), type=Answer)
         except (OSError, EOFError) as error:
-            logger.warning("a process that tokenises has ended (%s): this one does its work", error)
+            with self._lock:
+                if not self._ended:
+                    logger.warning(
+                        "a process that tokenises has ended (%s): this one does the work", error
+                    )
+                self._ended = True
             return self._own(block.segments, block.max_tokens)
         types = None if answer.types is None else np.frombuffer(answer.types, IDS)
         return Tokens(np.frombuffer(answer.ids, IDS), np.frombuffer(answer.lengths, LENGTHS), types)
@@ -122,7 +131,7 @@ class TokenizerProcesses:
     def _start(self) -> "subprocess.Popen[bytes]":
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # this module, whatever the folder is
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},

@@ -288,8 +288,24 @@ def test_a_process_that_was_killed_is_replaced_by_this_one(
     for process in processes.started:
         process.kill()
         process.wait()
-    assert_same(processes(PAIRS, 9), expected(PAIRS, 9))
-    assert "has ended" in caplog.text
+    for _ in range(2):
+        assert_same(processes(PAIRS, 9), expected(PAIRS, 9))
+    assert [text[:35] for text in caplog.messages] == ["a process that tokenises has ended "]
+    assert len(processes.started) == 2
+
+
+def test_processes_run_this_code_also_where_the_folder_has_a_package_of_that_name(
+    processes: TokenizerProcesses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "retrievers").mkdir()
+    (tmp_path / "retrievers" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    processes(PAIRS, 9)
+    assert caplog.messages == []
+    assert [process.poll() for process in processes.started] == [None, None]
 
 
 def test_processes_end_with_their_owner() -> None:
