@@ -6,6 +6,7 @@ its own and ends with its standard input. ``multiprocessing`` would run a user's
 each process where the script is not guarded against that.
 """
 
+import json
 import logging
 import os
 import subprocess
@@ -15,7 +16,6 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, cast
 
 import msgspec
@@ -34,7 +34,13 @@ MOST = 16  # without it
 RESERVED = 2  # cores: for what drives the GPU, and for what reads and writes
 IDS, LENGTHS = "<i4", "<i8"
 LENGTH_BYTES = 8
-ROOT = Path(__file__).parents[2]
+# Modules are found where this process finds them, whatever the folder or installation.
+PROGRAM = f"""
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from {__name__} import main
+main()
+"""
 ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "RAYON")},
@@ -129,12 +135,11 @@ class TokenizerProcesses:
         return Tokens(np.frombuffer(answer.ids, IDS), np.frombuffer(answer.lengths, LENGTHS), types)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],  # this module, whatever the folder is
+            [sys.executable, "-P", "-c", PROGRAM, json.dumps([str(path) for path in sys.path])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **ONE_THREAD},
             start_new_session=True,  # Ctrl-C is for the one that ends them
         )
         self.started.append(process)
@@ -199,7 +204,3 @@ def main() -> None:
         types = None if tokens.types is None else tokens.types.astype(IDS).tobytes()
         ids, lengths = tokens.ids.astype(IDS), tokens.lengths.astype(LENGTHS)
         _send(target, Answer(ids.tobytes(), lengths.tobytes(), types))
-
-
-if __name__ == "__main__":
-    main()
