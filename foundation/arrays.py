@@ -6,6 +6,7 @@ import numpy.typing as npt
 Float16Array = npt.NDArray[np.float16]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 BoolArray = npt.NDArray[np.bool_]

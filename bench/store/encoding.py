@@ -1,11 +1,13 @@
 """Encode what is missing, shard by shard, together with whoever works on the same store.
 
-Texts of the next shard are tokenised and vectors of the last one written while one is encoded.
-A shard is locked before it is prepared; what another process has locked comes last, when it is
-waited for.
+Texts of the next shard are tokenised and vectors of the last one written while one is encoded. On
+a GPU some shards are launched before the first of them is waited for, so that it never idles
+between two. A shard is locked before it is prepared; what another process has locked comes last,
+when it is waited for.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -39,6 +41,8 @@ class ShardWork:
 
     Attributes:
         prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.
+            What it returns may have ``launch()``, which begins without waiting, and
+            ``in_flight``, how many shards should be launched at a time.
         keep: writes a shard; called in another.
         advance: called with the number of texts done, here or by another process.
     """
@@ -66,7 +70,7 @@ class ShardWork:
             closing(self._prepared(self._free(batches, refused, locks))) as prepared,
         ):
             writing: Future[None] | None = None
-            for batch, lock, encode in prepared:
+            for batch, lock, encode in launched(prepared):
                 vectors = encode(self.advance)
                 encoded += len(batch)
                 if writing:
@@ -131,3 +135,18 @@ class ShardWork:
         if there and self.advance:
             self.advance(len(batch))
         return there
+
+
+def launched(
+    prepared: Iterator[tuple[Batch, FileLock, Encode]],
+) -> Iterator[tuple[Batch, FileLock, Encode]]:
+    """Launch what can be, as many shards ahead as each says; in order."""
+    flying: deque[tuple[Batch, FileLock, Encode]] = deque()
+    for shard in prepared:
+        launch: Callable[[], None] | None = getattr(shard[2], "launch", None)
+        if launch:
+            launch()
+        flying.append(shard)
+        if len(flying) >= getattr(shard[2], "in_flight", 1):
+            yield flying.popleft()
+    yield from flying

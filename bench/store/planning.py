@@ -18,8 +18,10 @@ from bench.store.keys import find, first_rows
 from bench.store.shards import MANIFEST_NAME, DamagedShardError, Shard, read_shard
 from bench.store.vectors import StoredVectors
 from foundation.arrays import Int64Array, UInt64Array
+from retrievers.models.recipe import Recipe
 
 SHARD_ROWS = 2048  # a minute or two of work for a small model on two cores
+HALF_SHARD_ROWS = 16_384  # in half precision, on a GPU: a second of work, and many of its batches
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +58,11 @@ class Planner:
         self._checked: dict[Shard, tuple[tuple[int, int], bool]] = {}
         self._named: set[Path] = set()
 
-    def plan(self, folders: Sequence[Path], dim: int, keys: UInt64Array) -> EncodingPlan:
-        """Find texts in the shards of folders, and cut the rest.
+    def plan(self, folders: Sequence[Path], recipe: Recipe, keys: UInt64Array) -> EncodingPlan:
+        """Find texts in the shards of folders, of whatever size, and cut the rest.
 
         Args:
-            folders: of one side of a recipe; the first that has a text is read.
-            dim: length of a vector.
+            folders: of one side of the recipe; the first that has a text is read.
             keys: of the texts, ``(n, 2)``.
         """
         present, damaged = self._present(folders)
@@ -76,8 +77,8 @@ class Planner:
             damaged += [shard.manifest_path for shard in broken]
             for shard in broken:
                 del present[shard]
-        missing = tuple(_cut(keys, np.flatnonzero(places < 0)))
-        vectors = None if missing else StoredVectors(*_compact(shards, used, places), dim)
+        missing = tuple(_cut(keys, np.flatnonzero(places < 0), shard_rows(recipe)))
+        vectors = None if missing else StoredVectors(*_compact(shards, used, places), recipe.dim)
         return EncodingPlan(keys, vectors, missing, tuple(damaged))
 
     def _present(self, folders: Sequence[Path]) -> tuple[dict[Shard, UInt64Array], list[Path]]:
@@ -151,11 +152,16 @@ def _compact(
     return tuple(used), places - skipped[numbers]
 
 
-def _cut(keys: UInt64Array, rows: Int64Array) -> Iterator[Batch]:
+def shard_rows(recipe: Recipe) -> int:
+    """Texts of a new shard."""
+    return SHARD_ROWS if recipe.dtype == "float32" else HALF_SHARD_ROWS
+
+
+def _cut(keys: UInt64Array, rows: Int64Array, most: int) -> Iterator[Batch]:
     """The distinct texts among some rows, in order, as many as a shard holds at a time."""
     distinct = rows[first_rows(keys[rows])]
-    for start in range(0, len(distinct), SHARD_ROWS):
-        some = distinct[start : start + SHARD_ROWS]
+    for start in range(0, len(distinct), most):
+        some = distinct[start : start + most]
         yield Batch(keys[some], some)
 
 

@@ -1,4 +1,4 @@
-"""Shards: the vectors of up to 2,048 texts that were encoded together, in three files.
+"""Shards: the vectors of some thousands of texts that were encoded together, in three files.
 
 A shard's name is the hash of the keys of its texts in order, which is the plan it was encoded by.
 ``NAME.f32`` or ``NAME.f16`` holds the vectors, row after row, little-endian; ``NAME.keys`` the

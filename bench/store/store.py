@@ -1,9 +1,9 @@
 """Vectors on disk: every text encoded once, and found by its content.
 
 Below the store's folder there is one folder a recipe, named after its fingerprint, with
-``recipe.json`` and shards of up to 2,048 texts (``bench.store.shards``). Documents are kept in the
-folder of the recipe's document side, queries in that of its query side, facts in that of the
-recipe itself; for a model without prompts these are one folder. Read is every folder whose
+``recipe.json`` and shards of some thousands of texts (``bench.store.shards``). Documents are kept
+in the folder of the recipe's document side, queries in that of its query side, facts in that of
+the recipe itself; for a model without prompts these are one folder. Read is every folder whose
 ``recipe.json`` has the same side, because folders were once those of whole recipes.
 
 What is missing is cut into shards in the order of the corpus. So a stopped run goes on where it
@@ -126,7 +126,7 @@ class VectorStore:
         folders = self._folders_with(recipe.side(role), role)
         for folder in folders:
             self._use(folder)
-        return self._planner.plan(folders, recipe.dim, keys)
+        return self._planner.plan(folders, recipe, keys)
 
     def _folders_with(self, side: Recipe, role: Role) -> list[Path]:
         """Folders that vectors of a side may be in; first the one that new ones are written to."""

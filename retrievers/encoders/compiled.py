@@ -7,7 +7,8 @@ the dtype. The kernel and the code compiled for CUDA have not been run on a GPU 
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from subprocess import CalledProcessError
 from typing import Any, cast
@@ -25,6 +26,7 @@ from retrievers.encoders.packed import (
     pack,
     pool_packed,
 )
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import StoredPooling
 
 KERNEL = "torch.nn.attention.varlen"
@@ -32,12 +34,19 @@ FIRST_CAPABILITY = (8, 0)
 # Lengths of the texts that the network is compiled with. The number of tokens, of texts and the
 # longest length differ, since the compiler takes equal sizes for one size.
 EXAMPLE = (7, 11, 3)
+LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+NETWORKS = 1 << 12  # times a network may be compiled in one process
+HALF_SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether ``CompiledNetwork`` computes what this network computes, here and in this dtype."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    if device.type != "cuda" or not half or not known(network) or find_spec(KERNEL) is None:
+    return dtype in (torch.float16, torch.bfloat16) and would_pack(network, device)
+
+
+def would_pack(network: nn.Module, device: torch.device) -> bool:
+    """Whether it would here, were the network in half precision."""
+    if device.type != "cuda" or not known(network) or find_spec(KERNEL) is None:
         return False
     return torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
 
@@ -56,6 +65,36 @@ def variable_length_kernel() -> Attention:
     return attention
 
 
+def can_isolate() -> bool:
+    """Whether this version of PyTorch counts the recompilations of each network by itself."""
+    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Compile and compute so that another process gets the same bytes; many networks in one.
+
+    Inductor chooses how to add up by trying what is fast, unless it may not; cuBLAS may add up in
+    half precision, unless that is forbidden. Networks whose recompilations are counted together
+    get a limit that many fit into, since one that is reached is an error here.
+    """
+    from torch._dynamo import config as dynamo_config  # slow to import
+    from torch._inductor import config as inductor_config
+
+    matmul = torch.backends.cuda.matmul
+    chosen = {"deterministic": True}
+    if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9
+        chosen = {"triton.autotune_pointwise": False}
+    limits = {} if can_isolate() else dict.fromkeys(LIMITS, NETWORKS)
+    with ExitStack() as settings:
+        settings.enter_context(inductor_config.patch(chosen))
+        settings.enter_context(dynamo_config.patch(limits))
+        for name in HALF_SUMS:
+            settings.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, False)
+        yield
+
+
 class CompiledNetwork:
     """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
 
@@ -72,25 +111,22 @@ class CompiledNetwork:
     def __init__(self, network: nn.Module) -> None:
         self._network = PackedNetwork(network, variable_length_kernel()).eval()
         # Each network counts its own recompilations, so that many can be open in one process.
-        can_isolate = "isolate_recompiles" in inspect.signature(torch.compile).parameters
-        alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate else {}
+        alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate() else {}
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
         self._device = next(network.parameters()).device
-        self(self.pack([[0] * length for length in EXAMPLE], None))
+        self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
 
-    def pack(
-        self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None
-    ) -> PackedBatch:
+    def pack(self, tokens: Tokens) -> PackedBatch:
         """A batch of texts on the network's device; see ``pack``."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
-        return moved(pack(ids, types, self._network.padding_idx, positions), self._device)
+        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), _reproducible():
                 return cast(Tensor, self._compiled(**vars(batch)))
         except (TorchDynamoException, FailOnRecompileLimitHit, CalledProcessError) as error:
             first = first_line(error)

@@ -14,6 +14,7 @@ def open_encoder(
     device: str = "auto",
     tokens_per_batch: int | None = None,
     bases: Bases | None = None,
+    tokenizer_processes: int | None = None,
 ) -> Encoder:
     """The encoder of a resolved model. Weights load at its first call.
 
@@ -23,6 +24,7 @@ def open_encoder(
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
         bases: what encoders of several adapters are opened with, so that they share one base.
+        tokenizer_processes: that tokenise beside this one; None for some on a GPU, none elsewhere.
 
     Raises:
         BenchError: the model has no vectors (BM25), or a third party's class is missing.
@@ -39,7 +41,7 @@ def open_encoder(
         return hashing
     from retrievers.encoders.transformer import TransformerEncoder
 
-    return TransformerEncoder(model, device, tokens_per_batch, bases)
+    return TransformerEncoder(model, device, tokens_per_batch, bases, tokenizer_processes)
 
 
 def _load_class(encoder: str) -> Any:

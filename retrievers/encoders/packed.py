@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import EVERY, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
@@ -123,13 +124,13 @@ class _Layer(nn.Module):
     def __init__(self, layer: Any, heads: int, attention: Attention) -> None:
         super().__init__()
         own = layer.attention.self
-        self.query, self.key, self.value = own.query, own.key, own.value
+        self.query_key_value = fused([own.query, own.key, own.value])
         self.mix, self.widen, self.narrow = layer.attention.output, layer.intermediate, layer.output
         self.heads, self.attention = heads, attention
 
     def forward(self, hidden: Tensor, ends: Tensor, longest: int) -> Tensor:
-        shape = (len(hidden), self.heads, -1)
-        q, k, v = (part(hidden).view(shape) for part in (self.query, self.key, self.value))
+        projected = self.query_key_value(hidden).view(len(hidden), 3, self.heads, -1)
+        q, k, v = projected.unbind(1)
         mixed = self.attention(q, k, v, ends, longest).flatten(1)
         hidden = self.mix.LayerNorm(self.mix.dense(mixed) + hidden)
         wide = self.widen.intermediate_act_fn(self.widen.dense(hidden))
@@ -137,47 +138,55 @@ class _Layer(nn.Module):
         return narrow
 
 
-def pack(
-    ids: Sequence[Sequence[int]],
-    types: Sequence[Sequence[int]] | None,
-    padding_idx: int | None,
-    positions: int,
-) -> PackedBatch:
-    """A batch of texts on the CPU.
+def fused(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """Linear layers of one input as one product, their outputs beside each other.
+
+    The layers share its weights from here on, so that none is in memory twice.
+    """
+    weights = torch.cat([layer.weight.detach() for layer in layers])
+    biases = torch.cat([layer.bias.detach() for layer in layers])
+    together = nn.Linear(weights.shape[1], weights.shape[0], device="meta")
+    together.weight = nn.Parameter(weights, requires_grad=False)
+    together.bias = nn.Parameter(biases, requires_grad=False)
+    start = 0
+    for layer in layers:
+        rows = slice(start, start + layer.out_features)
+        layer.weight = nn.Parameter(weights[rows], requires_grad=False)
+        layer.bias = nn.Parameter(biases[rows], requires_grad=False)
+        start = rows.stop
+    return together
+
+
+def pack(tokens: Tokens, padding_idx: int | None, positions: int) -> PackedBatch:
+    """A batch of texts on the CPU; token types are 0 where there are none.
 
     Args:
-        types: token types; None is 0 for all.
         padding_idx: as ``PackedNetwork`` has it.
         positions: how many the model has.
 
     Raises:
         BenchError: a text has no token, or more than there are positions.
     """
-    lengths = np.array([len(text) for text in ids])
     most = positions - (0 if padding_idx is None else padding_idx + 1)
-    longest = int(lengths.max())
+    longest = int(tokens.lengths.max())
     if longest > most:
         # On CUDA such a read would end the process's use of the device.
         raise BenchError(
             f"a text of {longest} tokens, and the model has positions for {most}",
             f"set max_query_tokens and max_document_tokens to at most {most}",
         )
-    if not lengths.all():
+    if not tokens.lengths.all():
         raise BenchError("a text without tokens cannot be encoded")
-    joined = _joined(ids)
-    ends = np.concatenate([[0], lengths.cumsum()])
+    ids = tokens.ids.astype(np.int64)
+    types = np.zeros_like(ids) if tokens.types is None else tokens.types.astype(np.int64)
+    ends = np.concatenate([[0], tokens.lengths.cumsum()])
     return PackedBatch(
-        torch.from_numpy(joined),
-        torch.from_numpy(_positions(joined, ends, padding_idx)),
-        torch.from_numpy(np.zeros_like(joined) if types is None else _joined(types)),
+        torch.from_numpy(ids),
+        torch.from_numpy(_positions(ids, ends, padding_idx)),
+        torch.from_numpy(types),
         torch.from_numpy(ends.astype(np.int32)),
         1 << max(4, (longest - 1).bit_length()),
     )
-
-
-def _joined(values: Sequence[Sequence[int]]) -> Int64Array:
-    joined: Int64Array = np.concatenate([np.asarray(one, dtype=np.int64) for one in values])
-    return joined
 
 
 def _positions(ids: Int64Array, ends: Int64Array, padding_idx: int | None) -> Int64Array:

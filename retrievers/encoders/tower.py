@@ -4,6 +4,7 @@ Imports torch and transformers, so it is imported when vectors are first needed.
 """
 
 import inspect
+import logging
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from foundation.arrays import BoolArray, Float32Array, Int64Array
+from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
-from retrievers.encoders.compiled import CompiledNetwork, can_pack
+from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
 from retrievers.encoders.document_text import Segments
 from retrievers.encoders.onednn import replace_linear, usable
 from retrievers.encoders.pooling import finish, pool
+from retrievers.encoders.text_tokenizer import TextTokenizer
+from retrievers.encoders.tokenizer_processes import TokenizerProcesses, useful_processes
+from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.workers import side_by_side
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
@@ -31,12 +35,9 @@ from retrievers.models.recipe import Dtype, Recipe
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Token ids of each text, and token types where the model reads them."""
+Vectors = Iterator[tuple[Int64Array, Float32Array]]
 
-    ids: Sequence[Sequence[int]]
-    types: Sequence[Sequence[int]] | None
+logger = logging.getLogger(__name__)
 
 
 class Tower:
@@ -47,6 +48,8 @@ class Tower:
     Args:
         clock: gets the time of each phase and the number of tokens.
         bases: networks that adapters share.
+        tokenizer_processes: that tokenise beside this one; None for some where the device is a
+            GPU, which waits for one core's tokens, and none elsewhere.
     """
 
     def __init__(
@@ -57,22 +60,49 @@ class Tower:
         device: torch.device,
         clock: Clock,
         bases: Bases | None = None,
+        tokenizer_processes: int | None = None,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = bases.network if bases and adapter is not None else load_network
         network = load(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
-        self._reads = frozenset(inspect.signature(network.forward).parameters)
+        reads = inspect.signature(network.forward).parameters
+        own = TextTokenizer(
+            self.tokenizer.backend_tokenizer,
+            recipe.truncation_side,
+            recipe.segment_ids and "token_type_ids" in reads,
+            split_special_tokens=bool(getattr(self.tokenizer, "split_special_tokens", False)),
+        )
+        if tokenizer_processes is None:
+            tokenizer_processes = useful_processes(own) if device.type == "cuda" else 0
+        self._texts = TokenizerProcesses(own, tokenizer_processes) if tokenizer_processes else own
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind)
         self._network = _on_backend(recipe, network.to(device), adapter is not None)
         dtype = getattr(torch, recipe.dtype)
         packed = adapter is None and can_pack(self._network, dtype, device)
         self._compiled = CompiledNetwork(self._network) if packed else None
+        if adapter is None and dtype == torch.float32 and would_pack(self._network, device):
+            logger.warning(
+                "%s in float32 is padded and not compiled on a GPU: --dtype bfloat16 encodes "
+                "without padding, several times faster. Its scores are those of another recipe",
+                recipe.model,
+            )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
         self._recipe = recipe
         self._device = device
         self._clock = clock
+        self._room: float = np.inf  # tokens of a batch that the device's memory may hold
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self._recipe.dim
+
+    @property
+    def launches(self) -> bool:
+        """Whether a batch is computed while this process does something else."""
+        return self._device.type == "cuda" or self.packs
 
     @property
     def packs(self) -> bool:
@@ -98,64 +128,86 @@ class Tower:
         Raises:
             BenchError: so few tokens have no room for a text.
         """
-        with self._clock.phase("tokenise"):
-            return self._tokenize(segments, max_tokens)
-
-    def _tokenize(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        ids: list[Sequence[int]] = [()] * len(segments)
-        types: list[Sequence[int]] = [()] * len(segments)
-        reads_types = self._recipe.segment_ids and "token_type_ids" in self._reads
-        for paired in (False, True):
-            rows = [i for i, pair in enumerate(segments) if (pair[1] is not None) == paired]
-            if not rows:
-                continue
-            special = self.tokenizer.num_special_tokens_to_add(paired)
+        for paired in {second is not None for _, second in segments}:
+            special = self._texts.special_tokens(paired)
             if max_tokens is not None and max_tokens <= special:
                 raise BenchError(
                     f"{self._recipe.model}: {max_tokens} tokens have no room for a text, since "
                     f"{special} are the tokenizer's own",
                     f"allow {special + 1} or more: --max-query-tokens, --max-document-tokens",
                 )
-            second = [segments[i][1] for i in rows] if paired else None
-            encoded = self.tokenizer(
-                [segments[i][0] for i in rows],
-                second,
-                truncation=max_tokens is not None,
-                max_length=max_tokens,
-                padding=False,
-                return_attention_mask=False,
-                return_token_type_ids=reads_types,
-                verbose=False,
-            )
-            for place, i in enumerate(rows):
-                ids[i] = encoded["input_ids"][place]
-                types[i] = encoded["token_type_ids"][place] if reads_types else ()
-        return Tokens(ids, types if reads_types else None)
+        with self._clock.phase("tokenise"):
+            return self._texts(segments, max_tokens)
 
-    def vectors(
-        self, tokens: Tokens, batches: Sequence[Int64Array]
-    ) -> Iterator[tuple[Int64Array, Float32Array]]:
+    def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors of each batch of rows, float32 ``(len(rows), dim)``, in order.
 
         On the CPU batches are computed side by side; on CUDA the next ones are under way while
         the vectors of one are copied back.
 
         Raises:
-            BenchError: a vector is not finite, or not as long as the recipe says.
+            BenchError: a vector is not finite, or not as long as the recipe says, or the device's
+                memory does not hold one text.
         """
-        if self._device.type == "cpu" and not self.packs:
-            yield from side_by_side(lambda rows: self._land(self._launch(tokens, rows)), batches)
+        if not self.launches:
+            done = side_by_side(lambda rows: list(self._flights(tokens, rows)), batches)
+            yield from (self._land(flight) for flights in done for flight in flights)
             return
         flying: deque[_Flight] = deque()
         for rows in batches:
-            flying.append(self._launch(tokens, rows))
-            if len(flying) == CUDA_IN_FLIGHT:
-                yield self._land(flying.popleft())
+            for flight in self._flights(tokens, rows):
+                flying.append(flight)
+                if len(flying) == CUDA_IN_FLIGHT:
+                    yield self._land(flying.popleft())
         while flying:
             yield self._land(flying.popleft())
 
-    def _launch(self, tokens: Tokens, rows: Int64Array) -> "_Flight":
-        pooled = self._pooled(tokens, rows)
+    def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
+        """As ``vectors``, with all batches under way before the first is asked for."""
+        flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
+        return map(self._land, flights)
+
+    def _flights(self, tokens: Tokens, rows: Int64Array) -> Iterator["_Flight"]:
+        """Launch a batch; where the device's memory does not hold it, in halves.
+
+        The plan of batches stays as it is, whatever else is on the device.
+        """
+        batch = tokens.take(rows)
+        cost = int(batch.lengths.sum()) if self.packs else len(rows) * int(batch.lengths.max())
+        if cost <= self._room or len(rows) == 1:
+            try:
+                flight = self._launch(batch, rows)
+            except torch.OutOfMemoryError as error:
+                if len(rows) == 1:
+                    raise BenchError(
+                        f"{self._device} has no memory for a text of {cost} tokens: "
+                        f"{first_line(error)}",
+                        "end what else runs on the device, or use --device cpu",
+                    ) from error
+            else:
+                yield flight
+                return
+            self._make_room(cost)
+        half = (len(rows) + 1) // 2
+        yield from self._flights(tokens, rows[:half])
+        yield from self._flights(tokens, rows[half:])
+
+    def _make_room(self, tokens: int) -> None:
+        """Remember that a batch was too large, and free what PyTorch only keeps for later."""
+        if self._room == np.inf:
+            logger.warning(
+                "%s has no memory for a batch of %s tokens: such batches are computed in halves; "
+                "vectors may differ in their last bits",
+                self._device,
+                f"{tokens:,}",
+            )
+        self._room = min(self._room, tokens - 1)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+
+    def _launch(self, batch: Tokens, rows: Int64Array) -> "_Flight":
+        pooled = self._pooled(batch)
         with self._clock.phase("forward"), torch.inference_mode():
             vectors = finish(pooled, self._stages, self._recipe.normalize)
             landed = None
@@ -165,26 +217,24 @@ class Tower:
                 )
                 landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 landed.record(torch.cuda.current_stream(self._device))
-        self._clock.count("tokens", sum(len(tokens.ids[i]) for i in rows))
+        self._clock.count("tokens", len(batch.ids))
         return _Flight(rows, vectors, landed)
 
-    def _pooled(self, tokens: Tokens, rows: Int64Array) -> torch.Tensor:
-        """One vector for each row, before the stages, float32."""
+    def _pooled(self, batch: Tokens) -> torch.Tensor:
+        """One vector for each text, before the stages, float32."""
         if self._compiled is None:
-            return self._pooled_padded(tokens, rows)
+            return self._pooled_padded(batch)
         with self._clock.phase("copy"):
-            types = None if tokens.types is None else [tokens.types[i] for i in rows]
-            batch = self._compiled.pack([tokens.ids[i] for i in rows], types)
+            packed = self._compiled.pack(batch)
         with self._clock.phase("forward"), torch.inference_mode():
-            return self._compiled.pooled(self._recipe.pooling, batch)
+            return self._compiled.pooled(self._recipe.pooling, packed)
 
-    def _pooled_padded(self, tokens: Tokens, rows: Int64Array) -> torch.Tensor:
+    def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
         with self._clock.phase("copy"):
-            lengths = np.array([len(tokens.ids[i]) for i in rows])
-            mask = np.arange(lengths.max()) < lengths[:, None]
-            inputs = {"input_ids": self._padded(tokens.ids, rows, mask, self._pad)}
-            if tokens.types is not None:
-                inputs["token_type_ids"] = self._padded(tokens.types, rows, mask, 0)
+            mask = np.arange(batch.lengths.max()) < batch.lengths[:, None]
+            inputs = {"input_ids": self._padded(batch.ids, mask, self._pad)}
+            if batch.types is not None:
+                inputs["token_type_ids"] = self._padded(batch.types, mask, 0)
             attention = self._moved(mask.astype(np.int64))
         with self._clock.phase("forward"), torch.inference_mode():
             try:
@@ -221,15 +271,9 @@ class Tower:
     def _pad(self) -> int:
         return int(self.tokenizer.pad_token_id or 0)
 
-    def _padded(
-        self,
-        values: Sequence[Sequence[int]],
-        rows: Int64Array,
-        mask: BoolArray,
-        fill: int,
-    ) -> torch.Tensor:
+    def _padded(self, values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
         padded = np.full(mask.shape, fill, dtype=np.int64)
-        padded[mask] = np.concatenate([values[i] for i in rows])
+        padded[mask] = values
         return self._moved(padded)
 
     def _moved(self, array: Int64Array) -> torch.Tensor:

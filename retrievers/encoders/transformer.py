@@ -4,7 +4,7 @@ The order of work is a pure function of the list of texts, so that the same list
 machine gives the same bytes. torch is imported with the weights, at the first call.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.protocol import Advance
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
@@ -24,12 +25,11 @@ from retrievers.models.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from retrievers.encoders.tower import Tokens, Tower
-
-Prepared = Callable[[Advance | None], Float32Array]
+    from retrievers.encoders.tower import Tower, Vectors
 
 CPU_TOKENS = 1_024  # of each batch; every thread of the processor computes one
 CUDA_TOKENS = 65_536
+LISTS_IN_FLIGHT = 3  # of texts on a GPU: it never waits for one to be written or packed
 
 
 class TransformerEncoder:
@@ -41,6 +41,7 @@ class TransformerEncoder:
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
         bases: networks that the encoders of several adapters share.
+        tokenizer_processes: see ``Tower``.
 
     Attributes:
         clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
@@ -53,10 +54,11 @@ class TransformerEncoder:
         device: str = "auto",
         tokens_per_batch: int | None = None,
         bases: Bases | None = None,
+        tokenizer_processes: int | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
         self.clock = Clock()
-        self._towers = _Towers(model, device, self.clock, bases)
+        self._towers = _Towers(model, device, self.clock, bases, tokenizer_processes)
         self._budget = tokens_per_batch
 
     @property
@@ -82,7 +84,7 @@ class TransformerEncoder:
         """Vectors of documents, float32 ``(n, dim)``."""
         return self.prepare_documents(titles, texts)(advance)
 
-    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> Prepared:
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "Prepared":
         """Tokenise documents now, and return what encodes them.
 
         So that another thread can tokenise the next documents while these are encoded: neither
@@ -94,12 +96,12 @@ class TransformerEncoder:
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each query before it is cut, special tokens included."""
         tokens = self._towers.query.tokenize(self._query_segments(texts), None)
-        return [len(ids) for ids in tokens.ids]
+        return list(map(int, tokens.lengths))
 
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Tokens of each document before it is cut, special tokens included."""
         segments = self._document_segments(titles, texts)
-        return [len(ids) for ids in self._towers.document.tokenize(segments, None).ids]
+        return list(map(int, self._towers.document.tokenize(segments, None).lengths))
 
     def _query_segments(self, texts: Sequence[str]) -> list[Segments]:
         return [(self.recipe.prompts.query + text, None) for text in texts]
@@ -114,27 +116,60 @@ class TransformerEncoder:
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> Prepared:
+    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> "Prepared":
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
+        budget = self._budget or self._towers.default_budget
+        plan = plan_packed if tower.packs else plan_batches
+        return Prepared(tower, tokens, list(plan(tokens.lengths, budget)), distinct, first)
 
-        def encode(advance: Advance | None = None) -> Float32Array:
-            vectors = np.empty((len(segments), self.dim), dtype=np.float32)
-            budget = self._budget or self._towers.default_budget
-            plan = plan_packed if tower.packs else plan_batches
-            batches = list(plan(_lengths(tokens), budget))
-            for rows, found in tower.vectors(tokens, batches):
-                vectors[distinct[rows]] = found
-                if advance:
-                    advance(len(rows))
-            repeated = np.flatnonzero(first != np.arange(len(segments)))
-            vectors[repeated] = vectors[first[repeated]]
-            if advance and len(repeated):
-                advance(len(repeated))
-            return vectors
 
-        return encode
+class Prepared:
+    """Texts as token ids, ready to be encoded: called, it gives their vectors.
+
+    Args:
+        tokens: of the distinct texts.
+        batches: rows of ``tokens``.
+        distinct: int64, positions of the distinct texts among all.
+        first: int64 ``(n,)``, for each text the position of the first equal one.
+
+    Attributes:
+        in_flight: how many such lists should be launched before the first is called.
+    """
+
+    def __init__(
+        self,
+        tower: "Tower",
+        tokens: Tokens,
+        batches: Sequence[Int64Array],
+        distinct: Int64Array,
+        first: Int64Array,
+    ) -> None:
+        self._tower, self._tokens, self._batches = tower, tokens, batches
+        self._distinct, self._first = distinct, first
+        self._launched: Vectors | None = None
+        self.in_flight = LISTS_IN_FLIGHT if tower.launches else 1
+
+    def launch(self) -> None:
+        """Begin on a GPU, without waiting for it; elsewhere nothing is done yet."""
+        if self._tower.launches:
+            self._launched = self._tower.launch(self._tokens, self._batches)
+
+    def __call__(self, advance: Advance | None = None) -> Float32Array:
+        """Vectors of all texts, float32 ``(n, dim)``."""
+        first, distinct = self._first, self._distinct
+        vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
+        launched, self._launched = self._launched, None
+        for rows, found in launched or self._tower.vectors(self._tokens, self._batches):
+            vectors[distinct[rows]] = found
+            if advance:
+                advance(len(rows))
+        repeated = np.flatnonzero(first != np.arange(len(first)))
+        vectors[repeated] = vectors[first[repeated]]
+        if advance and len(repeated):
+            advance(len(repeated))
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -145,6 +180,7 @@ class _Towers:
     device_name: str
     clock: Clock
     bases: Bases | None
+    tokenizer_processes: int | None
 
     @cached_property
     def device(self) -> "torch.device":
@@ -176,7 +212,13 @@ class _Towers:
 
             model = self.model
             return Tower(
-                checkpoint, model.recipe, model.adapter, self.device, self.clock, self.bases
+                checkpoint,
+                model.recipe,
+                model.adapter,
+                self.device,
+                self.clock,
+                self.bases,
+                self.tokenizer_processes,
             )
 
 
@@ -212,7 +254,3 @@ def plan_packed(lengths: Int64Array, tokens_per_batch: int) -> Iterator[Int64Arr
         stop = max(start + 1, stop)
         yield order[start:stop]
         start, before = stop, int(ends[stop - 1])
-
-
-def _lengths(tokens: "Tokens") -> Int64Array:
-    return np.array([len(ids) for ids in tokens.ids], dtype=np.int64)

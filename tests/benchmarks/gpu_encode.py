@@ -59,6 +59,7 @@ from bench.speed.weights import as_sentence_transformers
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.transformer import (
     CUDA_TOKENS,
     TransformerEncoder,
@@ -237,14 +238,11 @@ def tokenised(setting: Setting, pool: Executor, workers: int) -> Iterator[list[I
 
 def encode_blocks(tower: "Tower", blocks: Iterable[list[Ints]], dim: int) -> Iterator[Floats]:
     """Vectors of each block, float32 ``(n, dim)``, rows in order."""
-    from retrievers.encoders.tower import Tokens
-
     plan = plan_packed if tower.packs else plan_batches
     for ids in blocks:
         vectors = np.empty((len(ids), dim), dtype=np.float32)
-        lengths = np.array([len(one) for one in ids], dtype=np.int64)
-        tokens = Tokens(cast(Any, ids), None)
-        for rows, found in tower.vectors(tokens, list(plan(lengths, CUDA_TOKENS))):
+        tokens = Tokens.of(cast(Any, ids))
+        for rows, found in tower.vectors(tokens, list(plan(tokens.lengths, CUDA_TOKENS))):
             vectors[rows] = found
         yield vectors
 

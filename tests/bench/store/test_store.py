@@ -521,6 +521,81 @@ def test_the_next_shard_is_prepared_in_a_thread_while_one_is_encoded(corpus, sto
     assert encoder.clock.seconds["write"] > 0
 
 
+class Launching(CountingEncoder):
+    """Works ahead, as a GPU does: launched shards are computed when they are called."""
+
+    def __init__(self, in_flight: int) -> None:
+        super().__init__()
+        self.in_flight = in_flight
+        self.events: list[tuple[str, int]] = []
+
+    def prepare_documents(self, titles, texts):
+        return Launched(self, titles, texts)
+
+
+class Launched:
+    def __init__(self, encoder, titles, texts) -> None:
+        self.encoder, self.titles, self.texts = encoder, titles, texts
+        self.first = int(texts[0].split()[-1])
+        self.in_flight = encoder.in_flight
+
+    def launch(self):
+        self.encoder.events.append(("launch", self.first))
+
+    def __call__(self, advance=None):
+        self.encoder.events.append(("land", self.first))
+        return self.encoder.encode_documents(self.titles, self.texts, advance)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 9])
+def test_shards_are_launched_ahead_and_kept_in_order(in_flight, store, tmp_path):
+    corpus = corpus_of(numbered(18), tmp_path / "corpus")
+    encode(VectorStore(tmp_path / "plain"), corpus)
+    encoder = Launching(in_flight)
+    vectors = encode(store, corpus, encoder)
+    assert np.array_equal(everything(vectors), directly(corpus))
+    assert files_below(tmp_path / "vectors") == files_below(tmp_path / "plain")
+    shards = [0, 4, 8, 12, 16]
+    for event in ("launch", "land"):
+        assert [first for what, first in encoder.events if what == event] == shards
+    ahead = [
+        sum(what == "launch" for what, _ in encoder.events[:place])
+        - sum(what == "land" for what, _ in encoder.events[:place])
+        for place, (what, _) in enumerate(encoder.events)
+        if what == "land"
+    ]
+    most = min(in_flight, 5)
+    assert ahead == [most] * (5 - most + 1) + list(range(most - 1, 0, -1))
+
+
+def test_an_encoder_that_fails_while_others_are_launched_leaves_no_lock(store, corpus, tmp_path):
+    class Fails(Launching):
+        def encode_documents(self, titles, texts, advance=None):
+            raise BenchError("out of order")
+
+    with pytest.raises(BenchError, match="out of order"):
+        encode(store, corpus, Fails(3))
+    assert not list((tmp_path / "vectors").rglob("*.lock"))
+    assert store.plan(CountingEncoder(), corpus).missing_rows == 10
+
+
+def test_new_shards_of_half_precision_are_larger_and_smaller_ones_are_read(
+    store, corpus, tmp_path, monkeypatch
+):
+    half = msgspec.structs.replace(RECIPE, dtype="bfloat16")
+    monkeypatch.setattr(planning, "HALF_SHARD_ROWS", ROWS)  # as before they were larger
+    encode(store, corpus, CountingEncoder(half))
+    monkeypatch.setattr(planning, "HALF_SHARD_ROWS", 3 * ROWS)
+    longer = corpus_of(numbered(30), tmp_path / "longer")
+    encoder = CountingEncoder(half)
+    vectors = encode(VectorStore(tmp_path / "vectors"), longer, encoder)
+    assert len(encoder.documents) == vectors.encoded == 20
+    assert np.array_equal(everything(vectors), directly(longer))
+    assert sorted(shard.rows for shard in vectors.shards) == [2, 4, 4, 8, 12]
+    whole = VectorStore(tmp_path / "other").plan(CountingEncoder(), longer)
+    assert {len(batch) for batch in whole.missing} == {ROWS, 30 % ROWS}
+
+
 WORK = """
     import sys, time
     from pathlib import Path

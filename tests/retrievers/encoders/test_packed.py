@@ -12,6 +12,7 @@ import transformers
 from torch._dynamo.testing import CompileCounter
 
 from foundation.errors import BenchError
+from retrievers.encoders import compiled
 from retrievers.encoders.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
 from retrievers.encoders.packed import (
     PackedBatch,
@@ -22,6 +23,7 @@ from retrievers.encoders.packed import (
     pool_packed,
 )
 from retrievers.encoders.pooling import pool
+from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import Pooling
 from tests.support import variable_length_on_cpu
 from tests.support.tiny_checkpoints import SIZES, bert_config, seeded
@@ -58,7 +60,7 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
 
 def packed_texts(network: PackedNetwork, typed: bool = False) -> PackedBatch:
     ids, types = texts()
-    return pack(ids, types if typed else None, network.padding_idx, POSITIONS)
+    return pack(Tokens.of(ids, types if typed else None), network.padding_idx, POSITIONS)
 
 
 @pytest.mark.parametrize("typed", [False, True])
@@ -87,6 +89,20 @@ def test_packed_hidden_states_and_pooling_are_those_of_the_hugging_face_model(
             torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
 
 
+@torch.inference_mode()
+def test_queries_keys_and_values_are_one_product_whose_weights_are_not_in_memory_twice() -> None:
+    network = bert()
+    own = network.encoder.layer[0].attention.self
+    layers = [own.query, own.key, own.value]
+    hidden = torch.randn(11, SIZES["hidden_size"])
+    expected = torch.cat([layer(hidden) for layer in layers], dim=1)
+    together = PackedNetwork(network, one_by_one).layers[0].query_key_value
+    torch.testing.assert_close(together(hidden), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat([x(hidden) for x in layers], dim=1), expected)
+    storage = together.weight.untyped_storage().data_ptr()
+    assert {layer.weight.untyped_storage().data_ptr() for layer in layers} == {storage}
+
+
 def test_pooler_without_a_pooler_is_refused() -> None:
     with pytest.raises(BenchError, match="pooler"):
         pool_packed("pooler", torch.zeros(1, 4), torch.tensor([0, 1], dtype=torch.int32))
@@ -94,21 +110,21 @@ def test_pooler_without_a_pooler_is_refused() -> None:
 
 @pytest.mark.parametrize(("padding_idx", "most"), [(None, 64), (1, 62)])
 def test_a_text_longer_than_the_positions_is_refused(padding_idx: int | None, most: int) -> None:
-    assert pack([[5] * most], None, padding_idx, POSITIONS).positions.max() == POSITIONS - 1
+    assert pack(Tokens.of([[5] * most]), padding_idx, POSITIONS).positions.max() == POSITIONS - 1
     with pytest.raises(BenchError, match=f"a text of {most + 1} tokens, .* for {most}"):
-        pack([[5], [5] * (most + 1)], None, padding_idx, POSITIONS)
+        pack(Tokens.of([[5], [5] * (most + 1)]), padding_idx, POSITIONS)
 
 
 def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(BenchError, match="without tokens"):
-        pack([[5], []], None, None, POSITIONS)
+        pack(Tokens.of([[5], []]), None, POSITIONS)
 
 
 @pytest.mark.parametrize(("longest", "bound"), [(1, 16), (16, 16), (17, 32), (64, 64)])
 def test_the_stated_length_is_a_power_of_two_that_holds_the_longest_text(
     longest: int, bound: int
 ) -> None:
-    assert pack([[5], [5] * longest], None, None, POSITIONS).max_length == bound
+    assert pack(Tokens.of([[5], [5] * longest]), None, POSITIONS).max_length == bound
 
 
 def test_networks_that_are_no_plain_encoders_or_have_odd_heads_are_not_packed() -> None:
@@ -150,7 +166,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> CompileCounter:
 def batches(made: CompiledNetwork) -> list[PackedBatch]:
     """Of many sizes, among them one text, and as many tokens as the longest text is long."""
     sizes = [[2], [16], [3, 4], [20, 7, 7, 5], [33], [62, 2], [2] * 20]
-    return [made.pack([[5 + n] * n for n in lengths], None) for lengths in sizes]
+    return [made.pack(Tokens.of([[5 + n] * n for n in lengths])) for lengths in sizes]
 
 
 @needs_kernel
@@ -161,12 +177,66 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
     assert compilations.frame_count == 1
 
 
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the recompilations of all networks together, as PyTorch before 2.13 does."""
+    monkeypatch.setattr(compiled, "can_isolate", lambda: False)
+
+
 @needs_kernel
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="earlier versions count them together")
-def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(compilations: Any) -> None:
+@pytest.mark.parametrize("counted", ["each", "together"])
+def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(
+    counted: str, compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if counted == "together":
+        together(monkeypatch)
+    elif not compiled.can_isolate():
+        pytest.skip("this PyTorch counts them together")
     more = torch._dynamo.config.recompile_limit + 2
     made = [CompiledNetwork(bert(num_hidden_layers=1 + n)) for n in range(more)]
+    for network in made:
+        network(batches(network)[0])
     assert compilations.frame_count == len(made)
+
+
+@needs_kernel
+def test_networks_that_are_counted_together_would_reach_the_limit_of_pytorch(
+    compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together(monkeypatch)
+    limit = 3  # 8 without our own
+    monkeypatch.setattr(compiled, "NETWORKS", limit)
+    for layers in range(1, 1 + limit):
+        CompiledNetwork(bert(num_hidden_layers=layers))
+    with pytest.raises(BenchError, match="cannot compile"):
+        CompiledNetwork(bert(num_hidden_layers=1 + limit))
+    assert compilations.frame_count == limit
+
+
+@needs_kernel
+def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variable_length_on_cpu.register()
+    torch.compiler.reset()
+    matmul, seen = torch.backends.cuda.matmul, []
+
+    def settings() -> tuple[Any, ...]:
+        sums = [getattr(matmul, name) for name in compiled.HALF_SUMS]
+        dynamo, inductor = torch._dynamo.config, torch._inductor.config
+        return *sums, dynamo.recompile_limit, getattr(inductor, "deterministic", True)
+
+    def backend(graph: Any, _: Any) -> Any:
+        seen.append(settings())
+        return graph
+
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", functools.partial(compile_with, backend=backend))
+    together(monkeypatch)
+    before = settings()
+    assert before[:2] == (True, True)
+    CompiledNetwork(bert())
+    assert seen == [(False, False, compiled.NETWORKS, True)]
+    assert settings() == before
 
 
 @needs_kernel

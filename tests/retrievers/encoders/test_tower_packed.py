@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrievers.encoders.tower
-from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL
+from foundation.errors import BenchError
+from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL, would_pack
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.packed import known
 from retrievers.encoders.transformer import plan_packed
@@ -130,6 +131,109 @@ def test_batches_without_padding_hold_each_text_once_and_as_many_tokens_as_fit(
     assert all(len(batch) == 1 or sizes[batch].sum() <= most for batch in batches)
     for batch, following in pairwise(batches):
         assert sizes[batch].sum() + sizes[following[0]] > most
+
+
+@pytest.mark.usefixtures("without_cuda")
+def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors(
+    tmp_path: Path,
+) -> None:
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu", 40)
+    expected = encoder.encode_documents(TITLES, TEXTS)
+    half = len(TEXTS) // 2
+    lists = [(TITLES, TEXTS), (TITLES[:half], TEXTS[:half]), ([""], ["alpha"]), ([], [])]
+    prepared = [encoder.prepare_documents(*some) for some in lists]
+    assert {one.in_flight for one in prepared} == {3}
+    before = encoder.clock.counts["tokens"]
+    for one in prepared:
+        one.launch()
+    assert encoder.clock.counts["tokens"] > before, "launched without being called"
+    done: list[int] = []
+    found = [one(done.append) for one in prepared]
+    assert sum(done) == sum(len(texts) for _, texts in lists)
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(prepared[0](), expected)
+    np.testing.assert_allclose(found[1], expected[:half], atol=1e-6)
+    assert [len(vectors) for vectors in found] == [len(texts) for _, texts in lists]
+
+
+class SmallMemory:
+    """A network on a device whose memory holds so many tokens."""
+
+    def __init__(self, forward: Any, tokens: int, count: Any) -> None:
+        self.forward, self.tokens, self.count = forward, tokens, count
+        self.sizes: list[int] = []
+
+    def __call__(self, *batch: Any, **inputs: Any) -> Any:
+        size = self.count(*batch, **inputs)
+        if size > self.tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        self.sizes.append(size)
+        return self.forward(*batch, **inputs)
+
+
+def with_small_memory(tower: Any, tokens: int) -> SmallMemory:
+    if tower.packs:
+        small = SmallMemory(
+            tower._compiled.pooled, tokens, lambda mode, batch: len(batch.input_ids)
+        )
+        tower._compiled.pooled = small
+    else:
+        small = SmallMemory(tower._network, tokens, lambda **inputs: inputs["input_ids"].numel())
+        tower._network = small
+    return small
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
+    packed: bool,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if packed:
+        request.getfixturevalue("without_cuda")
+    model = resolve_model(card_of(tmp_path, "bert", "mean"))
+    expected = encoded(open_encoder(model, "cpu", 300))
+    encoder: Any = open_encoder(model, "cpu", 300)
+    small = with_small_memory(encoder._towers.document, 70)
+    for found, whole in zip(encoded(encoder), expected, strict=True):
+        np.testing.assert_allclose(found, whole, atol=1e-5)
+    assert max(small.sizes) <= 70
+    notes = [text for text in caplog.messages if "has no memory for a batch of" in text]
+    assert len(notes) == 1, "said once"
+    assert "in halves" in notes[0]
+    assert "last bits" in notes[0]
+    assert encoder.clock.counts["tokens"] == sum(
+        int(encoder._towers.document.tokenize(some, 32).lengths.sum())
+        for some in (
+            [(text, None) for text in dict.fromkeys(TEXTS)],
+            list(dict.fromkeys(encoder._document_segments(TITLES, TEXTS))),
+        )
+    )
+
+
+def test_a_text_that_does_not_fit_the_memory_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
+    with_small_memory(encoder._towers.query, 3)
+    with pytest.raises(BenchError, match="no memory for a text of 6 tokens: CUDA out of") as caught:
+        encoder.encode_queries(["the river of stone"])
+    assert "--device cpu" in caught.value.hint
+
+
+def test_float32_on_a_gpu_is_told_what_half_precision_would_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    cuda, network = torch.device("cuda"), tiny.write_bert(tmp_path / "bert")
+    assert would_pack(network, cuda)
+    assert not would_pack(network, torch.device("cpu"))
+    assert not would_pack(torch.nn.Linear(2, 2), cuda)
+    model = resolve_model(card_of(tmp_path, "bert", "mean"))
+    open_encoder(model, "cpu").encode_queries(["alpha"])
+    assert "bfloat16" not in caplog.text
+    monkeypatch.setattr(retrievers.encoders.tower, "would_pack", lambda network, device: True)
+    open_encoder(model, "cpu").encode_queries(["alpha"])
+    assert "--dtype bfloat16 encodes without padding" in caplog.text
 
 
 @needs_cuda
