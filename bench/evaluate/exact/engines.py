@@ -1,80 +1,41 @@
-"""What proposes candidates to exact search: FAISS on the CPU or a GPU, or PyTorch on a GPU.
+"""Which engine searches exactly on a device."""
 
-Proposals are float32 and need not be right: exact search bounds their error, and scores again.
-"""
+import logging
+import sys
+from pathlib import Path
 
-from collections.abc import Callable
-from typing import Any
+from bench.evaluate.exact.task import Engine
+from bench.evaluate.exact.tile_search import ProcessorEngine
+from foundation.errors import BenchError
 
-from foundation.arrays import Float32Array, Int64Array
-from retrievers.index.faiss_index import GPU_MAX_K
-from retrievers.index.library import import_faiss, resolve_device
+logger = logging.getLogger(__name__)
 
-Knn = Callable[[Float32Array, Float32Array, int], tuple[Float32Array, Int64Array]]
+# Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
-def engine(device: str) -> Knn:
-    """The k nearest of a tile by inner product, best first, for ``cpu``, ``cuda`` or ``cuda:N``.
+def engine_for(device: str) -> Engine:
+    """FAISS and NumPy for ``cpu``, PyTorch for ``cuda`` or ``cuda:N``.
 
-    On a GPU it is FAISS where this FAISS has one, else PyTorch.
+    Without FAISS, PyTorch serves on the processor too.
 
     Raises:
-        BenchError: FAISS is not installed, or the device is unknown or missing.
+        BenchError: the device is unknown or missing.
     """
-    if device.startswith("cuda") and not _faiss_sees_gpus() and _torch_sees(device):
-        return with_torch(device)
-    gpu = resolve_device(device)
-    return _faiss_on_cpu if gpu is None else _faiss_on_gpu(gpu)
+    if device == "cpu":
+        try:
+            return ProcessorEngine()
+        except BenchError as error:
+            logger.info("%s; PyTorch searches", error)
+    from bench.evaluate.exact.torch_engine import TorchEngine
+
+    return TorchEngine(device)
 
 
-def with_torch(device: str) -> Knn:
-    """The k nearest of a tile with PyTorch; float32 throughout, also where TF32 is switched on."""
+def sees_gpu() -> bool:
+    """Whether PyTorch has a GPU; it is imported only where a driver has left its file."""
+    if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
+        return False
     import torch
 
-    def knn(queries: Float32Array, tile: Float32Array, k: int) -> tuple[Float32Array, Int64Array]:
-        wanted, documents = (torch.from_numpy(each).to(device) for each in (queries, tile))
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            best = torch.topk(wanted @ documents.T, k)
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        return best.values.cpu().numpy(), best.indices.cpu().numpy()
-
-    return knn
-
-
-def _faiss_on_cpu(
-    queries: Float32Array, tile: Float32Array, k: int
-) -> tuple[Float32Array, Int64Array]:
-    faiss = import_faiss()
-    scores, rows = faiss.knn(queries, tile, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return scores, rows
-
-
-def _faiss_on_gpu(gpu: int) -> Knn:
-    faiss = import_faiss()
-    resources: Any = faiss.StandardGpuResources()
-
-    def knn(queries: Float32Array, tile: Float32Array, k: int) -> tuple[Float32Array, Int64Array]:
-        if k > GPU_MAX_K:
-            return _faiss_on_cpu(queries, tile, k)
-        scores, rows = faiss.knn_gpu(
-            resources, queries, tile, k, metric=faiss.METRIC_INNER_PRODUCT, device=gpu
-        )
-        return scores, rows
-
-    return knn
-
-
-def _faiss_sees_gpus() -> bool:
-    return bool(getattr(import_faiss(), "get_num_gpus", lambda: 0)())
-
-
-def _torch_sees(device: str) -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    number = device.partition(":")[2]
-    return number.isdecimal() * int(number or 0) < torch.cuda.device_count()
+    return bool(torch.cuda.is_available())
