@@ -74,7 +74,7 @@ def plan_device(task: Task, budget_bytes: int, tile_rows: int) -> DevicePlan:
 def _query_bytes(task: Task, tile_rows: int) -> int:
     candidates = most_candidates(task.k)
     merged = candidates * PAIR_BYTES + (task.k + candidates) * PLACE_BYTES
-    return tile_rows * SCORE_BYTES + merged + 8 * task.queries.shape[1]
+    return tile_rows * SCORE_BYTES + merged + 8 * int(task.queries.shape[1])
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -109,10 +109,8 @@ class TorchSearch:
 
     def __init__(self, task: Task, engine: TorchEngine) -> None:
         self._task, self._engine, self._device = task, engine, engine.device
-        self._uploads: Uploads | None = None
-        self._merger: TileMerger | None = None
-        self._keys = self._rows = torch.empty(0)
         self._halved = False
+        self.close()
 
     @property
     def tile_rows(self) -> int:
@@ -171,9 +169,10 @@ class TorchSearch:
         )
 
     def close(self) -> None:
-        """Let go of all that lies on the device."""
-        self._uploads = self._merger = None
+        """Hold nothing on the device."""
+        self._uploads: Uploads | None = None
         self._keys = self._rows = torch.empty(0)
+        self._merger = TileMerger(self._task, self._keys, self._engine.arithmetic)
 
     def make_room(self) -> None:
         """Allocate what stays; with smaller tiles where the plan was too hopeful.
@@ -200,14 +199,13 @@ class TorchSearch:
         queries = tensor_of(task.queries).to(device)
         self._merger = TileMerger(task, queries, self._engine.arithmetic)
         home = device if self._plan.keeps_best else torch.device("cpu")
-        self._keys = torch.full(shape, kernels.UNFILLED, device=home)
-        self._rows = torch.full(shape, -1, device=home)
+        self._keys = torch.full(shape, kernels.UNFILLED, dtype=torch.int64, device=home)
+        self._rows = torch.full(shape, -1, dtype=torch.int64, device=home)
         if device.type == "cuda":
             self._uploads = Uploads(self._plan.tile_rows, task.queries.shape[1], device)
 
     def _merges(self, tile: DeviceTile, block: slice) -> bool:
         """Whether there was memory enough; if not, nothing has changed."""
-        assert self._merger, "there is room since the search was opened"
         try:
             best = self._keys[block].to(self._device), self._rows[block].to(self._device)
             keys, rows = self._merger.merged(tile, block, best, self._plan.workspace_bytes)

@@ -150,7 +150,7 @@ class TileMerger:
         doubles = self.queries[block].double()
         norms = self.task.norms[block]
         distance = tensor_of(double_distance(dim, norms, tile.norm)).to(self.queries.device)
-        scores = torch.empty(len(rows), device=self.queries.device)
+        scores = torch.empty(len(rows), dtype=torch.float32, device=self.queries.device)
         sure = torch.empty(len(rows), dtype=torch.bool, device=self.queries.device)
         step = max(1, RESCORED_BYTES[self.queries.device.type] // (20 * dim))
         for first in range(0, len(rows), step):
