@@ -1,6 +1,8 @@
-"""Memory of the device on which PyTorch searches: what is free, and what is made of it."""
+"""Memory of the device on which PyTorch searches: what is free, how it is used, how it is fed."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,19 +95,22 @@ def tensor_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch
 class Uploads:
     """Two tiles on a GPU, filled in turn from two page-locked buffers on a stream of their own.
 
-    A tile is copied while the one before it is searched, and goes up once for all queries.
+    A tile is copied while the one before it is searched, and goes up once for all queries. On
+    the processor it does the same without a stream.
     """
 
     def __init__(self, rows: int, dim: int, device: torch.device) -> None:
         self._dim, self._device, self._turn = dim, device, 0
+        on_gpu = device.type == "cuda"
         self._tiles = torch.empty((2, rows, dim), dtype=torch.float32, device=device)
-        self._buffers = torch.empty((2, 4 * rows * dim), dtype=torch.uint8, pin_memory=True)
-        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._buffers = torch.empty((2, 4 * rows * dim), dtype=torch.uint8, pin_memory=on_gpu)
+        self._stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self.wait_for_search()  # what had this memory before may still be read
 
     def upload(self, vectors: TileArray) -> tuple[torch.Tensor, TileArray]:
-        """The tile as float32 on the GPU, and its copy in the buffer.
+        """The tile as float32 on the device, and its copy in the buffer.
 
-        Both are good until the next but one. The copy has been asked for, on `stream`.
+        Both are good until the next but one. The copy is under way on the stream of `copying`.
         """
         self._turn = 1 - self._turn
         tile = self._tiles[self._turn][: len(vectors)]
@@ -121,3 +126,12 @@ class Uploads:
             buffer = buffer.to(self._device, non_blocking=True)
         tile.copy_(buffer, non_blocking=True)
         return tile, kept
+
+    def copying(self) -> AbstractContextManager[Any]:
+        """What is asked of the device inside waits for copies, and not for the search."""
+        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
+
+    def wait_for_search(self) -> None:
+        """Return when the device has done what was asked outside of `copying`."""
+        if self._stream:
+            torch.cuda.current_stream(self._device).synchronize()

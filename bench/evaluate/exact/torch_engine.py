@@ -64,6 +64,7 @@ class TorchEngine:
         self.device = pick_device(device)
         self.arithmetic = ARITHMETICS[arithmetic] if isinstance(arithmetic, str) else arithmetic
         self.memory_bytes = memory_bytes
+        self.copies_tiles = self.device.type == "cuda"
 
     @contextmanager
     def open(self, task: Task) -> Iterator["TorchSearch"]:
@@ -123,7 +124,7 @@ class TorchSearch:
         Raises:
             BenchError: a vector is not finite or too long for float32.
         """
-        with torch.cuda.stream(self._uploads.stream) if self._uploads else nullcontext():
+        with self._uploads.copying() if self._uploads else nullcontext():
             if self._uploads:
                 tensor, vectors = self._uploads.upload(vectors)
             else:
@@ -148,8 +149,8 @@ class TorchSearch:
                 first = block.stop
             else:
                 self._halve()
-        if self._uploads:  # its place is filled again
-            torch.cuda.current_stream(self._device).synchronize()
+        if self._uploads:
+            self._uploads.wait_for_search()  # before the place of this tile is filled again
         return len(tile.vectors)
 
     def hits(self) -> Hits:
@@ -201,7 +202,7 @@ class TorchSearch:
         home = device if self._plan.keeps_best else torch.device("cpu")
         self._keys = torch.full(shape, kernels.UNFILLED, dtype=torch.int64, device=home)
         self._rows = torch.full(shape, -1, dtype=torch.int64, device=home)
-        if device.type == "cuda":
+        if self._engine.copies_tiles:
             self._uploads = Uploads(self._plan.tile_rows, task.queries.shape[1], device)
 
     def _merges(self, tile: DeviceTile, block: slice) -> bool:
