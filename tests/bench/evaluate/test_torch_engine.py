@@ -5,9 +5,11 @@ It runs on the processor here, and on a GPU where there is one.
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +17,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.exact import ArrayVectors, exact_search, torch_tiles
+from bench.evaluate.exact import ArrayVectors, engines, exact_search, torch_tiles
 from bench.evaluate.exact import torch_kernels as kernels
 from bench.evaluate.exact.bounds import ARITHMETICS, BFLOAT16, FLOAT16, FLOAT32, dot_error
 from bench.evaluate.exact.device_memory import Uploads, plan_device
 from bench.evaluate.exact.task import Task
 from bench.evaluate.exact.torch_engine import TorchEngine
+from bench.evaluate.pipeline import search_device
 from bench.evaluate.search import order_keys
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
+from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import (
     assert_same,
     brute_force,
@@ -352,13 +356,14 @@ import logging, resource, sys
 import numpy as np, torch
 from bench.evaluate.exact import ArrayVectors, exact_search
 from bench.evaluate.exact.torch_engine import TorchEngine
+from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import assert_same, brute_force, planted
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-vectors, queries, tie_rank = planted(4000, 16, 1000)
+vectors, queries, tie_rank = planted(16000, 8, 200)
 search = ArrayVectors(vectors), queries, 10, tie_rank
 exact_search(*search, engine=TorchEngine("cpu"), block_bytes=1 << 20)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 12_000_000,) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + 16_000_000,) * 2)
 hits = exact_search(*search, engine=TorchEngine("cpu"), block_bytes=1 << 32)
 np.savez(sys.argv[1], rows=hits.rows, scores=hits.scores)
 """
@@ -367,9 +372,9 @@ np.savez(sys.argv[1], rows=hits.rows, scores=hits.scores)
 def test_a_real_limit_of_the_allocator_halves_the_queries(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "hits.npz")]
     child = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert child.stdout.startswith("cpu is out of memory with 1000 queries at a time")
+    assert child.stdout.startswith("cpu is out of memory with 200 queries at a time")
     assert child.stdout.count("out of memory") == 1
-    vectors, queries, tie_rank = planted(4000, 16, 1000)
+    vectors, queries, tie_rank = planted(16000, 8, 200)
     truth = brute_force(vectors, queries, 10, tie_rank)
     with np.load(tmp_path / "hits.npz") as found:
         np.testing.assert_array_equal(found["rows"], truth.rows)
@@ -466,6 +471,7 @@ import os, sys
 sys.modules["faiss"] = None
 import numpy as np
 from bench.evaluate.exact import ArrayVectors, exact_search
+from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import planted, ties
 vectors, queries, tie_rank = planted(5000, 40, 9)
 small, _ = ties(5000)
@@ -510,3 +516,32 @@ def test_threads_are_those_of_openmp_or_the_processors_allowed(setting, expected
         check=True,
     )
     assert int(done.stdout) == expected
+
+
+def test_a_run_without_faiss_writes_the_same_ranking_and_an_index_says_what_is_missing(
+    bench: Bench, tmp_path: Path, monkeypatch
+):
+    pytest.importorskip("faiss")
+    collection = write_collection(tmp_path / "tiny")
+    assert bench("run", collection, "--model", "hashing").code == 0
+    (ranking,) = bench.out.rglob("run.trec*")
+    before = ranking.read_bytes()
+    shutil.rmtree(bench.out)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert bench("run", collection, "--model", "hashing").code == 0
+    (ranking,) = bench.out.rglob("run.trec*")
+    assert ranking.read_bytes() == before
+    refused = bench("run", collection, "--model", "hashing", "--index", "HNSW32")
+    assert refused.code == 2
+    assert "FAISS cannot be imported" in refused.stderr
+
+
+def test_auto_is_a_gpu_where_pytorch_has_one_and_imports_it_only_where_a_driver_is(monkeypatch):
+    assert search_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert search_device("auto") == "cuda"
+    assert [search_device(each) for each in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
+    monkeypatch.setattr(engines, "GPU_FILES", ())
+    monkeypatch.delitem(sys.modules, "torch")
+    assert search_device("auto") == "cpu"
+    assert "torch" not in sys.modules
