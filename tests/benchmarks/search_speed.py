@@ -123,8 +123,7 @@ def main() -> None:
         return lambda: exact_search(*search, tile_rows=tile, engine=engine)
 
     for tile in options.tile_rows:
-        if faiss is not None:
-            jobs[f"exact, tiles of {tile}"] = ours(documents, tile)
+        jobs[f"exact, tiles of {tile}"] = ours(documents, tile)
         for device in options.devices:
             if device != "cpu" and not torch.cuda.is_available():
                 missing.append(f"{device}: PyTorch sees no GPU")

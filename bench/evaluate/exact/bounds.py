@@ -80,6 +80,12 @@ def lowest_score(bar: Float32Array, error: Float64Array) -> Float32Array:
     return np.nextafter((goal - error).astype(np.float32), np.float32(-np.inf))
 
 
+def reached_score(proposed: Float32Array, error: Float64Array) -> Float32Array:
+    """A score that rows with these proposed scores reach at least, float32 ``(q,)``."""
+    least = (proposed.astype(np.float64) - error).astype(np.float32)
+    return np.nextafter(least, np.float32(-np.inf))
+
+
 def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64Array:
     """Upper bounds of the Euclidean norms, float64 ``(m,)``.
 

@@ -1,32 +1,23 @@
 """Which engine searches exactly on a device."""
 
-import logging
 import sys
 from pathlib import Path
 
 from bench.evaluate.exact.task import Engine
 from bench.evaluate.exact.tile_search import ProcessorEngine
-from foundation.errors import BenchError
-
-logger = logging.getLogger(__name__)
 
 # Of NVIDIA's driver, of Windows' subsystem for Linux, of AMD's driver.
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def engine_for(device: str) -> Engine:
-    """FAISS and NumPy for ``cpu``, PyTorch for ``cuda`` or ``cuda:N``.
-
-    Without FAISS, PyTorch serves on the processor too.
+    """NumPy for ``cpu``, PyTorch for ``cuda`` or ``cuda:N``.
 
     Raises:
         BenchError: the device is unknown or missing.
     """
     if device == "cpu":
-        try:
-            return ProcessorEngine()
-        except BenchError as error:
-            logger.info("%s; PyTorch searches", error)
+        return ProcessorEngine()
     from bench.evaluate.exact.torch_engine import TorchEngine
 
     return TorchEngine(device)

@@ -1,4 +1,9 @@
-"""Exact search on the processor: NumPy's matrix products, FAISS where there is no bar yet."""
+"""Exact search on the processor, with NumPy.
+
+Once a query has k documents, the k-th score is a bar: matrix products show which rows of a tile may
+reach it, and late tiles have few. Where there is no bar yet, or too many rows reach it, the k-th
+best product of the tile, less its error, is one.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,17 +18,16 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bench.evaluate.exact.best import Best
+from bench.evaluate.exact.bounds import lowest_score, reached_score
 from bench.evaluate.exact.candidates import Asked, Pairs, Tile
 from bench.evaluate.exact.rescoring import exact_scores
 from bench.evaluate.exact.task import Task
 from bench.evaluate.exact.vectors import TileArray
 from bench.evaluate.search import order_keys
-from foundation.arrays import BoolArray, Float32Array, Int64Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from retrievers.index.faiss_index import Hits
-from retrievers.index.library import import_faiss
 
 Map = Callable[..., Iterator[Any]]
-Knn = Callable[[Float32Array, Float32Array, int], tuple[Float32Array, Int64Array]]
 
 SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
 CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
@@ -44,14 +48,7 @@ def thread_count() -> int:
 
 
 class ProcessorEngine:
-    """Candidates by NumPy and FAISS, shared among threads.
-
-    Raises:
-        BenchError: FAISS is not installed.
-    """
-
-    def __init__(self) -> None:
-        self._faiss = import_faiss()
+    """Candidates by NumPy's products, shared among threads."""
 
     @contextmanager
     def open(self, task: Task) -> Iterator["ProcessorSearch"]:
@@ -59,16 +56,7 @@ class ProcessorEngine:
         threads = thread_count()
         best = Best.nothing(len(task.queries), task.k)
         with ThreadPoolExecutor(threads) as pool:
-            blas = ThreadpoolController()
-            yield ProcessorSearch(task, best, self._knn, pool.map, threads, blas)
-
-    def _knn(
-        self, queries: Float32Array, tile: Float32Array, k: int
-    ) -> tuple[Float32Array, Int64Array]:
-        """The k nearest of a tile by inner product in float32, best first."""
-        inner = self._faiss.METRIC_INNER_PRODUCT
-        scores, rows = self._faiss.knn(queries, tile, k, metric=inner)
-        return scores, rows
+            yield ProcessorSearch(task, best, pool.map, threads, ThreadpoolController())
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,6 @@ class ProcessorSearch:
 
     task: Task
     best: Best
-    knn: Knn
     each: Map
     threads: int
     blas: ThreadpoolController
@@ -113,7 +100,7 @@ class ProcessorSearch:
         found, crowded = self._reaching(tile, asked, best)
         self._merge(found, tile, asked, best)
         if len(crowded):
-            self._merge_proposals(crowded, tile, asked, best)
+            self._merge_crowded(crowded, tile, asked, best)
 
     def _reaching(self, tile: Tile, asked: Asked, best: Best) -> tuple[Pairs, Int64Array]:
         """The rows that may reach the k-th score, and the queries with no bar or too many rows.
@@ -159,34 +146,53 @@ class ProcessorSearch:
         fitting = self.task.block_bytes // (2 * SCORE_BYTES * queries * self.threads)
         return max(1, min(PRODUCT_ROWS, -(-rows // self.threads), fitting))
 
-    def _merge_proposals(self, crowded: Int64Array, tile: Tile, asked: Asked, best: Best) -> None:
-        """Merge the nearest rows of the tile for some queries, then what they may have missed."""
-        with self.task.clock.phase("search"):
-            count = min(best.depth + SLACK, len(tile.vectors))
-            scores, rows = self.knn(asked.queries[crowded], tile.vectors, count)
-            upper = (scores + asked.error[crowded, None]).astype(np.float32)
-            line, column = np.nonzero(upper >= best.last_score[crowded, None])
-            found = Pairs(crowded[line], rows[line, column])
-        self._merge(found, tile, asked, best)
-        if count < len(tile.vectors):
-            # What was not proposed scores at most the last proposal, plus the error of both.
-            unsure = np.flatnonzero(upper[:, -1] >= best.last_score[crowded])
-            self._merge_missed(crowded[unsure], rows[unsure], tile, asked, best)
-
-    def _merge_missed(
-        self, unsure: Int64Array, proposed: Int64Array, tile: Tile, asked: Asked, best: Best
-    ) -> None:
-        """Merge every other row of the tile that may reach the k-th score, query by query."""
-        step = max(1, self.task.block_bytes // (2 * SCORE_BYTES * len(tile.vectors)))
-        lowest = asked.lowest(best.last_score)
-        for first in range(0, len(unsure), step):
-            some = unsure[first : first + step]
+    def _merge_crowded(self, crowded: Int64Array, tile: Tile, asked: Asked, best: Best) -> None:
+        """Merge the rows of the tile that may be among its own best k, for some queries."""
+        rows = len(tile.vectors)
+        step = max(1, self.task.block_bytes // (2 * SCORE_BYTES * rows))
+        for first in range(0, len(crowded), step):
+            some = crowded[first : first + step]
             with self.task.clock.phase("search"):
-                wanted = asked.queries[some] @ tile.vectors.T >= lowest[some, None]
-                np.put_along_axis(wanted, proposed[first : first + step], False, axis=1)
-            for number, line in zip(some, wanted, strict=True):
-                rows = np.flatnonzero(line)
-                self._merge(Pairs(np.full(len(rows), number), rows), tile, asked, best)
+                scores = self._products(asked.queries[some], tile.vectors)
+                bar = best.last_score[some]
+                if rows > self.task.k:
+                    bar = np.maximum(bar, self._tile_bar(scores, asked.error[some]))
+                lowest = lowest_score(bar, asked.error[some])
+                wanted = scores >= lowest[:, None]
+            for group in self._fitting(np.count_nonzero(wanted, axis=1)):
+                found = Pairs.where(wanted[group])
+                found = Pairs(some[group][found.queries], found.rows)
+                self._merge(found, tile, asked, best)
+
+    def _products(self, queries: Float32Array, vectors: Float32Array) -> Float32Array:
+        """All inner products, ``(q, m)``; threads share the rows."""
+        scores = np.empty((len(queries), len(vectors)), np.float32)
+        step = self._product_rows(len(queries), len(vectors))
+
+        def multiply(first: int) -> None:
+            some = slice(first, first + step)
+            np.matmul(queries, vectors[some].T, out=scores[:, some])
+
+        with self.blas.limit(limits=1, user_api="blas"):
+            list(self.each(multiply, range(0, len(vectors), step)))
+        return scores
+
+    def _tile_bar(self, scores: Float32Array, error: Float64Array) -> Float32Array:
+        """A score that k rows of the tile reach; threads share the queries."""
+        k = self.task.k
+
+        def kth(line: Float32Array) -> float:
+            return float(np.partition(line, len(line) - k)[len(line) - k])
+
+        best = np.fromiter(self.each(kth, scores), np.float32, len(scores))
+        return reached_score(best, error)
+
+    def _fitting(self, count: Int64Array) -> Iterator[slice]:
+        """Runs of queries whose candidates fit half of a block, or single queries."""
+        most, first = self.task.block_bytes // (2 * CANDIDATE_BYTES), 0
+        while first < len(count):
+            fitting = np.searchsorted(np.cumsum(count[first:]), most, side="right")
+            yield slice(first, first := first + max(1, int(fitting)))
 
     def _merge(self, found: Pairs, tile: Tile, asked: Asked, best: Best) -> None:
         """Score candidates in float64 and keep the best k; threads share the queries."""

@@ -12,6 +12,7 @@ from bench.evaluate.exact.bounds import (
     dot_error,
     double_distance,
     lowest_score,
+    reached_score,
 )
 from bench.evaluate.exact.device_memory import PAIR_BYTES, PLACE_BYTES, tensor_of
 from bench.evaluate.exact.rescoring import exact_scores
@@ -129,8 +130,7 @@ class TileMerger:
         some = tensor_of(np.flatnonzero(crowded)).to(self.queries.device)
         scores = scores if crowded.all() else scores[some]
         kth = torch.topk(scores, self.task.k, dim=1, sorted=False).values.amin(dim=1)
-        reached = kth.cpu().numpy().astype(np.float64) - error[crowded]
-        return np.nextafter(reached.astype(np.float32), np.float32(-np.inf))
+        return reached_score(kth.cpu().numpy(), error[crowded])
 
     def _compared(
         self, scores: torch.Tensor, lowest: Float32Array

@@ -1,4 +1,4 @@
-"""Exact search with PyTorch: the hits of FAISS and NumPy, bit for bit, in whatever memory.
+"""Exact search with PyTorch: the hits of NumPy, bit for bit, in whatever memory.
 
 It runs on the processor here, and on a GPU where there is one.
 """
@@ -24,9 +24,10 @@ from bench.evaluate.exact.device_memory import Uploads, plan_device
 from bench.evaluate.exact.task import Task
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.evaluate.pipeline import search_device
-from bench.evaluate.search import order_keys
+from bench.evaluate.search import canonical, order_keys
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
+from retrievers.index.faiss_index import Hits
 from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import (
     assert_same,
@@ -81,8 +82,7 @@ def test_no_tile_block_storage_or_arithmetic_changes_ids_order_or_scores(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("k", [10, 1000, 3000])
-def test_planted_neighbours_duplicates_and_ties_are_ranked_as_by_faiss(k, dtype, device):
-    pytest.importorskip("faiss")
+def test_planted_neighbours_duplicates_and_ties_are_ranked_as_on_the_processor(k, dtype, device):
     vectors, queries, tie_rank = planted(8000, 40, 12)
     small, _ = ties(8000)
     for corpus, asked in ((vectors, queries), (small, small[:12])):
@@ -467,36 +467,49 @@ def test_a_device_that_does_not_exist_is_one_clear_error(device):
 
 
 WITHOUT_FAISS = """
-import os, sys
+import sys
 sys.modules["faiss"] = None
 import numpy as np
 from bench.evaluate.exact import ArrayVectors, exact_search
-from tests.support.collections import Bench, write_collection
-from tests.support.exact_oracle import planted, ties
+from tests.support.exact_oracle import assert_same, planted, ties
 vectors, queries, tie_rank = planted(5000, 40, 9)
 small, _ = ties(5000)
 found = {}
 for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
     for k in (10, 1000, 3000):
-        hits = exact_search(ArrayVectors(corpus), asked, k, tie_rank, tile_rows=1999, device="cpu")
+        hits = exact_search(ArrayVectors(corpus), asked, k, tie_rank, tile_rows=1999)
         found[f"{name} {k} rows"], found[f"{name} {k} scores"] = hits.rows, hits.scores
+if "torch" in sys.argv:
+    from bench.evaluate.exact.torch_engine import TorchEngine
+    for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
+        for k in (10, 1000, 3000):
+            search = ArrayVectors(corpus), asked, k, tie_rank
+            hits = exact_search(*search, tile_rows=1999, engine=TorchEngine("cpu"))
+            np.testing.assert_array_equal(found[f"{name} {k} rows"], hits.rows)
+            np.testing.assert_array_equal(found[f"{name} {k} scores"], hits.scores)
+else:
+    assert "torch" not in sys.modules
 np.savez(sys.argv[1], **found)
-assert "torch" in sys.modules
 """
 
 
-def test_without_faiss_pytorch_gives_the_hits_of_faiss(tmp_path):
-    pytest.importorskip("faiss")
-    program = [sys.executable, "-c", WITHOUT_FAISS, str(tmp_path / "hits.npz")]
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_without_faiss_every_engine_gives_the_hits_of_faiss(library, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    program = [sys.executable, "-c", WITHOUT_FAISS, str(tmp_path / "hits.npz"), library]
     subprocess.run(program, check=True)
     vectors, queries, tie_rank = planted(5000, 40, 9)
     small, _ = ties(5000)
+    # Products of small integers are exact in float32, so FAISS's own scores are those of float64.
+    scores, rows = faiss.knn(small[:9], small, 5000, metric=faiss.METRIC_INNER_PRODUCT)
     with np.load(tmp_path / "hits.npz") as without:
-        for name, corpus, asked in (("planted", vectors, queries), ("ties", small, small[:9])):
-            for k in (10, 1000, 3000):
-                hits = exact_search(ArrayVectors(corpus), asked, k, tie_rank, tile_rows=1999)
-                np.testing.assert_array_equal(without[f"{name} {k} rows"], hits.rows)
-                np.testing.assert_array_equal(without[f"{name} {k} scores"], hits.scores)
+        for k in (10, 1000, 3000):
+            for name, truth in (
+                ("planted", brute_force(vectors, queries, k, tie_rank)),
+                ("ties", canonical(Hits(scores, rows), tie_rank, k)),
+            ):
+                hits = Hits(without[f"{name} {k} scores"], without[f"{name} {k} rows"])
+                assert_same(hits, truth)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("3", 3), ("2,1", 2), ("", 1), ("no", 1)])
@@ -534,6 +547,15 @@ def test_a_run_without_faiss_writes_the_same_ranking_and_an_index_says_what_is_m
     refused = bench("run", collection, "--model", "hashing", "--index", "HNSW32")
     assert refused.code == 2
     assert "FAISS cannot be imported" in refused.stderr
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_a_gpu_is_searched_with_pytorch_at_every_depth(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    engine = engines.engine_for(device)
+    assert isinstance(engine, TorchEngine)
+    assert engine.device == torch.device(device)
+    assert engine.copies_tiles
 
 
 def test_auto_is_a_gpu_where_pytorch_has_one_and_imports_it_only_where_a_driver_is(monkeypatch):
