@@ -72,7 +72,7 @@ def exact_search(
     )
     chosen = engine or engine_for(device)
     with chosen.open(task) as search, ThreadPoolExecutor(1) as reader:
-        tiles = starmap(search.stage, vectors.tiles(search.tile_rows))
+        tiles = starmap(search.stage, search.read(vectors))
         for tile in _read_ahead(tiles, reader):
             rows = search.merge(tile)
             if advance:

@@ -1,10 +1,11 @@
 """What is searched for, and what an engine of exact search does with it."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bench.evaluate.exact.vectors import TileArray
+from bench.evaluate.exact.vectors import TileArray, Vectors
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from retrievers.encoders.clock import Clock
 from retrievers.index.faiss_index import Hits
@@ -36,9 +37,8 @@ class Task:
 class Search(Protocol):
     """One search under way: tiles are staged in turn, each is merged before the next but one."""
 
-    @property
-    def tile_rows(self) -> int:
-        """Most rows of a tile that it takes."""
+    def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
+        """First row and vectors of each tile, of a size and type that suit the search."""
         ...
 
     def stage(self, start: int, vectors: TileArray) -> Any:

@@ -22,7 +22,7 @@ from bench.evaluate.exact.bounds import lowest_score, reached_score
 from bench.evaluate.exact.candidates import Asked, Pairs, Tile
 from bench.evaluate.exact.rescoring import exact_scores
 from bench.evaluate.exact.task import Task
-from bench.evaluate.exact.vectors import TileArray
+from bench.evaluate.exact.vectors import TileArray, Vectors
 from bench.evaluate.search import order_keys
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from retrievers.index.faiss_index import Hits
@@ -69,10 +69,9 @@ class ProcessorSearch:
     threads: int
     blas: ThreadpoolController
 
-    @property
-    def tile_rows(self) -> int:
-        """Those that were asked for."""
-        return self.task.tile_rows
+    def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
+        """Tiles of as many rows as were asked for."""
+        return vectors.tiles(self.task.tile_rows)
 
     def stage(self, start: int, vectors: TileArray) -> Tile:
         """The tile as float32, with its norm."""

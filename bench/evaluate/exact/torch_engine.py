@@ -33,7 +33,7 @@ from bench.evaluate.exact.device_memory import (
 )
 from bench.evaluate.exact.task import Task
 from bench.evaluate.exact.torch_tiles import DeviceTile, TileMerger
-from bench.evaluate.exact.vectors import TileArray
+from bench.evaluate.exact.vectors import HasStored, TileArray, Vectors
 from bench.evaluate.search import scores_of_keys
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.device import pick_device
@@ -113,10 +113,10 @@ class TorchSearch:
         self._halved = False
         self.close()
 
-    @property
-    def tile_rows(self) -> int:
-        """As many as the device has room for."""
-        return self._plan.tile_rows
+    def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
+        """Tiles that the device has room for, in float16 where they are stored so."""
+        tiles = vectors.stored_tiles if isinstance(vectors, HasStored) else vectors.tiles
+        return tiles(self._plan.tile_rows)
 
     def stage(self, start: int, vectors: TileArray) -> DeviceTile:
         """Copy a tile to the device, and bound its norms there.

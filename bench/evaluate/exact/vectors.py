@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,15 @@ class Vectors(Protocol):
 
         A tile is float32, or float16 that counts as the same numbers in float32.
         """
+        ...
+
+
+@runtime_checkable
+class HasStored(Protocol):
+    """Vectors that can also be had without a conversion."""
+
+    def stored_tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
+        """As ``Vectors.tiles``, of the type in which they are kept."""
         ...
 
 
