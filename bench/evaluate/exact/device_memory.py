@@ -43,10 +43,10 @@ def free_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0] + unused)
 
 
-def plan_processor(task: Task) -> DevicePlan:
+def plan_processor(task: Task, tile_rows: int) -> DevicePlan:
     """The blocks that the task allows; the tiles are in memory already."""
-    block = task.block_bytes // _query_bytes(task, task.tile_rows)
-    return DevicePlan(task.tile_rows, max(1, block), task.block_bytes, keeps_best=True)
+    block = task.block_bytes // _query_bytes(task, tile_rows)
+    return DevicePlan(tile_rows, max(1, block), task.block_bytes, keeps_best=True)
 
 
 def plan_device(task: Task, budget_bytes: int, tile_rows: int) -> DevicePlan:

@@ -100,7 +100,7 @@ class TorchEngine:
             BenchError: it does not fit.
         """
         if self.device.type == "cpu" and self.memory_bytes is None:
-            return plan_processor(task)
+            return plan_processor(task, tile_rows)
         budget = self.memory_bytes or int(FREE_SHARE * free_bytes(self.device))
         return plan_device(task, budget, tile_rows)
 
@@ -181,9 +181,9 @@ class TorchSearch:
         Raises:
             BenchError: it does not fit.
         """
-        task, rows = self._task, self._task.tile_rows
+        rows = min(self._task.tile_rows, max(1, len(self._task.tie_rank)))
         while True:
-            self._plan = self._engine.plan(task, rows)
+            self._plan = self._engine.plan(self._task, rows)
             try:
                 self._allocate()
                 return
