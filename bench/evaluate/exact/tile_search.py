@@ -29,7 +29,7 @@ from retrievers.index.faiss_index import Hits
 
 Map = Callable[..., Iterator[Any]]
 
-SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
+SLACK = 64  # candidates beyond 2 k until the bar of the tile itself is asked for
 CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
 SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 MERGE_PLACES = 1 << 16  # merged at a time and thread
@@ -147,13 +147,13 @@ class ProcessorSearch:
 
     def _merge_crowded(self, crowded: Int64Array, tile: Tile, asked: Asked, best: Best) -> None:
         """Merge the rows of the tile that may be among its own best k, for some queries."""
-        rows = len(tile.vectors)
+        rows, bars = len(tile.vectors), best.last_score
         step = max(1, self.task.block_bytes // (2 * SCORE_BYTES * rows))
         for first in range(0, len(crowded), step):
             some = crowded[first : first + step]
             with self.task.clock.phase("search"):
                 scores = self._products(asked.queries[some], tile.vectors)
-                bar = best.last_score[some]
+                bar = bars[some]
                 if rows > self.task.k:
                     bar = np.maximum(bar, self._tile_bar(scores, asked.error[some]))
                 lowest = lowest_score(bar, asked.error[some])
