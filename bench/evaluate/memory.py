@@ -105,13 +105,14 @@ def plan_search(
         budget_bytes: for the whole process.
         rows: documents.
         resident: bytes that the process holds already; by default what it holds now.
-        device: of the search. A GPU is fed from two page-locked tiles beside the one that is read.
+        device: of the search. A GPU is fed from two page-locked tiles beside the one that is read,
+            and PyTorch rounds page-locked memory up to a power of two.
 
     Raises:
         BenchError: not even the smallest tiles fit.
     """
     held = resident_bytes() if resident is None else resident
-    tiles = 2 if device == "cpu" else 3
+    tiles = 2 if device == "cpu" else 5
     for block in (_best_block(queries, k), _smallest_block(k)):
         fixed = held + search_bytes(0, dim, queries, k, 0, block) + rows * 8
         per_row = search_bytes(1, dim, 0, k, 1, 0, tiles) - search_bytes(0, dim, 0, k, 0, 0) - 8

@@ -14,7 +14,7 @@ from foundation.errors import BenchError
 
 FREE_SHARE = 0.8  # of a GPU's free memory: allocators leave gaps, and others use it too
 SMALLEST_TILE_ROWS = 1 << 10
-MOST_SCORES = 2**31 - 1  # of one matrix: kernels count its places with 32 bits
+MOST_SCORES = 2**31 - 2  # of one matrix: kernels count its places with 32 bits
 SCORE_BYTES = 10  # of one query and row: two scores, two comparisons
 PAIR_BYTES = 128  # of one candidate until it is merged
 PLACE_BYTES = 40  # of one place while candidates are merged
