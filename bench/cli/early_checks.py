@@ -44,7 +44,7 @@ def check_before_work(options: Any) -> None:
             check_file(place)
     device = getattr(getattr(options, "hardware", None), "device", "auto")
     if device.startswith("cuda"):
-        from retrievers.encoders.tower import pick_device
+        from retrievers.encoders.device import pick_device
 
         pick_device(device)
 

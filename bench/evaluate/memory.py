@@ -77,21 +77,27 @@ class SearchPlan:
 
 
 def search_bytes(
-    rows: int, dim: int, queries: int, k: int, tile_rows: int, block_bytes: int
+    rows: int, dim: int, queries: int, k: int, tile_rows: int, block_bytes: int, tiles: int = 2
 ) -> int:
     """Most memory that ``exact_search`` takes, beyond what the process holds before.
 
-    Two tiles in float32 (one is searched while the next is read, from float16 at the most), the
+    Tiles in float32 (one is searched while the next is read, from float16 at the most), the
     places of the ranking, the queries once more and in float64, the tie ranks, a block.
     """
-    tiles = min(tile_rows, rows) * (2 * 4 * dim + 2 * dim + 40)
+    in_tiles = min(tile_rows, rows) * (tiles * 4 * dim + 2 * dim + 40)
     places = queries * k * (8 + 8 + 4)
     threads = len(os.sched_getaffinity(0)) * THREAD_BYTES
-    return tiles + places + queries * dim * 12 + rows * 8 + block_bytes + threads + LIBRARY_BYTES
+    return in_tiles + places + queries * dim * 12 + rows * 8 + block_bytes + threads + LIBRARY_BYTES
 
 
 def plan_search(
-    budget_bytes: int, rows: int, dim: int, queries: int, k: int, resident: int | None = None
+    budget_bytes: int,
+    rows: int,
+    dim: int,
+    queries: int,
+    k: int,
+    resident: int | None = None,
+    device: str = "cpu",
 ) -> SearchPlan:
     """The largest tiles and blocks with which exact search stays within a budget.
 
@@ -99,21 +105,25 @@ def plan_search(
         budget_bytes: for the whole process.
         rows: documents.
         resident: bytes that the process holds already; by default what it holds now.
+        device: of the search. A GPU is fed from two page-locked tiles beside the one that is read,
+            and PyTorch rounds page-locked memory up to a power of two.
 
     Raises:
         BenchError: not even the smallest tiles fit.
     """
     held = resident_bytes() if resident is None else resident
+    tiles = 2 if device == "cpu" else 5
     for block in (_best_block(queries, k), _smallest_block(k)):
         fixed = held + search_bytes(0, dim, queries, k, 0, block) + rows * 8
-        per_row = search_bytes(1, dim, 0, k, 1, 0) - search_bytes(0, dim, 0, k, 0, 0) - 8
+        per_row = search_bytes(1, dim, 0, k, 1, 0, tiles) - search_bytes(0, dim, 0, k, 0, 0) - 8
         fitting = (budget_bytes - fixed) // per_row
         tile_rows = min(fitting, LARGEST_TILE_ROWS)
         if tile_rows >= min(rows, SMALLEST_TILE_ROWS):
             tile_rows = max(1, tile_rows)
-            needed = held + search_bytes(rows, dim, queries, k, tile_rows, block)
+            needed = held + search_bytes(rows, dim, queries, k, tile_rows, block, tiles)
             return SearchPlan(tile_rows, block, needed)
-    smallest = search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS, _smallest_block(k))
+    block = _smallest_block(k)
+    smallest = search_bytes(rows, dim, queries, k, SMALLEST_TILE_ROWS, block, tiles)
     raise BenchError(
         f"search needs at least {show_size(held + smallest)} for {queries:,} queries at depth "
         f"{k:,} over {rows:,} documents, {show_size(held)} of it held already; "

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from bench.evaluate import search
 from bench.evaluate.exact import exact_search
+from bench.evaluate.exact.choose_engine import sees_gpu
 from bench.evaluate.judging import check_relevant, measure_names, protocol_of, score_run
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
@@ -193,7 +194,8 @@ def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
     """
     budget = options.max_memory or default_budget()
     depth = min(options.depth or dataset.facts.depth, len(dataset.corpus))
-    plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth)
+    device = search_device(options.device)
+    plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth, device=device)
     if not options.index.is_exact:
         check_index_fits(options.index, len(dataset.corpus), dim, budget)
 
@@ -274,7 +276,7 @@ def _search_vectors(
     ranks, device = dataset.corpus.tie_rank, search_device(options.device)
     budget = options.max_memory or default_budget()
     held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, Viewed) else 0)
-    plan = plan_search(budget, len(dataset.corpus), held, len(queries), depth)
+    plan = plan_search(budget, len(dataset.corpus), held, len(queries), depth, device=device)
     exact = _with_bar(
         f"{dataset.name}: search",
         len(dataset.corpus),
@@ -334,12 +336,10 @@ def conditions_here(device: str) -> Conditions:
 
 
 def search_device(device: str) -> str:
-    """Where exact search finds its candidates; the ranking is the same everywhere.
-
-    On the GPU of FAISS, if it has one. If not, PyTorch serves where a GPU is asked for by name: to
-    look for one would import torch, which a run on stored vectors does not need.
-    """
-    return faiss_device(device) if device in ("auto", "cpu") else device
+    """Where exact search runs; the ranking is the same everywhere. ``auto``: on a GPU if any."""
+    if device == "auto":
+        return "cuda" if sees_gpu() else "cpu"
+    return device
 
 
 def faiss_device(device: str) -> str:

@@ -117,7 +117,7 @@ class Conditions(Record):
         commit: of the code; "" where it was not run from a git checkout.
         dirty: whether tracked files differed from the commit.
         device: where the encoder was asked to run; ``auto`` is a GPU where there is one.
-        search_device: where FAISS searched.
+        search_device: where exact search ran.
         threads: of the processor, as available to this process.
     """
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.evaluate import search
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
+from bench.evaluate.pipeline import faiss_device
 from bench.speed import fit as growth
 from bench.speed.machine import timed
 from bench.speed.records import Growth, IndexPoint, Latency, Spread
@@ -131,7 +132,7 @@ def _finder(index: FaissIndex, queries: Float32Array, k: int) -> Callable[[], Hi
 
 
 def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
-    index = FaissIndex(spec, documents.shape[1], device)
+    index = FaissIndex(spec, documents.shape[1], faiss_device(device))
     if index.needs_training:
         index.train(documents[index.training_rows(len(documents))])
     for start in range(0, len(documents), TILE_ROWS):

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from bench.evaluate import search
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import default_budget, plan_search
+from bench.evaluate.pipeline import search_device
 from bench.store import StoredVectors, VectorStore
 from bench.training.training_sets import CorpusDocuments, Split
 from datasets_cfg.dataset import Dataset
@@ -79,7 +80,7 @@ class Searcher:
         else:
             vectors = store.documents(encoder, dataset.corpus, plan)
         queries = store.queries(encoder, split.queries.texts)
-        hits = _exact(dataset, vectors, queries, depth)
+        hits = _exact(dataset, vectors, queries, depth, search_device(self.device))
         scores = [
             _scores(vectors.rows(rows), query)
             for rows, query in zip(split.positives, queries, strict=True)
@@ -95,8 +96,10 @@ class Searcher:
         return any(place is not None and place.is_relative_to(own) for place in places)
 
 
-def _exact(dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int) -> Hits:
-    plan = plan_search(default_budget(), *vectors.shape, len(queries), depth)
+def _exact(
+    dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int, device: str
+) -> Hits:
+    plan = plan_search(default_budget(), *vectors.shape, len(queries), depth, device=device)
     return exact_search(
         vectors,
         queries,
@@ -104,6 +107,7 @@ def _exact(dataset: Dataset, vectors: StoredVectors, queries: Float32Array, dept
         dataset.corpus.tie_rank,
         tile_rows=plan.tile_rows,
         block_bytes=plan.block_bytes,
+        device=device,
     )
 
 

@@ -5,7 +5,6 @@ Imports torch and transformers, so it is imported when vectors are first needed.
 
 import inspect
 import logging
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -305,25 +304,6 @@ def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
     if not adapted and usable(network):
         replace_linear(network)
     return network
-
-
-def pick_device(name: str) -> torch.device:
-    """The device to run on; ``auto`` is CUDA where there is one.
-
-    Raises:
-        BenchError: the name is not a device, or the device is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise BenchError(f"unknown device {name!r}", "use auto, cpu, cuda or cuda:N")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BenchError(
-            f"{name} was asked for, and PyTorch sees {torch.cuda.device_count()} CUDA devices",
-            "use --device cpu, or install a CUDA build of torch",
-        )
-    return device
 
 
 def check_dtype(dtype: Dtype, device: torch.device) -> None:

@@ -184,7 +184,8 @@ class _Towers:
 
     @cached_property
     def device(self) -> "torch.device":
-        from retrievers.encoders.tower import check_dtype, pick_device
+        from retrievers.encoders.device import pick_device
+        from retrievers.encoders.tower import check_dtype
 
         recipe = self.model.recipe
         only_cpu = recipe.backend != "torch" and self.device_name == "auto"

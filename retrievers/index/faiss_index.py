@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,18 @@ from foundation.atomic import replacing
 from foundation.errors import BenchError, first_line
 from foundation.records import Record, read_json
 from foundation.suggestions import did_you_mean
-from retrievers.index.library import import_faiss, resolve_device
+from retrievers.index import gpu
+from retrievers.index.library import FAISS_ERRORS, import_faiss, resolve_device
 from retrievers.index.parts import check_factory, check_usable, most_centroids, seed_training
 
 logger = logging.getLogger(__name__)
 
 FLAT = "flat"
-GPU_MAX_K = 2048
 MAX_SEED = 2**31 - 1  # an int of C
 # FAISS's k-means draws at most this many training points for each centroid.
 POINTS_PER_CENTROID = 256
 # FAISS warns below so many, once for each codebook and iteration.
 ADVISED_POINTS_PER_CENTROID = 39
-# C++ exceptions as SWIG raises them; memory that an index or a search asks for in vain.
-FAISS_ERRORS = (RuntimeError, MemoryError)
 _FAISS_SOURCE = re.compile(r"^Error in .*?\.(?:cpp|h|cu):\d+: (?:Error: )?")
 
 INDEX_EXAMPLES: Mapping[str, str] = {
@@ -196,7 +195,7 @@ class FaissIndex:
         try:
             self._index.add(tile)
         except FAISS_ERRORS as error:
-            raise BenchError(f"{self.spec} cannot hold documents: {_reason(error)}") from error
+            raise self._refused("cannot hold documents", error) from error
 
     def search(self, queries: Float32Array, k: int) -> Hits:
         """The k best of each query ``(q, dim)`` by this index's own scores.
@@ -205,15 +204,15 @@ class FaissIndex:
             BenchError: k is less than 1, or more than the GPU can (2,048), or FAISS refuses a
                 parameter.
         """
-        if k < 1 or (self._gpu is not None and k > GPU_MAX_K):
-            limit = f" to {GPU_MAX_K} on the GPU" if self._gpu is not None else " or more"
+        if k < 1 or (self._gpu is not None and k > gpu.MAX_K):
+            limit = f" to {gpu.MAX_K} on the GPU" if self._gpu is not None else " or more"
             raise BenchError(f"depth {k}: it must be 1{limit}")
+        queries = np.ascontiguousarray(queries)
+        find = self._index.search if self._gpu is None else partial(gpu.search, self._index)
         try:
-            scores, rows = self._index.search(np.ascontiguousarray(queries), k)
+            scores, rows = find(queries, k)
         except FAISS_ERRORS as error:
-            raise BenchError(
-                f"{self.spec} cannot be searched: {_reason(error)}", "look at its parameters"
-            ) from error
+            raise self._refused("cannot be searched", error, "look at its parameters") from error
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
@@ -255,14 +254,17 @@ class FaissIndex:
     def _move_to_gpu(self) -> None:
         if self._gpu is None or self._resources:
             return
-        faiss = import_faiss()
-        self._resources = faiss.StandardGpuResources()
         try:
-            self._index = faiss.index_cpu_to_gpu(self._resources, self._gpu, self._index)
-        except RuntimeError as error:
-            raise BenchError(
-                f"{self.spec} cannot be on a GPU: {_reason(error)}", "use --device cpu"
-            ) from error
+            self._index, self._resources = gpu.move_to_gpu(self._index, self._gpu)
+        except FAISS_ERRORS as error:
+            raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
+
+    def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
+        """What FAISS refused, and what to do; an index that is too large for a GPU says so."""
+        if self._gpu is not None and gpu.is_out_of_memory(error):
+            what += ": the memory of the GPU is too small"
+            hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
+        return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)
 
 
 def _create(spec: IndexSpec, dim: int) -> Any:

@@ -4,6 +4,9 @@ from typing import Any
 
 from foundation.errors import BenchError
 
+# C++ exceptions as SWIG raises them; memory that an index or a search asks for in vain.
+FAISS_ERRORS = (RuntimeError, MemoryError)
+
 
 def import_faiss() -> Any:
     """The module ``faiss``.

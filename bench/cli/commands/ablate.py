@@ -109,7 +109,7 @@ def _version(library: str) -> str:
 
 
 def _device_kind(device: str) -> str:
-    from retrievers.encoders.tower import pick_device
+    from retrievers.encoders.device import pick_device
 
     return str(pick_device(device).type)
 

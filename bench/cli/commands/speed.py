@@ -93,7 +93,7 @@ def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
         return "cpu", len(os.sched_getaffinity(0))
     import torch
 
-    from retrievers.encoders.tower import pick_device
+    from retrievers.encoders.device import pick_device
 
     return str(pick_device(device)), torch.get_num_threads()
 

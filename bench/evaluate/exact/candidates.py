@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.evaluate.exact.bounds import dot_error, norm_bounds
+from bench.evaluate.exact.bounds import dot_error, lowest_score, norm_bounds
+from bench.evaluate.exact.vectors import TileArray, as_float32
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 
@@ -19,8 +20,9 @@ class Tile:
     norm: float
 
     @classmethod
-    def of(cls, start: int, vectors: Float32Array, tie_rank: Int64Array) -> "Tile":
-        """Rows from ``start`` on; ``tie_rank`` is of the whole corpus."""
+    def of(cls, start: int, vectors: TileArray, tie_rank: Int64Array) -> "Tile":
+        """Rows from ``start`` on, as float32; ``tie_rank`` is of the whole corpus."""
+        vectors = as_float32(vectors)
         norm = float(norm_bounds(vectors, "document", start).max(initial=0.0))
         ranks = np.asarray(tie_rank[start : start + len(vectors)])
         return cls(start, vectors, ranks, norm)
@@ -42,8 +44,7 @@ class Asked:
 
     def lowest(self, bar: Float32Array) -> Float32Array:
         """The float32 score below which the exact one cannot reach ``bar``, ``(q,)``."""
-        goal = np.nextafter(bar, np.float32(-np.inf)).astype(np.float64)
-        return np.nextafter((goal - self.error).astype(np.float32), np.float32(-np.inf))
+        return lowest_score(bar, self.error)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,14 @@
-"""The documents of one tile that may belong to the best, scored and merged."""
+"""Exact search on the processor, with NumPy.
 
+Once a query has k documents, the k-th score is a bar: matrix products show which rows of a tile may
+reach it, and late tiles have few. Where there is no bar yet, or too many rows reach it, the k-th
+best product of the tile, less its error, is one.
+"""
+
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
@@ -10,16 +18,18 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bench.evaluate.exact.best import Best
-from bench.evaluate.exact.candidate_search import Knn
+from bench.evaluate.exact.bounds import lowest_score, reached_score
 from bench.evaluate.exact.candidates import Asked, Pairs, Tile
 from bench.evaluate.exact.rescoring import exact_scores
+from bench.evaluate.exact.task import SearchTask
+from bench.evaluate.exact.vectors import TileArray, Vectors
 from bench.evaluate.search import order_keys
-from foundation.arrays import BoolArray, Float32Array, Int64Array
-from retrievers.encoders.clock import Clock
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from retrievers.index.faiss_index import Hits
 
 Map = Callable[..., Iterator[Any]]
 
-SLACK = 64  # candidates beyond k: more of them, fewer second looks at a tile
+SLACK = 64  # candidates beyond 2 k until the bar of the tile itself is asked for
 CANDIDATE_BYTES = 48  # of one candidate of one query, until it is merged
 SCORE_BYTES = 5  # of one query and row: the float32 score, and whether it is high enough
 MERGE_PLACES = 1 << 16  # merged at a time and thread
@@ -31,28 +41,65 @@ def most_candidates(k: int) -> int:
     return 2 * k + SLACK
 
 
+def thread_count() -> int:
+    """``OMP_NUM_THREADS`` where it is set, as for other libraries; else the processors allowed."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
+
+
+class ProcessorEngine:
+    """Candidates by NumPy's products, shared among threads."""
+
+    @contextmanager
+    def open(self, task: SearchTask) -> Iterator["ProcessorSearch"]:
+        """A search with threads of its own."""
+        threads = thread_count()
+        best = Best.nothing(len(task.queries), task.k)
+        with ThreadPoolExecutor(threads) as pool:
+            yield ProcessorSearch(task, best, pool.map, threads, ThreadpoolController())
+
+
 @dataclass(frozen=True)
-class TileSearch:
+class ProcessorSearch:
     """How candidates are found in a tile, scored and merged. ``each`` is a ``map``."""
 
-    knn: Knn
-    uses_bar: bool
-    block_bytes: int
+    task: SearchTask
+    best: Best
     each: Map
     threads: int
     blas: ThreadpoolController
-    clock: Clock
 
-    def block_queries(self, k: int) -> int:
+    def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
+        """Tiles of as many rows as were asked for."""
+        return vectors.tiles(self.task.tile_rows)
+
+    def stage(self, start: int, vectors: TileArray) -> Tile:
+        """The tile as float32, with its norm."""
+        return Tile.of(start, vectors, self.task.tie_rank)
+
+    def hits(self) -> Hits:
+        """In canonical order."""
+        return self.best.hits()
+
+    def merge(self, tile: Tile) -> int:
+        """Make the best of the rows so far the best of this tile too, block by block."""
+        task, step = self.task, self._block_queries()
+        for first in range(0, len(task.queries), step):
+            block = slice(first, first + step)
+            asked = Asked.of(task.queries[block], task.norms[block], tile)
+            self._merge_block(tile, asked, self.best[block])
+        return len(tile.vectors)
+
+    def _block_queries(self) -> int:
         """Queries whose candidates fill half of a block; their scores fill the other half."""
-        return max(1, self.block_bytes // (2 * CANDIDATE_BYTES * most_candidates(k)))
+        candidates = CANDIDATE_BYTES * most_candidates(self.task.k)
+        return max(1, self.task.block_bytes // (2 * candidates))
 
-    def merge_tile(self, tile: Tile, asked: Asked, best: Best) -> None:
-        """Make ``best``, of the rows so far, the best of this tile too."""
+    def _merge_block(self, tile: Tile, asked: Asked, best: Best) -> None:
         found, crowded = self._reaching(tile, asked, best)
         self._merge(found, tile, asked, best)
         if len(crowded):
-            self._merge_proposals(crowded, tile, asked, best)
+            self._merge_crowded(crowded, tile, asked, best)
 
     def _reaching(self, tile: Tile, asked: Asked, best: Best) -> tuple[Pairs, Int64Array]:
         """The rows that may reach the k-th score, and the queries with no bar or too many rows.
@@ -61,7 +108,7 @@ class TileSearch:
         the scores are compared while they are in the cache.
         """
         bar, most = best.last_score, most_candidates(best.depth)
-        count = np.where(np.isneginf(bar) | (not self.uses_bar), most + 1, 0)
+        count = np.where(np.isneginf(bar), most + 1, 0)
         if (count > most).all():
             return Pairs.none(), np.arange(len(count))
         lowest = asked.lowest(bar)
@@ -88,44 +135,63 @@ class TileSearch:
             spare.put(arrays)
             return pairs
 
-        with self.clock.phase("search"), self.blas.limit(limits=1, user_api="blas"):
+        with self.task.clock.phase("search"), self.blas.limit(limits=1, user_api="blas"):
             parts = list(self.each(reaching, range(0, len(tile.vectors), step)))
             found = Pairs.together([Pairs.none(), *parts]).of(count <= most)
         return found, np.flatnonzero(count > most)
 
     def _product_rows(self, queries: int, rows: int) -> int:
         """Rows of one matrix product: as many as fit, a few products for each thread."""
-        fitting = self.block_bytes // (2 * SCORE_BYTES * queries * self.threads)
+        fitting = self.task.block_bytes // (2 * SCORE_BYTES * queries * self.threads)
         return max(1, min(PRODUCT_ROWS, -(-rows // self.threads), fitting))
 
-    def _merge_proposals(self, crowded: Int64Array, tile: Tile, asked: Asked, best: Best) -> None:
-        """Merge the nearest rows of the tile for some queries, then what they may have missed."""
-        with self.clock.phase("search"):
-            count = min(best.depth + SLACK, len(tile.vectors))
-            scores, rows = self.knn(asked.queries[crowded], tile.vectors, count)
-            upper = (scores + asked.error[crowded, None]).astype(np.float32)
-            line, column = np.nonzero(upper >= best.last_score[crowded, None])
-            found = Pairs(crowded[line], rows[line, column])
-        self._merge(found, tile, asked, best)
-        if count < len(tile.vectors):
-            # What was not proposed scores at most the last proposal, plus the error of both.
-            unsure = np.flatnonzero(upper[:, -1] >= best.last_score[crowded])
-            self._merge_missed(crowded[unsure], rows[unsure], tile, asked, best)
+    def _merge_crowded(self, crowded: Int64Array, tile: Tile, asked: Asked, best: Best) -> None:
+        """Merge the rows of the tile that may be among its own best k, for some queries."""
+        rows, bars = len(tile.vectors), best.last_score
+        step = max(1, self.task.block_bytes // (2 * SCORE_BYTES * rows))
+        for first in range(0, len(crowded), step):
+            some = crowded[first : first + step]
+            with self.task.clock.phase("search"):
+                scores = self._products(asked.queries[some], tile.vectors)
+                bar = bars[some]
+                if rows > self.task.k:
+                    bar = np.maximum(bar, self._tile_bar(scores, asked.error[some]))
+                lowest = lowest_score(bar, asked.error[some])
+                wanted = scores >= lowest[:, None]
+            for group in self._fitting(np.count_nonzero(wanted, axis=1)):
+                found = Pairs.where(wanted[group])
+                found = Pairs(some[group][found.queries], found.rows)
+                self._merge(found, tile, asked, best)
 
-    def _merge_missed(
-        self, unsure: Int64Array, proposed: Int64Array, tile: Tile, asked: Asked, best: Best
-    ) -> None:
-        """Merge every other row of the tile that may reach the k-th score, query by query."""
-        step = max(1, self.block_bytes // (2 * SCORE_BYTES * len(tile.vectors)))
-        lowest = asked.lowest(best.last_score)
-        for first in range(0, len(unsure), step):
-            some = unsure[first : first + step]
-            with self.clock.phase("search"):
-                wanted = asked.queries[some] @ tile.vectors.T >= lowest[some, None]
-                np.put_along_axis(wanted, proposed[first : first + step], False, axis=1)
-            for number, line in zip(some, wanted, strict=True):
-                rows = np.flatnonzero(line)
-                self._merge(Pairs(np.full(len(rows), number), rows), tile, asked, best)
+    def _products(self, queries: Float32Array, vectors: Float32Array) -> Float32Array:
+        """All inner products, ``(q, m)``; threads share the rows."""
+        scores = np.empty((len(queries), len(vectors)), np.float32)
+        step = self._product_rows(len(queries), len(vectors))
+
+        def multiply(first: int) -> None:
+            some = slice(first, first + step)
+            np.matmul(queries, vectors[some].T, out=scores[:, some])
+
+        with self.blas.limit(limits=1, user_api="blas"):
+            list(self.each(multiply, range(0, len(vectors), step)))
+        return scores
+
+    def _tile_bar(self, scores: Float32Array, error: Float64Array) -> Float32Array:
+        """A score that k rows of the tile reach; threads share the queries."""
+        k = self.task.k
+
+        def kth(line: Float32Array) -> float:
+            return float(np.partition(line, len(line) - k)[len(line) - k])
+
+        best = np.fromiter(self.each(kth, scores), np.float32, len(scores))
+        return reached_score(best, error)
+
+    def _fitting(self, count: Int64Array) -> Iterator[slice]:
+        """Runs of queries whose candidates fit half of a block, or single queries."""
+        most, first = self.task.block_bytes // (2 * CANDIDATE_BYTES), 0
+        while first < len(count):
+            fitting = np.searchsorted(np.cumsum(count[first:]), most, side="right")
+            yield slice(first, first := first + max(1, int(fitting)))
 
     def _merge(self, found: Pairs, tile: Tile, asked: Asked, best: Best) -> None:
         """Score candidates in float64 and keep the best k; threads share the queries."""
@@ -141,5 +207,5 @@ class TileSearch:
             keys = order_keys(scores, tile.tie_rank[rows])
             best[block].merge(queries, rows + tile.start, keys)
 
-        with self.clock.phase("rescore"):
+        with self.task.clock.phase("rescore"):
             list(self.each(merge, np.flatnonzero(np.diff(cuts))))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrievers.encoders.tower import pick_device
+from retrievers.encoders.device import pick_device
 from retrievers.training.continual.das import read_importance
 from retrievers.training.continual.ewc import Held, fisher, hold
 from retrievers.training.continual.importance import (

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from retrievers.encoders.tower import pick_device
+from retrievers.encoders.device import pick_device
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.optimizer import Optimizer, Precision

@@ -139,6 +139,15 @@ def test_what_the_process_holds_already_is_part_of_the_budget():
         plan_search(resident_bytes(), *MARCO, 1000, 1000)
 
 
+def test_a_search_on_a_gpu_leaves_room_for_the_tiles_that_feed_it():
+    budget, size = 3 * 10**9, (*MARCO, 1000, 1000, 10**8)
+    cpu, gpu = (plan_search(budget, *size, device=device) for device in ("cpu", "cuda"))
+    assert 1000 < gpu.tile_rows < cpu.tile_rows
+    assert gpu.memory_bytes <= budget
+    tiles = gpu.tile_rows * MARCO[1] * 4
+    assert gpu.memory_bytes - 10**8 > tiles + 2 * 2 * tiles
+
+
 CHILD = """
 import sys, numpy as np
 from bench.evaluate.memory import plan_search, resident_bytes

@@ -15,6 +15,7 @@ from bench.evaluate.exact.bounds import dot_error
 from bench.evaluate.search import approximate, canonical, drop_self, order, recall
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
+from tests.support.exact_oracle import assert_same, nearly_tied
 
 faiss = pytest.importorskip("faiss")
 INF = float("inf")
@@ -45,11 +46,6 @@ def ranks(ids: list[bytes]) -> np.ndarray:
     rank = np.empty(len(ids), np.int64)
     rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
     return rank
-
-
-def assert_same(hits: Hits, other: Hits) -> None:
-    np.testing.assert_array_equal(hits.rows, other.rows)
-    np.testing.assert_array_equal(hits.scores, other.scores)
 
 
 @st.composite
@@ -128,19 +124,6 @@ def test_thousands_of_duplicates_at_the_cut_are_ordered_by_id_only():
         assert_same(
             exact_search(ArrayVectors(vectors), queries, 100, tie_rank, tile_rows=tile_rows), hits
         )
-
-
-def nearly_tied(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors whose float64 scores differ by less than a float32 dot product is off.
-
-    Their scores are tiny sums of large terms that cancel, so that float32 loses the order.
-    """
-    rng = np.random.default_rng(11)
-    vectors = rng.standard_normal((count, dim)).astype(np.float32) * 100
-    query = rng.standard_normal((1, dim)).astype(np.float32)
-    exact_rest = (vectors[:, :-1].astype(np.float64) * query[0, :-1]).sum(axis=1)
-    vectors[:, -1] = ((1e-3 * rng.random(count) - exact_rest) / query[0, -1]).astype(np.float32)
-    return vectors, query
 
 
 def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypatch):
@@ -231,28 +214,6 @@ def test_shapes_that_do_not_fit_are_refused():
         exact_search(vectors, np.ones((2, 4), np.float32), 0, np.arange(6))
     with pytest.raises(ValueError, match="C-contiguous"):
         ArrayVectors(np.ones((6, 4), np.float32).T)
-
-
-def test_a_gpu_that_is_not_there_is_refused():
-    if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
-        pytest.skip("there is a GPU")
-    one = np.ones((1, 4), np.float32)
-    with pytest.raises(BenchError, match="sees 0 GPUs"):
-        exact_search(ArrayVectors(one), one, 1, np.arange(1), device="cuda")
-
-
-def test_a_gpu_gives_the_same_hits_as_the_cpu():
-    if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
-        pytest.skip("needs a GPU and faiss-gpu")
-    rng = np.random.default_rng(2)
-    vectors = rng.integers(-2, 3, (5000, 48)).astype(np.float32)
-    tie_rank = rng.permutation(5000)
-    for k in (10, 1000, 3000):
-        cpu = exact_search(ArrayVectors(vectors), vectors[:20], k, tie_rank)
-        gpu = exact_search(
-            ArrayVectors(vectors), vectors[:20], k, tie_rank, device="cuda", tile_rows=1999
-        )
-        assert_same(gpu, cpu)
 
 
 # The order

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.evaluate.exact import exact_search
+from bench.evaluate.exact.device_memory import Uploads
+from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
 from bench.store.shards import ShardManifest, read_shard, write_shard
 from bench.store.vectors import GAP_BYTES, StoredVectors, widen
@@ -127,6 +130,34 @@ def test_any_rows_in_any_order_are_those_of_numpy(data, dtype, scattered):
     for start, tile in tiles:
         assert tile.flags.c_contiguous
         assert np.array_equal(tile, expected[start : start + rows])
+    for (start, tile), (first, kept) in zip(tiles, stored.stored_tiles(rows), strict=True):
+        assert (first, kept.dtype, kept.flags.c_contiguous) == (start, np.dtype(dtype), True)
+        assert np.array_equal(kept, tile)
+
+
+def test_shards_of_two_types_are_read_as_float32(scattered):
+    array, shards = scattered
+    mixed = shards["float16"][0], shards["float32"][1]
+    stored = StoredVectors(mixed, np.arange(701), array.shape[1])
+    ((_, tile),) = stored.stored_tiles(1000)
+    assert tile.dtype == np.float32
+    assert np.array_equal(tile, stored.rows(np.arange(701)))
+
+
+def test_a_search_on_a_device_gets_float16_as_it_is_stored(scattered, monkeypatch):
+    _, shards = scattered
+    stored = StoredVectors(shards["float16"], np.arange(741), GAP_BYTES // 16)
+    search = stored, stored.rows(np.arange(5)), 20, np.arange(741)
+    seen, upload = [], Uploads.upload
+    monkeypatch.setattr(
+        Uploads, "upload", lambda self, tile: seen.append(tile.dtype) or upload(self, tile)
+    )
+    engine = TorchEngine("cpu")
+    engine.copies_tiles = True
+    hits, truth = (exact_search(*search, tile_rows=300, engine=each) for each in (engine, None))
+    assert seen == [np.float16] * 3
+    assert np.array_equal(hits.rows, truth.rows)
+    assert np.array_equal(hits.scores, truth.scores)
 
 
 def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch):

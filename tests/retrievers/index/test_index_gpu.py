@@ -1,0 +1,166 @@
+"""Approximate indexes on a GPU of FAISS: what is checked without one, and with one if it is there.
+
+`Board` stands for what FAISS's GPU library refuses, with its own words.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from foundation.errors import BenchError
+from retrievers.index import gpu
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+
+faiss = pytest.importorskip("faiss")
+FULL = (
+    "Error in virtual void* faiss::gpu::StandardGpuResourcesImpl::allocMemory(const AllocRequest&)"
+    " at /project/faiss/gpu/StandardGpuResources.cpp:530: Error: 'err == cudaSuccess' failed: "
+    "StandardGpuResources: alloc fail type IVFLists dev 0 space Device stream 0x7f size 4513349632"
+    " bytes (cudaMalloc error out of memory [2])"
+)
+
+
+@dataclass
+class Options:
+    """As FAISS's ``GpuClonerOptions``."""
+
+    useFloat16: bool = False  # noqa: N815  it is FAISS's name
+
+
+@dataclass
+class Board:
+    """An index in the memory of a GPU that is too small for some of it."""
+
+    index: object
+    most_documents: int = 10**9
+    most_queries: int = 10**9
+    asked: list[int] = field(default_factory=list)
+
+    def add(self, tile: np.ndarray) -> None:
+        if len(tile) > self.most_documents:
+            raise RuntimeError(FULL)
+        self.index.add(tile)
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        self.asked.append(len(queries))
+        if len(queries) > self.most_queries:
+            raise RuntimeError(FULL)
+        return self.index.search(queries, k)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.index, name)
+
+
+@pytest.fixture
+def board(monkeypatch) -> dict[str, int]:
+    """Limits of the GPU that FAISS seems to have."""
+    limits: dict[str, int] = {}
+
+    def index_cpu_to_gpu(resources, number, index, options):
+        width = 2 if options.useFloat16 else 4
+        needed = gpu.lookup_table_bytes(index) // 4 * width
+        if needed > 49152:
+            raise RuntimeError(
+                f"Error in void faiss::gpu::GpuIndexIVFPQ::verifyPQSettings_() const at "
+                f"/project/faiss/gpu/GpuIndexIVFPQ.cu:607: Error: 'requiredSmemSize <= "
+                f"getMaxSharedMemPerBlock(config_.device)' failed: Device 0 has 49152 bytes of "
+                f"shared memory, while 8 bits per code requires {needed} bytes"
+            )
+        return Board(index, **limits)
+
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "GpuClonerOptions", Options, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    return limits
+
+
+def vectors_of(rows: int, dim: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((rows, dim)).astype(np.float32)
+
+
+def built(spec: str, vectors: np.ndarray) -> FaissIndex:
+    index = FaissIndex(IndexSpec.parse(spec), vectors.shape[1], "cuda")
+    if index.needs_training:
+        index.train(vectors)
+    index.add(vectors)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("IVF4096,PQ64", 4 * 64 * 256),
+        ("IVF16,PQ48", 4 * 48 * 256),
+        ("PCA64,IVF16,PQ32", 4 * 32 * 256),
+        ("IVF16,PQ64x4", 4 * 64 * 16),
+        ("IVF16,Flat", 0),
+        ("PQ64", 0),
+    ],
+)
+def test_lookup_tables_are_counted_as_faiss_counts_them(factory, expected):
+    index = faiss.index_factory(768, factory, faiss.METRIC_INNER_PRODUCT)
+    assert gpu.lookup_table_bytes(index) == expected
+
+
+def test_tables_are_float16_where_float32_exceeds_shared_memory_and_only_there(board, caplog):
+    vectors = vectors_of(600, 128)
+    with caplog.at_level(logging.WARNING):
+        built("IVF2,PQ32", vectors)
+        assert "float16" not in caplog.text
+        built("IVF2,PQ64", vectors)
+    assert "lookup tables are float16 on the GPU: in float32 they take 65536 bytes" in caplog.text
+
+
+def test_codes_that_no_table_fits_are_refused_with_what_to_type(board):
+    with pytest.raises(BenchError, match=r"IVF2,PQ128 cannot be on a GPU: .*shared") as raised:
+        built("IVF2,PQ128", vectors_of(600, 128))
+    assert "--device cpu" in raised.value.hint
+
+
+def test_documents_beyond_the_memory_of_a_gpu_are_one_clear_error(board):
+    board["most_documents"] = 100
+    with pytest.raises(BenchError, match=r"the memory of the GPU is too small: .*4513349632") as e:
+        built("IVF4,Flat?nprobe=4", vectors_of(600, 16))
+    assert "Error in virtual" not in str(e.value)
+    assert "--device cpu, or a smaller index" in e.value.hint
+
+
+def test_a_search_out_of_memory_goes_on_with_fewer_queries_and_says_so_once(board, caplog):
+    board["most_queries"] = 9
+    vectors = vectors_of(600, 16)
+    index = built("IVF4,Flat?nprobe=4", vectors)
+    hits = index.search(vectors[:50], 7)
+    whole = index._index.index.search(vectors[:50], 7)
+    np.testing.assert_array_equal(hits.scores, whole[0])
+    np.testing.assert_array_equal(hits.rows, whole[1])
+    assert max(index._index.asked[-9:]) <= 9
+    assert caplog.text.count("out of memory") == 1
+
+
+def test_a_search_that_one_query_does_not_fit_is_one_clear_error(board):
+    board["most_queries"] = 0
+    vectors = vectors_of(100, 16)
+    with pytest.raises(BenchError, match="cannot be searched: the memory of the GPU is too small"):
+        built("IVF4,Flat", vectors).search(vectors[:3], 7)
+
+
+def test_no_queries_have_no_hits_on_a_gpu(board):
+    vectors = vectors_of(100, 16)
+    assert built("IVF4,Flat", vectors).search(vectors[:0], 7).rows.shape == (0, 7)
+
+
+@pytest.mark.parametrize("spec", ["Flat", "IVF16,Flat?nprobe=16", "IVF16,PQ64?nprobe=16"])
+def test_a_gpu_finds_what_the_cpu_finds(spec):
+    if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
+        pytest.skip("needs a GPU and faiss-gpu")
+    vectors = vectors_of(5000, 128)
+    on_cpu = FaissIndex(IndexSpec.parse(spec), 128)
+    if on_cpu.needs_training:
+        on_cpu.train(vectors)
+    on_cpu.add(vectors)
+    cpu, there = (each.search(vectors[:100], 10) for each in (on_cpu, built(spec, vectors)))
+    shared = [len({*a} & {*b}) for a, b in zip(cpu.rows.tolist(), there.rows.tolist(), strict=True)]
+    assert np.mean(shared) > 9
