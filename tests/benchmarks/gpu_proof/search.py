@@ -1,0 +1,258 @@
+"""Exact search on the GPU: equal to the CPU's bit for bit, and how fast.
+
+Vectors lie around a thousand centres, so that many are nearly as near as the k-th best. For each
+query four rows are planted: a copy of the query, and three equal rows near it. So the first four
+hits and the order of the tied ones are known without any search.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.speed.machine import peak_bytes, timed
+from retrievers.encoders.clock import Clock
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
+from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part
+from tests.benchmarks.gpu_proof.setup import Setup
+
+SECTION = "search"
+CENTRES = 1_000
+PLANTED = 4  # of each query
+MADE = 1 << 17  # vectors at a time
+BRUTE_QUERIES = 3
+K = 10  # of the comparison of indexes
+NEAR = 0.1  # length of the noise between a query and its near rows
+LEAST_FOUND = {"IVF{lists},Flat?nprobe={probes}": 0.95, "IVF{lists},PQ{codes}?nprobe={probes}": 0.9}
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """Vectors to search, and what must be found first.
+
+    Attributes:
+        documents: float32 ``(n, dim)``; queries: float32 ``(q, dim)``.
+        tie_rank: int64 ``(n,)``.
+        first: int64 ``(q, 4)``, the first rows of each query in canonical order.
+    """
+
+    documents: Floats
+    queries: Floats
+    tie_rank: Ints
+    first: Ints
+
+
+def parts(setup: Setup) -> Iterator[Part]:
+    """Equality, and the rate of the smaller corpus."""
+    for depth in setup.sizes.depths:
+        yield Part(SECTION, f"equal to the CPU, k = {depth:,}", 30, partial(equal, setup, depth))
+    yield Part(SECTION, _corpus_name(setup, 0), 40, partial(rate, setup, setup.sizes.rows[0]))
+
+
+def later_parts(setup: Setup) -> Iterator[Part]:
+    """The size of MS MARCO, then FAISS."""
+    yield Part(SECTION, _corpus_name(setup, 1), 100, partial(rate, setup, setup.sizes.rows[1]))
+    yield Part(SECTION, "FAISS", 90, partial(faiss_indexes, setup))
+
+
+def _corpus_name(setup: Setup, number: int) -> str:
+    return f"{setup.sizes.rows[number]:,} x {setup.sizes.dim}, k = {setup.sizes.depth:,}"
+
+
+def planted(rows: int, queries: int, dim: int, device: str) -> Planted:
+    """Unit vectors made on the device, with known neighbours; the same ones for the same sizes."""
+    made = torch.Generator(device).manual_seed(0)
+    centres = torch.randn(CENTRES, dim, generator=made, device=device)
+
+    def around(count: int) -> torch.Tensor:
+        near = torch.randint(CENTRES, (count,), generator=made, device=device)
+        noise = torch.randn(count, dim, generator=made, device=device)
+        return torch.nn.functional.normalize(centres[near] + noise)
+
+    documents = np.empty((rows, dim), np.float32)
+    for start in range(0, rows, MADE):
+        documents[start : start + MADE] = around(min(MADE, rows - start)).cpu().numpy()
+    asked = around(queries).cpu().numpy()
+    rng = np.random.default_rng(0)
+    tie_rank = rng.permutation(rows)
+    places = rng.permutation(rows)[: PLANTED * queries].reshape(queries, PLANTED)
+    noise = rng.standard_normal(asked.shape, dtype=np.float32) * np.float32(NEAR / np.sqrt(dim))
+    close = asked + noise
+    close /= np.linalg.norm(close, axis=1, keepdims=True)
+    documents[places[:, 0]] = asked
+    documents[places[:, 1:]] = close[:, None]
+    order = np.argsort(-tie_rank[places[:, 1:]], axis=1)  # ties: the higher rank comes first
+    first = np.concatenate([places[:, :1], np.take_along_axis(places[:, 1:], order, 1)], axis=1)
+    return Planted(documents, asked, tie_rank, first)
+
+
+def brute_force(documents: Floats, query: Floats, tie_rank: Ints, k: int) -> Hits:
+    """All products of one query in float64, rounded to float32, in canonical order."""
+    doubles = query.astype(np.float64)
+    scores = np.empty(len(documents), np.float32)
+    for start in range(0, len(documents), MADE):
+        some = documents[start : start + MADE].astype(np.float64) * doubles
+        scores[start : start + MADE] = some.sum(axis=1)
+    best = np.lexsort((-tie_rank, -scores))[:k]
+    return Hits(scores[best][None], best[None])
+
+
+def same(hits: Hits, other: Hits, name: str) -> Check:
+    """That two searches gave the same rows and the same bits of scores."""
+    rows = int((hits.rows != other.rows).sum())
+    scores = int((hits.scores.view(np.uint32) != other.scores.view(np.uint32)).sum())
+    return Check(name, rows == scores == 0, {"rows": rows, "scores": scores}, "no difference")
+
+
+def found_first(hits: Hits, first: Ints, name: str = "planted rows come first") -> Check:
+    """That the planted rows lead the ranking, tied ones in canonical order."""
+    share = float((hits.rows[:, : first.shape[1]] == first).all(axis=1).mean())
+    return Check(name, share == 1.0, share, "1.0")
+
+
+def equal(setup: Setup, depth: int) -> Outcome:
+    """Searches on the device and on the CPU, and some queries by brute force in float64.
+
+    Over unit vectors with planted rows, and over small whole numbers, where most scores are tied.
+    """
+    sizes = setup.sizes
+    unit = planted(sizes.equal_rows, sizes.equal_queries, sizes.dim, setup.device)
+    rng = np.random.default_rng(1)
+    whole = rng.integers(-2, 3, (sizes.equal_rows // 8, 48)).astype(np.float32)
+    asked = rng.integers(-2, 3, (sizes.equal_queries, 48)).astype(np.float32)
+    corpora = {
+        "unit vectors": (unit.documents, unit.queries, unit.tie_rank),
+        "whole numbers": (whole, asked, rng.permutation(len(whole))),
+    }
+    checks, seconds = [], {}
+    for name, (documents, queries, tie_rank) in corpora.items():
+        vectors = ArrayVectors(documents)
+        seconds[name], hits = timed(
+            partial(exact_search, vectors, queries, depth, tie_rank, device=setup.device)
+        )
+        tiles = len(documents) // 3 + 1
+        on_cpu = exact_search(vectors, queries, depth, tie_rank, tile_rows=tiles, device="cpu")
+        checks.append(same(hits, on_cpu, f"{name}: equal to the CPU"))
+        if depth == sizes.depths[0]:
+            for row in range(BRUTE_QUERIES):
+                exact = brute_force(documents, queries[row], tie_rank, depth)
+                own = Hits(hits.scores[row : row + 1], hits.rows[row : row + 1])
+                checks.append(same(own, exact, f"{name}: query {row} equal to float64"))
+        if documents is unit.documents:
+            checks.append(found_first(hits, unit.first))
+    headline = ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
+    return Outcome(headline, {"seconds": seconds}, checks)
+
+
+def rate(setup: Setup, rows: int) -> Outcome:
+    """Seconds of a search over vectors in memory; some queries are searched on the CPU too."""
+    sizes = setup.sizes
+    made_s, corpus = timed(lambda: planted(rows, sizes.queries, sizes.dim, setup.device))
+    vectors, few = ArrayVectors(corpus.documents), slice(0, sizes.sampled)
+    warm = ArrayVectors(corpus.documents[: min(rows, MADE)])
+    exact_search(warm, corpus.queries, sizes.depth, np.arange(len(warm.array)), device=setup.device)
+    if setup.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    clock = Clock()
+    seconds, hits = timed(
+        lambda: exact_search(
+            vectors,
+            corpus.queries,
+            sizes.depth,
+            corpus.tie_rank,
+            device=setup.device,
+            clock=clock,
+        )
+    )
+    on_cpu = exact_search(vectors, corpus.queries[few], sizes.depth, corpus.tie_rank, device="cpu")
+    flops = 2.0 * rows * sizes.dim * sizes.queries
+    figures = {
+        "rows": rows,
+        "queries": sizes.queries,
+        "k": sizes.depth,
+        "seconds": seconds,
+        "phases_s": clock.seconds,
+        "tflops": flops / seconds / 1e12,
+        "read_gb_per_s": corpus.documents.nbytes / seconds / 1e9,
+        "made_s": made_s,
+        "peak_gpu_bytes": torch.cuda.max_memory_allocated() if setup.on_gpu else 0,
+        "peak_host_bytes": peak_bytes(),
+    }
+    checks = [
+        same(Hits(hits.scores[few], hits.rows[few]), on_cpu, "sampled queries equal to the CPU"),
+        found_first(hits, corpus.first),
+    ]
+    return Outcome(f"{seconds:.2f} s, {figures['tflops']:,.1f} TFLOP/s", figures, checks)
+
+
+def faiss_indexes(setup: Setup) -> Outcome:
+    """FAISS flat (float32 and, on a GPU, float16), inverted lists, and product quantisation."""
+    if find_spec("faiss") is None:
+        raise NotHereError("not installed: faiss")
+    import faiss
+
+    if setup.on_gpu and not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
+        raise NotHereError(f"not installed: this faiss {faiss.__version__} sees no GPU")
+    sizes = setup.sizes
+    corpus = planted(sizes.rows[0], sizes.queries, sizes.dim, setup.device)
+    figures: dict[str, Any] = {"faiss": faiss.__version__}
+    checks = []
+    for name, search in _flat_indexes(faiss, setup, corpus).items():
+        seconds, (_, rows) = timed(search)
+        share = float((rows[:, 0] == corpus.first[:, 0]).mean())
+        figures[name] = {"seconds": seconds, "planted_first": share}
+        checks.append(Check(f"{name}: planted row is first", share >= 0.99, share, ">= 0.99"))
+    for pattern, least in LEAST_FOUND.items():
+        codes = max(n for n in range(1, sizes.dim // 8 + 1) if sizes.dim % n == 0)
+        text = pattern.format(lists=sizes.lists, probes=max(1, sizes.lists // 16), codes=codes)
+        index = FaissIndex(IndexSpec.parse(text), sizes.dim, setup.device)
+        rows = index.training_rows(len(corpus.documents))
+        train_s, _ = timed(partial(index.train, corpus.documents[rows]))
+        add_s, _ = timed(partial(_add, index, corpus.documents))
+        index.search(corpus.queries[:10], K)
+        seconds, hits = timed(partial(index.search, corpus.queries, K))
+        share = float((hits.rows[:, 0] == corpus.first[:, 0]).mean())
+        figures[text] = {
+            "train_s": train_s,
+            "add_s": add_s,
+            "seconds": seconds,
+            "planted_first": share,
+        }
+        checks.append(Check(f"{text}: planted row is first", share >= least, share, f">= {least}"))
+    headline = ", ".join(
+        f"{name} {found['seconds']:.2f} s" for name, found in figures.items() if name != "faiss"
+    )
+    return Outcome(headline, figures, checks)
+
+
+def _flat_indexes(faiss: Any, setup: Setup, corpus: Planted) -> dict[str, Callable[[], Any]]:
+    """FAISS's own flat search of all queries, at the depth of the timed search."""
+    depth = min(setup.sizes.depth, 2048)
+    if not setup.on_gpu:
+        index = faiss.IndexFlatIP(setup.sizes.dim)
+        index.add(corpus.documents)
+        return {"flat float32": partial(index.search, corpus.queries, depth)}
+    found = {}
+    resources = faiss.StandardGpuResources()
+    for name, half in (("flat float32", False), ("flat float16", True)):
+        config = faiss.GpuIndexFlatConfig()
+        config.useFloat16 = half
+        index = faiss.GpuIndexFlatIP(resources, setup.sizes.dim, config)
+        index.add(corpus.documents)
+        index.search(corpus.queries[:10], depth)
+        found[name] = partial(index.search, corpus.queries, depth)
+    return found
+
+
+def _add(index: FaissIndex, documents: Floats) -> None:
+    for start in range(0, len(documents), MADE):
+        index.add(documents[start : start + MADE])
