@@ -35,12 +35,14 @@ def parts_of(setup: Setup) -> Iterator[Part]:
 
     yield from machine.parts(setup)
     yield from correctness.first_parts(setup)
-    yield from search.parts(setup)
-    yield from encoding.parts(setup)
+    yield from search.first_parts(setup)
+    yield from encoding.parts(setup, "bert")
+    yield search.large_part(setup)
     yield from training.parts(setup)
+    yield from encoding.parts(setup, "minilm")
     yield from correctness.later_parts(setup)
     yield from memory.parts(setup)
-    yield from search.later_parts(setup)
+    yield search.faiss_part(setup)
 
 
 def prove(options: argparse.Namespace, device: str) -> Report:

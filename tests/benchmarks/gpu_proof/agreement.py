@@ -16,9 +16,9 @@ Doubles = npt.NDArray[np.float64]
 # Smallest cosine of a centred vector with its float32 reference: a relative error of 10 % and of
 # 1.4 %. Random networks of BERT's size have 2 % in bfloat16 and 0.2 % in float16.
 LEAST_COSINE = {"float32": 1 - 1e-6, "float16": 0.9999, "bfloat16": 0.995}
-# Root mean square of the relative error over that of the padded network in the same dtype. The
-# error of hundreds of rows has a spread far below 10 %; 1 % of noise on top of 2 % is 12 %.
-MOST_EXCESS = 1.1
+# Root mean square of the relative error over that of the padded network in the same dtype. Over
+# hundreds of rows it has a spread far below 5 %; 1 % of noise on top of 2 % makes it 12 % larger.
+MOST_EXCESS = 1.05
 MOST_ROW_EXCESS = 2.5  # of the worst row over the worst row
 
 

@@ -37,6 +37,7 @@ DTYPE = "bfloat16"
 PEER_BATCH = 256
 COMPARED = 1_000  # passages whose vectors are compared
 GEMM_REPEATS = 20
+MEAN_LENGTH = 82  # tokens of the passages with lengths of MS MARCO
 
 
 class Gemm(NamedTuple):
@@ -53,12 +54,11 @@ class Gemm(NamedTuple):
         return 2.0 * self.rows * self.inner * self.columns
 
 
-def parts(setup: Setup) -> Iterator[Part]:
-    """The limit of each network, then each length of text."""
-    for kind in ("bert", "minilm"):
-        for length in setup.sizes.lengths:
-            name = f"{TITLES[kind]}, {f'{length} tokens' if length else 'lengths of MS MARCO'}"
-            yield Part(SECTION, name, 30, partial(rates, setup, kind, length))
+def parts(setup: Setup, kind: str) -> Iterator[Part]:
+    """One network at each length of text."""
+    for length in setup.sizes.lengths:
+        name = f"{TITLES[kind]}, {f'{length} tokens' if length else 'lengths of MS MARCO'}"
+        yield Part(SECTION, name, 30, partial(rates, setup, kind, length))
 
 
 def gemms_of(config: Mapping[str, Any], tokens: int) -> list[Gemm]:
@@ -96,38 +96,26 @@ def limit_of(config: Mapping[str, Any], tokens: int, dtype: str, device: str) ->
 
 def rates(setup: Setup, kind: str, length: int) -> Outcome:
     """Every way over the same passages; vectors of the store beside sentence-transformers'."""
-    mean = length or 82
-    passages = setup.passages(length, max(64, setup.sizes.tokens // mean))
+    passages = setup.passages(length, max(64, setup.sizes.tokens // (length or MEAN_LENGTH)))
     encoder = setup.encoder(kind, DTYPE)
     titles = [""] * len(passages)
     encoder.encode_documents(titles[:PEER_BATCH], passages[:PEER_BATCH])  # warm
     if setup.on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    tokenise_s, encode = timed(lambda: encoder.prepare_documents(titles, passages))
+    seconds: dict[str, float] = {}
+    seconds["tokenise"], encode = timed(lambda: encoder.prepare_documents(titles, passages))
     earlier = encoder.clock.copy()
-    forward_s = [timed(lambda: encode(None))[0] for _ in range(2)]
+    seconds["forward"] = min(timed(lambda: encode(None))[0] for _ in range(2))
     tokens = encoder.clock.since(earlier).counts["tokens"] // 2
-    store_s, vectors = through_the_store(setup, encoder, passages)
-    seconds = {"tokenise": tokenise_s, "forward": min(forward_s), "store": store_s}
+    seconds["store"], vectors = through_the_store(setup, encoder, passages)
     busy_s = kernel_seconds(lambda: encode(None)) if setup.on_gpu else None
     peak = torch.cuda.max_memory_allocated() if setup.on_gpu else 0
-    peer_s, theirs = peer(setup, kind, passages, {})
-    seconds["st"] = peer_s
-    notes = {}
-    if not setup.on_gpu:
-        notes["st_unpadded"] = "needs a GPU"
-    elif find_spec("flash_attn") is None and find_spec("kernels") is None:
-        notes["st_unpadded"] = "not installed: flash_attn or kernels"
-    else:
-        try:
-            seconds["st_unpadded"], _ = peer(
-                setup, kind, passages, {"attn_implementation": "flash_attention_2"}
-            )
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
-            notes["st_unpadded"] = f"not usable: {error}"
-    limit = limit_of(
-        encoder_config(setup, kind), CUDA_TOKENS if setup.on_gpu else 256, DTYPE, setup.device
-    )
+    seconds["st"], theirs = peer(setup, kind, passages)
+    unpadded = "needs a GPU"
+    if setup.on_gpu:
+        unpadded = add_unpadded_peer(seconds, setup, kind, passages)
+    batch = CUDA_TOKENS if setup.on_gpu else 256
+    limit = limit_of(encoder_config(setup, kind), batch, DTYPE, setup.device)
     speeds = {name: tokens / spent for name, spent in seconds.items()}
     figures = {
         "passages": len(passages),
@@ -136,12 +124,12 @@ def rates(setup: Setup, kind: str, length: int) -> Outcome:
         "tokens_per_s": speeds,
         "of_limit": {name: speed / limit["tokens_per_s"] for name, speed in speeds.items()},
         "store_over_st": seconds["st"] / seconds["store"],
+        "st_unpadded": unpadded,
         "kernel_seconds": busy_s,
-        "idle_share_of_store": None if busy_s is None else 1 - busy_s / store_s,
+        "idle_share_of_store": None if busy_s is None else 1 - busy_s / seconds["store"],
         "peak_gpu_bytes": peak,
         "peak_host_bytes": peak_bytes(),
         "limit": limit,
-        "notes": notes,
     }
     headline = (
         f"store {speeds['store']:,.0f} tokens/s = {figures['of_limit']['store']:.0%} of the limit "
@@ -176,7 +164,7 @@ def through_the_store(
 
 
 def peer(
-    setup: Setup, kind: str, passages: Sequence[str], options: Mapping[str, Any]
+    setup: Setup, kind: str, passages: Sequence[str], **options: Any
 ) -> tuple[float, agreement.Floats]:
     """Seconds of sentence-transformers over the same weights, and its first vectors."""
     from sentence_transformers import SentenceTransformer
@@ -196,6 +184,21 @@ def peer(
     encode(passages[:PEER_BATCH])
     seconds, vectors = timed(lambda: encode(passages))
     return seconds, np.asarray(vectors[:COMPARED], dtype=np.float32)
+
+
+def add_unpadded_peer(
+    seconds: dict[str, float], setup: Setup, kind: str, passages: Sequence[str]
+) -> str:
+    """Time sentence-transformers without padding, where that can be; how it went."""
+    if find_spec("flash_attn") is None and find_spec("kernels") is None:
+        return "not installed: flash_attn or kernels"
+    try:
+        seconds["st_unpadded"], _ = peer(
+            setup, kind, passages, attn_implementation="flash_attention_2"
+        )
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        return f"not usable: {error}"
+    return "measured"
 
 
 def kernel_seconds(work: Callable[[], Any]) -> float:

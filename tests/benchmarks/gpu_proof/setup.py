@@ -148,7 +148,8 @@ class Setup:
     device: str
     folder: Path
     weights: Path | None = None
-    _encoders: dict[tuple[Any, ...], TransformerEncoder] = field(default_factory=dict)
+    _encoders: dict[tuple[str, str], TransformerEncoder] = field(default_factory=dict)
+    _passages: dict[tuple[int, int, int], list[str]] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -199,10 +200,6 @@ class Setup:
             self._encoders[key] = opened
         return self._encoders[key]
 
-    def close_encoders(self) -> None:
-        """Give the memory of all networks back."""
-        self._encoders.clear()
-
     @cached_property
     def language(self) -> TextMaker:
         """Texts of the tokenizer that BERT and MiniLM share, of stated lengths."""
@@ -210,8 +207,12 @@ class Setup:
 
     def passages(self, tokens: int, count: int, seed: int = 0) -> list[str]:
         """Passages of ``tokens`` tokens each, special tokens included; 0: as MS MARCO's are."""
-        lengths = np.full(count, tokens) if tokens else marco_lengths(count, self.sizes.positions)
-        return self.language.texts(lengths - 2, seed)
+        key = tokens, count, seed
+        if key not in self._passages:
+            most = self.sizes.positions
+            lengths = np.full(count, tokens) if tokens else marco_lengths(count, most)
+            self._passages[key] = self.language.texts(lengths - 2, seed)
+        return self._passages[key]
 
 
 def marco_lengths(count: int, longest: int) -> Any:
