@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -185,10 +185,11 @@ def stopped_after(seconds: float) -> Iterator[None]:
 
 
 def release() -> None:
-    """Give the memory of the last part back to the GPU."""
+    """Give the memory of the last part back to the GPU, if it still answers."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
 
 def encoded(report: Report) -> bytes:

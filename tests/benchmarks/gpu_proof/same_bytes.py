@@ -21,7 +21,8 @@ def digest(encoder: Encoder, texts: Sequence[str]) -> str:
 
 def main() -> None:
     """Encode and print."""
-    from retrievers.models.model import open_encoder, resolve_model
+    from retrievers.encoders.opening import open_encoder
+    from retrievers.models.model import resolve_model
     from tests.support.variable_length_on_cpu import packing
 
     card, dtype, device, texts = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
