@@ -24,7 +24,8 @@ MOST_ROW_EXCESS = 2.5  # of the worst row over the worst row
 
 def centred(vectors: Floats, reference: Floats) -> Doubles:
     """Without what all rows of the reference have in common, float64 ``(n, dim)``."""
-    return vectors.astype(np.float64) - reference.astype(np.float64).mean(axis=0)
+    result: Doubles = vectors.astype(np.float64) - reference.astype(np.float64).mean(axis=0)
+    return result
 
 
 def cosines(vectors: Floats, reference: Floats) -> Doubles:

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from retrievers.encoders.compiled import CompiledNetwork, variable_length_kernel
+from retrievers.encoders.compiled import variable_length_kernel
 from retrievers.encoders.transformer import TransformerEncoder
+from retrievers.models.model import resolve_model
+from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof import agreement, padded
 from tests.benchmarks.gpu_proof.report import Check, Outcome, Part
 from tests.benchmarks.gpu_proof.same_bytes import digest
-from tests.benchmarks.gpu_proof.setup import TITLES, Setup, random_network
+from tests.benchmarks.gpu_proof.setup import TITLES, Setup, open_transformer, write_random
 
 SECTION = "correctness"
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,11 +47,11 @@ def later_parts(setup: Setup) -> Iterator[Part]:
     yield Part(SECTION, name, 60, partial(many_networks, setup))
 
 
-def _agreement_part(setup: Setup, kind: str, dtype: str) -> Part:
+def _agreement_part(setup: Setup, kind: str, dtype: Dtype) -> Part:
     return Part(SECTION, f"{TITLES[kind]}, {dtype}", 45, partial(agree, setup, kind, dtype))
 
 
-def attention(setup: Setup, dtype: str) -> Outcome:
+def attention(setup: Setup, dtype: Dtype) -> Outcome:
     """Variable-length attention within each text, against float64."""
     longest = setup.sizes.positions
     lengths = np.random.default_rng(0).integers(1, longest + 1, 40)
@@ -90,7 +92,7 @@ def passages_of_all_lengths(setup: Setup) -> list[str]:
     return setup.language.texts(np.arange(setup.sizes.texts), seed=2)
 
 
-def agree(setup: Setup, kind: str, dtype: str) -> Outcome:
+def agree(setup: Setup, kind: str, dtype: Dtype) -> Outcome:
     """Vectors of the product's encoder beside those of Hugging Face's network, with padding."""
     texts = passages_of_all_lengths(setup)
     encoder = setup.encoder(kind, dtype)
@@ -130,12 +132,11 @@ def _packs(encoder: TransformerEncoder) -> bool:
 def same_bytes_twice(setup: Setup) -> Outcome:
     """The same texts again: with the same encoder, with a new one, and in another process."""
     texts = passages_of_all_lengths(setup)
-    model = setup.model("minilm", "bfloat16")
     first = digest(setup.encoder("minilm", "bfloat16"), texts)
     again = digest(setup.encoder("minilm", "bfloat16"), texts)
     job = setup.folder / "same_bytes.json"
-    card = str(setup.folder / "minilm.toml")
-    job.write_text(json.dumps([card, model.recipe.dtype, setup.device, texts]), encoding="utf-8")
+    told = [str(setup.card("minilm")), "bfloat16", setup.device, texts]
+    job.write_text(json.dumps(told), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.gpu_proof.same_bytes", str(job)],
         cwd=ROOT,
@@ -153,31 +154,26 @@ def same_bytes_twice(setup: Setup) -> Outcome:
 
 def many_networks(setup: Setup) -> Outcome:
     """Networks of different widths, each compiled; all are used again once the last is there."""
-    rng = np.random.default_rng(0)
-    longest = setup.sizes.positions
-    ids = [rng.integers(5, setup.sizes.vocabulary, n).tolist() for n in (1, 2, 7, 31, longest)]
+    texts = setup.language.texts(np.array([0, 1, 5, 30, setup.sizes.positions]), seed=7)
     opened, references = [], []
     for number in range(setup.sizes.networks):
-        network = random_network(
-            "minilm",
-            setup.sizes,
-            num_hidden_layers=1 + number % 2,
-            intermediate_size=64 * (number + 1),
-        ).to(setup.device)
-        references.append(padded.vectors(network, ids))
-        opened.append(CompiledNetwork(network.to(torch.bfloat16)))
+        folder = setup.folder / f"network-{number}"
+        shape = {"num_hidden_layers": 1 + number % 2, "intermediate_size": 64 * (number + 1)}
+        write_random(folder, "minilm", setup.sizes, **shape)
+        ids = padded.token_ids(folder, texts, setup.sizes.positions)
+        references.append(padded.vectors(padded.network_of(folder, "float32", setup.device), ids))
+        model = resolve_model(str(setup.write_card(folder.name, folder)), dtype="bfloat16")
+        opened.append(open_transformer(model, setup.device))
+        opened[-1].encode_documents(["", ""], texts[:2])
     errors = [
-        float(agreement.relative_errors(_mean_vectors(network, ids), reference).mean())
-        for network, reference in zip(opened, references, strict=True)
+        float(
+            agreement.relative_errors(
+                encoder.encode_documents([""] * len(texts), texts), reference
+            ).mean()
+        )
+        for encoder, reference in zip(opened, references, strict=True)
     ]
     worst = max(errors) if np.isfinite(errors).all() else float("inf")
     wanted = MOST_NETWORK_ERROR
     checks = [Check("worst relative error", worst <= wanted, worst, f"<= {wanted}")]
     return Outcome(f"{len(opened)} compiled, error {worst:.2%}", {"errors": errors}, checks)
-
-
-def _mean_vectors(network: CompiledNetwork, ids: list[list[int]]) -> agreement.Floats:
-    with torch.inference_mode():
-        mean = network.pooled("mean", network.pack(ids, None))
-        found: agreement.Floats = torch.nn.functional.normalize(mean, dim=1).cpu().numpy()
-    return found

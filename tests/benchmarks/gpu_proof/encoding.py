@@ -27,13 +27,14 @@ from bench.speed.weights import as_sentence_transformers
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus, Document
 from retrievers.encoders.transformer import CUDA_TOKENS, TransformerEncoder
+from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof import agreement
 from tests.benchmarks.gpu_proof.machine import median_seconds
 from tests.benchmarks.gpu_proof.report import Outcome, Part
 from tests.benchmarks.gpu_proof.setup import TITLES, Setup
 
 SECTION = "encoding"
-DTYPE = "bfloat16"
+DTYPE: Dtype = "bfloat16"
 PEER_BATCH = 256
 COMPARED = 1_000  # passages whose vectors are compared
 GEMM_REPEATS = 20
@@ -117,12 +118,13 @@ def rates(setup: Setup, kind: str, length: int) -> Outcome:
     batch = CUDA_TOKENS if setup.on_gpu else 256
     limit = limit_of(encoder_config(setup, kind), batch, DTYPE, setup.device)
     speeds = {name: tokens / spent for name, spent in seconds.items()}
+    of_limit = {name: speed / limit["tokens_per_s"] for name, speed in speeds.items()}
     figures = {
         "passages": len(passages),
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": speeds,
-        "of_limit": {name: speed / limit["tokens_per_s"] for name, speed in speeds.items()},
+        "of_limit": of_limit,
         "store_over_st": seconds["st"] / seconds["store"],
         "st_unpadded": unpadded,
         "kernel_seconds": busy_s,
@@ -132,8 +134,8 @@ def rates(setup: Setup, kind: str, length: int) -> Outcome:
         "limit": limit,
     }
     headline = (
-        f"store {speeds['store']:,.0f} tokens/s = {figures['of_limit']['store']:.0%} of the limit "
-        f"(forward {figures['of_limit']['forward']:.0%}), {figures['store_over_st']:.2f} x st"
+        f"store {speeds['store']:,.0f} tokens/s = {of_limit['store']:.0%} of the limit "
+        f"(forward {of_limit['forward']:.0%}), {figures['store_over_st']:.2f} x st"
     )
     return Outcome(headline, figures, agreement.checks(vectors, theirs, DTYPE))
 

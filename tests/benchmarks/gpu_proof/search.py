@@ -260,7 +260,7 @@ def _flat_indexes(faiss: Any, setup: Setup, corpus: Planted) -> dict[str, Callab
         index = faiss.IndexFlatIP(setup.sizes.dim)
         index.add(corpus.documents)
         return {"flat float32": partial(index.search, corpus.queries, K)}
-    found = {}
+    found: dict[str, Callable[[], Any]] = {}
     resources = faiss.StandardGpuResources()
     for name, half in (("flat float32", False), ("flat float16", True)):
         config = faiss.GpuIndexFlatConfig()

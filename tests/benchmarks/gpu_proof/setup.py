@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof.texts import TextMaker, byte_level_tokenizer, wordpiece_tokenizer
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Setup:
         return self.device.startswith("cuda")
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
+    def dtypes(self) -> tuple[Dtype, ...]:
         """Half precisions; the CPU has no float16."""
         return ("bfloat16", "float16") if self.on_gpu else ("bfloat16",)
 
@@ -176,29 +176,31 @@ class Setup:
             write_random(folder, kind, self.sizes)
         return folder.resolve()
 
-    def model(self, kind: str, dtype: str, max_tokens: int | None = None) -> Model:
-        """A checkpoint as the product resolves it: mean of the tokens, unit vectors."""
-        card = self.folder / f"{kind}.toml"
-        if not card.exists():
-            longest = self.sizes.positions
-            card.write_text(
-                f'name = "{kind}"\ntitle = "{TITLES[kind]}"\n'
-                f"checkpoint = {json.dumps(str(self.checkpoint(kind)))}\n"
-                'pooling = "mean"\nnormalize = true\nsimilarity = "cos"\n'
-                f"max_query_tokens = {longest}\nmax_document_tokens = {longest}\n",
-                encoding="utf-8",
-            )
-        lengths: dict[str, Any] = {"max_document_tokens": max_tokens} if max_tokens else {}
-        return resolve_model(str(card), dtype=dtype, **lengths)  # type: ignore[arg-type]
+    def card(self, kind: str) -> Path:
+        """A card that uses the checkpoint with the mean of its tokens, and unit vectors."""
+        return self.write_card(kind, self.checkpoint(kind))
 
-    def encoder(self, kind: str, dtype: str) -> TransformerEncoder:
+    def write_card(self, name: str, checkpoint: Path) -> Path:
+        """A card of that name beside the checkpoints."""
+        path, longest = self.folder / f"{name}.toml", self.sizes.positions
+        path.write_text(
+            f'name = "{name}"\ntitle = "{TITLES.get(name, name)}"\n'
+            f"checkpoint = {json.dumps(str(checkpoint))}\n"
+            'pooling = "mean"\nnormalize = true\nsimilarity = "cos"\n'
+            f"max_query_tokens = {longest}\nmax_document_tokens = {longest}\n",
+            encoding="utf-8",
+        )
+        return path
+
+    def model(self, kind: str, dtype: Dtype) -> Model:
+        """A checkpoint as the product resolves it."""
+        return resolve_model(str(self.card(kind)), dtype=dtype)
+
+    def encoder(self, kind: str, dtype: Dtype) -> TransformerEncoder:
         """The product's encoder; opened, and compiled, once."""
         key = kind, dtype
         if key not in self._encoders:
-            opened = open_encoder(self.model(kind, dtype), self.device)
-            if not isinstance(opened, TransformerEncoder):
-                raise TypeError(f"{kind} is no transformer")
-            self._encoders[key] = opened
+            self._encoders[key] = open_transformer(self.model(kind, dtype), self.device)
         return self._encoders[key]
 
     @cached_property
@@ -216,6 +218,14 @@ class Setup:
         return self._passages[key]
 
 
+def open_transformer(model: Model, device: str) -> TransformerEncoder:
+    """The product's encoder of a model."""
+    encoder = open_encoder(model, device)
+    if not isinstance(encoder, TransformerEncoder):
+        raise TypeError(f"{model.card.name} is no transformer")
+    return encoder
+
+
 def marco_lengths(count: int, longest: int) -> Any:
     """Lengths in WordPieces like those of MS MARCO's passages, int64 ``(count,)``.
 
@@ -226,7 +236,7 @@ def marco_lengths(count: int, longest: int) -> Any:
     return drawn.round().astype(np.int64).clip(10, min(250, longest))
 
 
-def write_random(folder: Path, kind: str, sizes: Sizes) -> None:
+def write_random(folder: Path, kind: str, sizes: Sizes, **changes: Any) -> None:
     """An encoder with random weights, and a tokenizer of a synthetic language."""
     import torch
 
@@ -234,7 +244,7 @@ def write_random(folder: Path, kind: str, sizes: Sizes) -> None:
     make = byte_level_tokenizer if kind == "roberta" else wordpiece_tokenizer
     make(sizes.word_types, sizes.vocabulary).save_pretrained(str(folder))
     torch.manual_seed(0)
-    random_network(kind, sizes).save_pretrained(str(folder))
+    random_network(kind, sizes, **changes).save_pretrained(str(folder))
 
 
 def random_network(kind: str, sizes: Sizes, **changes: Any) -> "nn.Module":
@@ -249,8 +259,9 @@ def random_network(kind: str, sizes: Sizes, **changes: Any) -> "nn.Module":
         positions = {"max_position_embeddings": sizes.positions + 2, "type_vocab_size": 1}
         vocabulary = {"vocab_size": 50_265, "pad_token_id": 1}
         config = transformers.RobertaConfig(**(positions | vocabulary | shape | changes))
-        network: nn.Module = transformers.RobertaModel(config)
+        network: Any = transformers.RobertaModel(config)
     else:
         positions = {"max_position_embeddings": sizes.positions, "vocab_size": sizes.vocabulary}
         network = transformers.BertModel(transformers.BertConfig(**(positions | shape | changes)))
-    return network.eval()
+    random: nn.Module = network.eval()
+    return random

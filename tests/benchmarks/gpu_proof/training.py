@@ -49,12 +49,11 @@ def retromae(setup: Setup) -> Outcome:
 
     sizes = setup.sizes
     texts = setup.passages(sizes.length, sizes.batch * 4, seed=3)
-    setup.model("bert", "float32")  # writes its card
 
     def train(precision: str, steps: int) -> list[LossPoint]:
         table: dict[str, Any] = {
             "title": "proof",
-            "start": {"model": str(setup.folder / "bert.toml")},
+            "start": {"model": str(setup.card("bert"))},
             "objective": {"name": "retromae"},
             "optimizer": {"lr": 5e-4, "warmup": 0.0, "schedule": "constant"},
             "batch_size": sizes.batch,
@@ -72,8 +71,6 @@ def retromae(setup: Setup) -> Outcome:
 def dpr(setup: Setup) -> Outcome:
     """DPR's loss with one negative for each query; its first loss beside that in float32."""
     check_installed("accelerate", "datasets", "sentence_transformers")
-    import msgspec
-
     from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
     from retrievers.training.finetune.finetune import finetune
     from retrievers.training.finetune.finetune_preset import parse
@@ -111,10 +108,7 @@ def dpr(setup: Setup) -> Outcome:
         finetune(preset, setup.model("bert", "float32"), examples, context, mine=mine)
         return read_curve(context.out / CURVE_FILE)
 
-    try:
-        return _outcome(setup, train("bfloat16", sizes.steps), train("float32", 1))
-    except msgspec.ValidationError as error:
-        raise ValueError(f"the preset of this part is out of date: {error}") from error
+    return _outcome(setup, train("bfloat16", sizes.steps), train("float32", 1))
 
 
 def _context(setup: Setup, name: str) -> TrainingContext:
