@@ -228,7 +228,7 @@ def test_exit_codes(
 @pytest.fixture(scope="module")
 def encoded() -> dict[str, Any]:
     """Passages of 50 tokens by a network of MiniLM's size: reference, peer, and as packed."""
-    network: Any = random_network("minilm", FULL, vocab_size=2_000)
+    network = random_network("minilm", FULL, vocab_size=2_000)
     ids = np.random.default_rng(0).integers(5, 2_000, (16, 50)).tolist()
     reference = padded.vectors(network, ids)
     return {

@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
-from bench.evaluate.exact import ArrayVectors, exact_search
-from retrievers.index.faiss_index import Hits
 from tests.benchmarks.gpu_proof import agreement
 from tests.benchmarks.gpu_proof.encoding import DTYPE
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part
-from tests.benchmarks.gpu_proof.search import found_first, planted, same
+from tests.benchmarks.gpu_proof.search import find, hits_checks, planted
 from tests.benchmarks.gpu_proof.setup import Setup
 
 SECTION = "memory"
@@ -50,20 +48,10 @@ def search(setup: Setup) -> Outcome:
         raise NotHereError("needs a GPU")
     sizes = setup.sizes
     corpus = planted(sizes.equal_rows, sizes.queries, sizes.dim, setup.device)
-    vectors, few = ArrayVectors(corpus.documents), slice(0, sizes.sampled)
     hits, failures = limited(
-        LEFT_BYTES["search"],
-        setup.device,
-        lambda: exact_search(
-            vectors, corpus.queries, sizes.depth, corpus.tie_rank, device=setup.device
-        ),
+        LEFT_BYTES["search"], setup.device, lambda: find(setup, corpus, sizes.depth)
     )
-    on_cpu = exact_search(vectors, corpus.queries[few], sizes.depth, corpus.tie_rank, device="cpu")
-    checks = [
-        _ran_out(failures),
-        same(Hits(hits.scores[few], hits.rows[few]), on_cpu, "sampled queries equal to the CPU"),
-        found_first(hits, corpus.first),
-    ]
+    checks = [_ran_out(failures), *hits_checks(setup, corpus, hits)]
     return Outcome(f"memory ran out {failures} times", {"failures": failures}, checks)
 
 

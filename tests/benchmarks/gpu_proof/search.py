@@ -6,7 +6,7 @@ hits and the order of the tied ones are known without any search.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bench.evaluate.exact import ArrayVectors, exact_search
+from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
 from bench.speed.machine import peak_bytes, timed
 from retrievers.encoders.clock import Clock
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
@@ -100,6 +100,22 @@ def planted(rows: int, queries: int, dim: int, device: str) -> Planted:
     return Planted(documents, asked, tie_rank, first)
 
 
+def find(setup: Setup, corpus: Planted, depth: int, clock: Clock | None = None) -> Hits:
+    """The search that is proved: on the device."""
+    vectors = ArrayVectors(corpus.documents)
+    return exact_search(
+        vectors, corpus.queries, depth, corpus.tie_rank, device=setup.device, clock=clock
+    )
+
+
+def find_on_cpu(corpus: Planted, depth: int, few: slice, tile_rows: int = TILE_ROWS) -> Hits:
+    """The search that it is compared with, of some queries."""
+    vectors = ArrayVectors(corpus.documents)
+    return exact_search(
+        vectors, corpus.queries[few], depth, corpus.tie_rank, tile_rows=tile_rows, device="cpu"
+    )
+
+
 def brute_force(documents: Floats, query: Floats, tie_rank: Ints, k: int) -> Hits:
     """All products of one query in float64, rounded to float32, in canonical order."""
     doubles = query.astype(np.float64)
@@ -118,42 +134,39 @@ def same(hits: Hits, other: Hits, name: str) -> Check:
     return Check(name, rows == scores == 0, {"rows": rows, "scores": scores}, "no difference")
 
 
-def found_first(hits: Hits, first: Ints, name: str = "planted rows come first") -> Check:
+def found_first(hits: Hits, first: Ints) -> Check:
     """That the planted rows lead the ranking, tied ones in canonical order."""
     share = float((hits.rows[:, : first.shape[1]] == first).all(axis=1).mean())
-    return Check(name, share == 1.0, share, "1.0")
+    return Check("planted rows come first", share == 1.0, share, "1.0")
+
+
+def whole_numbers(rows: int, queries: int) -> Planted:
+    """Small whole numbers, so that most scores are tied; nothing is planted."""
+    rng = np.random.default_rng(1)
+    documents = rng.integers(-2, 3, (rows, 48)).astype(np.float32)
+    asked = rng.integers(-2, 3, (queries, 48)).astype(np.float32)
+    return Planted(documents, asked, rng.permutation(rows), np.empty((queries, 0), np.int64))
 
 
 def equal(setup: Setup, depth: int) -> Outcome:
-    """Searches on the device and on the CPU, and some queries by brute force in float64.
-
-    Over unit vectors with planted rows, and over small whole numbers, where most scores are tied.
-    """
+    """Searches on the device and on the CPU, and some queries by brute force in float64."""
     sizes = setup.sizes
-    unit = planted(sizes.equal_rows, sizes.equal_queries, sizes.dim, setup.device)
-    rng = np.random.default_rng(1)
-    whole = rng.integers(-2, 3, (sizes.equal_rows // 8, 48)).astype(np.float32)
-    asked = rng.integers(-2, 3, (sizes.equal_queries, 48)).astype(np.float32)
     corpora = {
-        "unit vectors": (unit.documents, unit.queries, unit.tie_rank),
-        "whole numbers": (whole, asked, rng.permutation(len(whole))),
+        "unit vectors": planted(sizes.equal_rows, sizes.equal_queries, sizes.dim, setup.device),
+        "whole numbers": whole_numbers(sizes.equal_rows // 8, sizes.equal_queries),
     }
     checks, seconds = [], {}
-    for name, (documents, queries, tie_rank) in corpora.items():
-        vectors = ArrayVectors(documents)
-        seconds[name], hits = timed(
-            partial(exact_search, vectors, queries, depth, tie_rank, device=setup.device)
-        )
-        tiles = len(documents) // 3 + 1
-        on_cpu = exact_search(vectors, queries, depth, tie_rank, tile_rows=tiles, device="cpu")
+    for name, corpus in corpora.items():
+        seconds[name], hits = timed(partial(find, setup, corpus, depth))
+        other_tiles = len(corpus.documents) // 3 + 1
+        on_cpu = find_on_cpu(corpus, depth, slice(None), other_tiles)
         checks.append(same(hits, on_cpu, f"{name}: equal to the CPU"))
-        if depth == sizes.depths[0]:
-            for row in range(BRUTE_QUERIES):
-                exact = brute_force(documents, queries[row], tie_rank, depth)
-                own = Hits(hits.scores[row : row + 1], hits.rows[row : row + 1])
-                checks.append(same(own, exact, f"{name}: query {row} equal to float64"))
-        if documents is unit.documents:
-            checks.append(found_first(hits, unit.first))
+        if corpus.first.size:
+            checks.append(found_first(hits, corpus.first))
+        for row in range(BRUTE_QUERIES if depth == sizes.depths[0] else 0):
+            exact = brute_force(corpus.documents, corpus.queries[row], corpus.tie_rank, depth)
+            own = Hits(hits.scores[row : row + 1], hits.rows[row : row + 1])
+            checks.append(same(own, exact, f"{name}: query {row} equal to float64"))
     headline = ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
     return Outcome(headline, {"seconds": seconds}, checks)
 
@@ -162,41 +175,37 @@ def rate(setup: Setup, rows: int) -> Outcome:
     """Seconds of a search over vectors in memory; some queries are searched on the CPU too."""
     sizes = setup.sizes
     made_s, corpus = timed(lambda: planted(rows, sizes.queries, sizes.dim, setup.device))
-    vectors, few = ArrayVectors(corpus.documents), slice(0, sizes.sampled)
-    warm = ArrayVectors(corpus.documents[: min(rows, MADE)])
-    exact_search(warm, corpus.queries, sizes.depth, np.arange(len(warm.array)), device=setup.device)
+    first = min(rows, MADE)
+    find(setup, replace(corpus, documents=corpus.documents[:first], tie_rank=np.arange(first)), K)
     if setup.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     clock = Clock()
-    seconds, hits = timed(
-        lambda: exact_search(
-            vectors,
-            corpus.queries,
-            sizes.depth,
-            corpus.tie_rank,
-            device=setup.device,
-            clock=clock,
-        )
-    )
-    on_cpu = exact_search(vectors, corpus.queries[few], sizes.depth, corpus.tie_rank, device="cpu")
-    flops = 2.0 * rows * sizes.dim * sizes.queries
+    seconds, hits = timed(lambda: find(setup, corpus, sizes.depth, clock))
     figures = {
         "rows": rows,
         "queries": sizes.queries,
         "k": sizes.depth,
         "seconds": seconds,
         "phases_s": clock.seconds,
-        "tflops": flops / seconds / 1e12,
+        "tflops": 2e-12 * rows * sizes.dim * sizes.queries / seconds,
         "read_gb_per_s": corpus.documents.nbytes / seconds / 1e9,
         "made_s": made_s,
         "peak_gpu_bytes": torch.cuda.max_memory_allocated() if setup.on_gpu else 0,
         "peak_host_bytes": peak_bytes(),
     }
-    checks = [
-        same(Hits(hits.scores[few], hits.rows[few]), on_cpu, "sampled queries equal to the CPU"),
+    checks = hits_checks(setup, corpus, hits)
+    return Outcome(f"{seconds:.2f} s, {figures['tflops']:,.1f} TFLOP/s", figures, checks)
+
+
+def hits_checks(setup: Setup, corpus: Planted, hits: Hits) -> list[Check]:
+    """That some queries have the CPU's hits, and all of them their planted rows."""
+    few = slice(0, setup.sizes.sampled)
+    on_cpu = find_on_cpu(corpus, setup.sizes.depth, few)
+    sampled = Hits(hits.scores[few], hits.rows[few])
+    return [
+        same(sampled, on_cpu, "sampled queries equal to the CPU"),
         found_first(hits, corpus.first),
     ]
-    return Outcome(f"{seconds:.2f} s, {figures['tflops']:,.1f} TFLOP/s", figures, checks)
 
 
 def faiss_indexes(setup: Setup) -> Outcome:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, open_encoder, resolve_model
 from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof.texts import TextMaker, byte_level_tokenizer, wordpiece_tokenizer
-
-if TYPE_CHECKING:
-    from torch import nn
 
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -247,7 +244,7 @@ def write_random(folder: Path, kind: str, sizes: Sizes, **changes: Any) -> None:
     random_network(kind, sizes, **changes).save_pretrained(str(folder))
 
 
-def random_network(kind: str, sizes: Sizes, **changes: Any) -> "nn.Module":
+def random_network(kind: str, sizes: Sizes, **changes: Any) -> Any:
     """A Hugging Face encoder with random weights, in eval mode.
 
     Tiny networks have larger weights, as otherwise hardly any of a vector would come from them.
@@ -263,5 +260,4 @@ def random_network(kind: str, sizes: Sizes, **changes: Any) -> "nn.Module":
     else:
         positions = {"max_position_embeddings": sizes.positions, "vocab_size": sizes.vocabulary}
         network = transformers.BertModel(transformers.BertConfig(**(positions | shape | changes)))
-    random: nn.Module = network.eval()
-    return random
+    return network.eval()
