@@ -1,5 +1,6 @@
 """The proof on a GPU: its dry run, and that each of its checks can fail."""
 
+import configparser
 import json
 import signal
 import subprocess
@@ -33,7 +34,14 @@ from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 
 ROOT = Path(__file__).parents[2]
-NOT_FOR_IT = ("faiss", "adapters", "peft", "mteb", "beir", "datasets", "onnx", "ir_measures")
+NOT_FOR_IT = ("faiss", "adapters", "peft", "mteb", "beir", "datasets", "onnx", "statsmodels")
+GPU_TESTS = (
+    "test_the_cuda_kernel_agrees_with_attention_text_by_text",
+    "test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding",
+    "test_the_gpu_gives_the_vectors_of_the_cpu",
+    "test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one",
+    "test_bfloat16_trains_on_a_gpu_where_there_is_one",
+)
 
 
 def failed(checks: list[Check]) -> set[str]:
@@ -84,8 +92,9 @@ def test_without_a_gpu_it_says_in_one_line_what_it_would_measure(
     assert not (tmp_path / "out").exists()
 
 
-def test_it_imports_nothing_that_a_bare_machine_lacks() -> None:
-    program = f"""
+def run_without_optional_packages(program: str) -> str:
+    """What a program prints in a process in which what a bare machine lacks cannot be imported."""
+    block = f"""
 import sys
 from importlib.abc import MetaPathFinder
 class Without(MetaPathFinder):
@@ -93,16 +102,37 @@ class Without(MetaPathFinder):
         if name.partition(".")[0] in {NOT_FOR_IT!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}")
 sys.meta_path.insert(0, Without())
-from tests.benchmarks.gpu_proof.__main__ import parts_of
-from tests.benchmarks.gpu_proof.setup import FULL, Setup
-from pathlib import Path
-print(len(list(parts_of(Setup(FULL, "cuda", Path("unused"))))))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", block + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 20
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_imports_nothing_that_a_bare_machine_lacks() -> None:
+    program = """
+from pathlib import Path
+from tests.benchmarks.gpu_proof.__main__ import parts_of
+from tests.benchmarks.gpu_proof.setup import FULL, Setup
+print(len(list(parts_of(Setup(FULL, "cuda", Path("unused"))))))
+"""
+    assert int(run_without_optional_packages(program)) > 20
+
+
+def test_the_tests_for_a_gpu_are_collected_where_optional_packages_are_missing() -> None:
+    tox = configparser.ConfigParser()
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    paths = tox["testenv:gpu"]["paths"].replace("\\", " ").split()
+    assert all((ROOT / path).exists() for path in paths)
+    arguments = ["--collect-only", "-q", "-k", "gpu or cuda", *paths]
+    printed = run_without_optional_packages(f"import pytest; sys.exit(pytest.main({arguments}))")
+    for name in GPU_TESTS:
+        assert name in printed
 
 
 def test_a_folder_of_weights_that_is_not_there_is_refused(
