@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
-from retrievers.models.model import Model, open_encoder, resolve_model
+from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof.texts import TextMaker, byte_level_tokenizer, wordpiece_tokenizer
 
