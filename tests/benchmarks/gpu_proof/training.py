@@ -21,7 +21,7 @@ SECTION = "training"
 UNCOUNTED = 3  # first steps, in which memory is allocated and kernels are chosen
 ENDS = 5  # steps at each end whose losses are compared
 LEAST_FALL = 0.02  # of the mean loss, from the first steps to the last
-MOST_APART = 0.02  # of the first loss in bfloat16 from that in float32
+MOST_APART = 0.1  # of the first loss from that in float32: what is dropped out may differ too
 
 
 def parts(setup: Setup) -> Iterator[Part]:
