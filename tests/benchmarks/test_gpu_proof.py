@@ -29,7 +29,11 @@ from tests.benchmarks.gpu_proof import (
 )
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part, Proof
 from tests.benchmarks.gpu_proof.setup import DRY, FULL, Setup, marco_lengths, random_network
-from tests.benchmarks.gpu_proof.texts import words_of
+from tests.benchmarks.gpu_proof.texts import (
+    byte_level_tokenizer,
+    wordpiece_tokenizer,
+    words_of,
+)
 from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 
@@ -461,6 +465,16 @@ def test_texts_have_the_lengths_that_were_asked_for(
     texts = language.language.texts(np.array(lengths, dtype=np.int64), seed)
     ids = padded.token_ids(language.checkpoint("minilm"), [*texts, ""], 512)
     assert [len(row) - 2 for row in ids] == [*lengths, 0]
+
+
+@pytest.mark.parametrize("make", [wordpiece_tokenizer, byte_level_tokenizer])
+def test_frequent_words_are_one_token_and_all_texts_can_be_read_back(make: Any) -> None:
+    tokenizer, words = make(600, 500), words_of(600)
+    ids = tokenizer(f"ba {words[0]} {words[120]} {words[-1]}", add_special_tokens=False)
+    pieces = tokenizer.convert_ids_to_tokens(ids["input_ids"])
+    assert [piece.strip("Ġ") for piece in pieces[-4:-2]] == [words[0], words[120]]
+    assert "".join(piece.strip("Ġ#") for piece in pieces[-2:]) == words[-1]
+    assert tokenizer.unk_token not in pieces
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ MARKS = 0.12  # share of the words before a comma
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
+SPACE = "Ġ"  # how byte-level tokenizers write a space
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -58,20 +60,19 @@ def wordpiece_tokenizer(types: int, vocabulary: int) -> Any:
 
 
 def byte_level_tokenizer(types: int, vocabulary: int) -> Any:
-    """RoBERTa's tokenizer, trained on the most frequent words."""
-    from tokenizers import ByteLevelBPETokenizer, processors
+    """RoBERTa's tokenizer, whose merges give the most frequent words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    trained = ByteLevelBPETokenizer()
-    words = [f" {word}" for word in words_of(types)[:2_000]]
-    trained.train_from_iterator(
-        words,
-        vocab_size=min(vocabulary, 2_000),
-        special_tokens=list(ROBERTA_SPECIAL),
-        show_progress=False,
-    )
-    tokenizer = trained._tokenizer
-    first, last = (("<s>", tokenizer.token_to_id("<s>")), ("</s>", tokenizer.token_to_id("</s>")))
+    pieces = [*ROBERTA_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *SYLLABLES]
+    merges = [(syllable[0], syllable[1]) for syllable in SYLLABLES]
+    for word in words_of(types)[: vocabulary - len(pieces)]:  # longer ones extend shorter ones
+        merges.append((f"{SPACE}{word[:-2]}", word[-2:]))
+        pieces.append(f"{SPACE}{word}")
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(numbers, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    first, last = (("<s>", numbers["<s>"]), ("</s>", numbers["</s>"]))
     tokenizer.post_processor = processors.RobertaProcessing(last, first)
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     special = dict(zip(names, ROBERTA_SPECIAL, strict=True))
