@@ -8,7 +8,8 @@
 - ``encoding``: tokens/s from texts to the vector store, beside the GPU's own matrix products and
   beside sentence-transformers;
 - ``search``: exact search equal to the CPU's bit for bit, its rates, FAISS where it is installed;
-- ``training``: some steps of RetroMAE and of DPR fine-tuning in bfloat16.
+- ``training``: some steps of RetroMAE and of DPR fine-tuning in bfloat16;
+- ``memory``: search and encoding where the GPU has too little of it.
 
 Weights are random and of the real shapes unless a folder of real ones is given: speed does not
 depend on them, and correctness is measured against float32, with passages that differ.
