@@ -72,6 +72,7 @@ def dpr(setup: Setup) -> Outcome:
     """DPR's loss with one negative for each query; its first loss beside that in float32."""
     check_installed("accelerate", "datasets", "sentence_transformers")
     from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
+
     from retrievers.training.finetune.finetune import finetune
     from retrievers.training.finetune.finetune_preset import parse
     from retrievers.training.finetune.negatives import Mined
