@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -25,9 +26,10 @@ from tests.benchmarks.gpu_proof.texts import wordpiece_tokenizer, words_of
 TYPES, VOCABULARY = 50_000, 30_522
 
 
-def waits(loader: "DataLoader[object]", step_s: float) -> list[float]:
+def waits(loader: "DataLoader[Any]", step_s: float) -> list[float]:
     """Seconds of waiting for each batch after the first."""
-    seconds, batches = [], iter(loader)
+    seconds: list[float] = []
+    batches = iter(loader)
     next(batches)
     while True:
         time.sleep(step_s)
@@ -51,10 +53,10 @@ def main() -> None:
     collate = RetroMAE().collator(wordpiece_tokenizer(TYPES, VOCABULARY), options.tokens)
     found = {}
     for processes in (0, options.processes):
-        loader = DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             stream,  # type: ignore[arg-type]
             batch_size=options.batch,
-            collate_fn=collate,  # type: ignore[arg-type]
+            collate_fn=collate,
             num_workers=processes,
         )
         with tokenizing_alone(processes):

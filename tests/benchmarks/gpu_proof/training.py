@@ -14,6 +14,12 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
+from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.finetune_preset import parse
+from retrievers.training.finetune.negatives import Mined
+from retrievers.training.finetune.training_data import ListedDocuments, TrainingSet
+from retrievers.training.pretrain.preset import from_table
+from retrievers.training.pretrain.pretrain import pretrain
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part
 from tests.benchmarks.gpu_proof.setup import Setup
 
@@ -44,9 +50,6 @@ def check_installed(*packages: str) -> None:
 def retromae(setup: Setup) -> Outcome:
     """RetroMAE from BERT; its first loss beside that in float32."""
     check_installed("accelerate")
-    from retrievers.training.pretrain.preset import from_table
-    from retrievers.training.pretrain.pretrain import pretrain
-
     sizes = setup.sizes
     texts = setup.passages(sizes.length, sizes.batch * 4, seed=3)
 
@@ -71,12 +74,6 @@ def retromae(setup: Setup) -> Outcome:
 def dpr(setup: Setup) -> Outcome:
     """DPR's loss with one negative for each query; its first loss beside that in float32."""
     check_installed("accelerate", "datasets", "sentence_transformers")
-    from retrievers.training.finetune.examples import ListedDocuments, TrainingSet
-
-    from retrievers.training.finetune.finetune import finetune
-    from retrievers.training.finetune.finetune_preset import parse
-    from retrievers.training.finetune.negatives import Mined
-
     sizes = setup.sizes
     texts = setup.passages(sizes.length, sizes.batch * 8, seed=4)
     relevant = sizes.batch * 4
