@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
@@ -129,6 +128,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
 
 def measure_speed(vectors: FileVectors, options: argparse.Namespace) -> dict[str, Any]:
     """FAISS flat in memory and ours from the file, in turns."""
+    import faiss  # others read the vectors of this file where it is not installed
+
     started_with = resident_bytes()
     flat = faiss.IndexFlatIP(vectors.dim)
     for _, tile in vectors.tiles(BLOCK):
@@ -214,6 +215,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
+    import faiss
+
     options = _options()
     if options.measure:
         vectors = FileVectors(options.file, options.dim)

@@ -4,12 +4,16 @@ Everything above the kernel (arguments, checks, compilation) is PyTorch's own. O
 real one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from retrievers.encoders.packed import one_by_one
+from retrievers.encoders import tower
+from retrievers.encoders.packed import known, one_by_one
 
 OPERATOR = "torch_attn::_varlen_attn"
 
@@ -30,3 +34,22 @@ def _attention(
         raise ValueError(f"{ends} and {longest} do not describe {len(query)} tokens")
     found = one_by_one(query, key, value, ends, longest)
     return found, query.new_empty(0), query.new_empty(0)
+
+
+@contextmanager
+def packing(device: str = "cpu") -> Iterator[None]:
+    """On the CPU, encode known networks without padding too, not compiled; on CUDA do nothing.
+
+    Two things stand in for CUDA: the condition that it is there, and the kernel. What is above
+    them is what runs on CUDA, except that the network is not compiled.
+    """
+    if device != "cpu":
+        yield
+        return
+    register()
+    with (
+        patch.object(tower, "can_pack", lambda network, *place: known(network)),
+        patch.object(tower, "usable", lambda network: False),
+        torch.compiler.set_stance("force_eager"),
+    ):
+        yield

@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from retrievers.encoders.device import pick_device
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE
+from retrievers.training.engine.loaders import count_loaders
 from retrievers.training.engine.optimizer import Optimizer, Precision
 from retrievers.training.engine.processes import disconnect_at_exit, world_size
 from retrievers.training.engine.step_checkpoints import CHECKPOINTS
@@ -100,6 +101,7 @@ class FitSettings:
             disable_tqdm=True,
             use_cpu=on_cpu,  # said here: else bfloat16 asks for a GPU
             dataloader_pin_memory=not on_cpu,
+            dataloader_num_workers=count_loaders(on_cpu),
             **own,
         )
         # Several GPUs are for `accelerate launch`; within one process Trainer would split batches.

@@ -22,6 +22,7 @@ from foundation.failures import lacks_memory
 from retrievers.training.engine.context import Progress
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
 from retrievers.training.engine.fit import FitSettings
+from retrievers.training.engine.loaders import tokenizing_alone
 from retrievers.training.engine.processes import is_first
 from retrievers.training.engine.step_checkpoints import (
     MODEL,
@@ -89,7 +90,8 @@ class FiniteLossMixin:
         if until < settings.steps:
             self.add_callback(StopCallback(until))  # type: ignore[attr-defined]
         began = time.perf_counter()
-        with self._explained(), warnings.catch_warnings():
+        workers = self.args.dataloader_num_workers
+        with self._explained(), tokenizing_alone(workers), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mtime may not be reliable")  # nor is it needed
             self.train(  # type: ignore[attr-defined]
                 resume_from_checkpoint=str(start) if start else None

@@ -61,18 +61,13 @@ class Vocabulary:
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatch:
     """Tokens of texts, special tokens included, cut after ``max_tokens``."""
-    encoded = tokenizer(
-        list(texts),
-        truncation=True,
-        max_length=max_tokens,
-        padding=True,
-        return_attention_mask=True,
-        return_tensors="np",
-    )
-    words = np.array([encoding.word_ids for encoding in encoded.encodings], dtype=np.float64)
+    encodings = tokenizer(
+        list(texts), truncation=True, max_length=max_tokens, padding=True
+    ).encodings  # tensors of the tokenizer's own are made token by token in Python
+    words = np.array([encoding.word_ids for encoding in encodings], dtype=np.float64)
     return TokenBatch(
-        ids=encoded["input_ids"].astype(np.int64),
-        real=encoded["attention_mask"].astype(bool),
+        ids=np.array([encoding.ids for encoding in encodings], dtype=np.int64),
+        real=np.array([encoding.attention_mask for encoding in encodings], dtype=bool),
         words=renumber(np.nan_to_num(words, nan=NOT_A_WORD).astype(np.int64)),
     )
 

@@ -22,7 +22,6 @@ import retrievers.encoders.tower
 from foundation.errors import BenchError
 from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL, would_pack
 from retrievers.encoders.opening import open_encoder
-from retrievers.encoders.packed import known
 from retrievers.encoders.transformer import plan_packed
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
@@ -40,16 +39,12 @@ needs_cuda = pytest.mark.skipif(
 
 
 @pytest.fixture
-def without_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_cuda() -> Iterator[None]:
     """Pack known networks on the CPU in float32, not compiled."""
     if find_spec(KERNEL) is None:
         pytest.skip("this PyTorch has no variable-length attention")
-    variable_length_on_cpu.register()
-    with monkeypatch.context() as patch:
-        patch.setattr(retrievers.encoders.tower, "can_pack", lambda network, *place: known(network))
-        patch.setattr(retrievers.encoders.tower, "usable", lambda network: False)
-        with torch.compiler.set_stance("force_eager"):
-            yield
+    with variable_length_on_cpu.packing():
+        yield
 
 
 def write_roberta(folder: Path) -> None:

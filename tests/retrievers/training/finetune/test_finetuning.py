@@ -8,6 +8,7 @@ from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
+from retrievers.training.engine import fit
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
@@ -241,6 +242,13 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
     assert not same_weights(tmp_path / "before", tmp_path / "out")
     assert same_weights(tmp_path / "before", tmp_path / "after")
     assert resolve_model(str(tmp_path / "out")).recipe.dtype == "float32"
+
+
+def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
+    run(tmp_path, BM25, name="alone", mine=Search())
+    monkeypatch.setattr(fit, "count_loaders", lambda on_cpu: 2)
+    run(tmp_path, BM25, mine=Search())
+    assert same_weights(tmp_path / "alone", tmp_path / "out")
 
 
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):

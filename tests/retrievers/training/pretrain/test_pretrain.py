@@ -17,6 +17,7 @@ from bench.monitor.scanner import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
+from retrievers.training.engine import fit
 from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.save import save_checkpoint
@@ -61,6 +62,15 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
     left, right = weights(one), weights(other)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_processes_that_make_the_batches_change_nothing(
+    start, finished, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(fit, "count_loaders", lambda on_cpu: 2)
+    train(small.preset(start), tmp_path / "out", save_every=4)
+    assert_equal_trainings(tmp_path / "out", finished)
+    assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
 
 
 KILLED = """

@@ -1,0 +1,39 @@
+"""Processes that make the batches of a training."""
+
+import os
+
+import pytest
+
+from retrievers.training.engine import loaders
+
+
+@pytest.mark.parametrize(
+    ("cores", "world", "on_cpu", "count"),
+    [
+        (64, 1, False, 4),
+        (64, 1, True, 0),
+        (3, 1, False, 2),
+        (1, 1, False, 0),
+        (16, 8, False, 1),
+        (4, 8, False, 0),
+    ],
+)
+def test_a_gpu_has_some_where_cores_are_left(
+    cores: int, world: int, on_cpu: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    assert loaders.count_loaders(on_cpu) == count
+
+
+def test_what_the_user_decided_about_tokenizers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(loaders.TOKENIZERS, raising=False)
+    with loaders.tokenizing_alone(0):
+        assert loaders.TOKENIZERS not in os.environ
+    with loaders.tokenizing_alone(2):
+        assert os.environ[loaders.TOKENIZERS] == "false"
+    assert loaders.TOKENIZERS not in os.environ
+    monkeypatch.setenv(loaders.TOKENIZERS, "true")
+    with loaders.tokenizing_alone(2):
+        assert os.environ[loaders.TOKENIZERS] == "true"
+    assert os.environ[loaders.TOKENIZERS] == "true"
