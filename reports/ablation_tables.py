@@ -13,6 +13,8 @@ COLUMNS = ("row", "collection", "measure", "seeds", "mean", "low", "high", "seed
            "difference_low", "difference_high", "p_holm", "verdict", "detectable", "parameters",
            "tokens", "seconds", "of_parameters", "saved_bytes")  # fmt: skip
 
+EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
+
 
 def markdown(
     report: Report,
@@ -56,6 +58,8 @@ def _opening(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. Whether the recipes "
             "differ, it cannot say.**"
         )
+    if report.trains and (budget := _budget(report)):
+        lines.append(budget)
     if len(report.commits) > 1:
         commits = " and ".join(one[:12] or "no checkout" for one in report.commits)
         lines.append(
@@ -63,6 +67,21 @@ def _opening(report: Report) -> str:
             "may be the code's.**"
         )
     return "\n\n".join(lines)
+
+
+def _budget(report: Report) -> str:
+    """How many tokens rows were pre-trained on, and whether these are equally many."""
+    read = [
+        c.tokens["pretrain"] for row in report.rows for c in row.cells if "pretrain" in c.tokens
+    ]
+    if not read:
+        return ""
+    if max(read) <= EQUAL_BUDGET * min(read):
+        return f"Every row was pre-trained on equally many tokens, {_count(_mean(read))}."
+    return (
+        f"**Rows were pre-trained on {_count(min(read))} to {_count(max(read))} tokens: a "
+        "difference may be the budget's. With tokens in [pretrain] all read equally many.**"
+    )
 
 
 def _seeds(seeds: Sequence[int]) -> str:

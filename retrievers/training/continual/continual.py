@@ -232,16 +232,15 @@ class _Sequence:
 
     def _measure(self, place: int) -> dict[str, Tensor]:
         texts = self._measured_domain(place).texts
-        count = min(self.adaptation.measured, len(texts))
         measured = self.folder(place - 1).name if place else "start"
         stage = f"{measured}: what it depends on"
         measurement = Measurement(
             self._preset(place),
             self._mlm(),
             texts,
-            count,
+            self.adaptation.measured,
             self.context.device,
-            lambda read: self.context.report(Progress(stage, read, count, "texts")),
+            lambda read, count: self.context.report(Progress(stage, read, count, "texts")),
         )
         before = self._state_file(place - 1)
         if self.adaptation.method == "ewc":

@@ -204,7 +204,7 @@ FILES = TomlFiles(
     folder=PRESETS,
     record=Finetuning,
     choice="loss.name",
-    instead_of={"steps": "epochs", "epochs": "steps"},
+    instead_of={"steps": ("epochs",), "epochs": ("steps",)},
 )
 preset_names = FILES.names
 load_preset = FILES.load
