@@ -51,7 +51,8 @@ class Adaptation(Record, kw_only=True):
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
             add to masked language modelling, and ``adapter`` trains an adapter per domain, each
             on the encoder that the sequence starts from; see their modules.
-        measured: texts of a domain that its importance or Fisher information is measured on.
+        measured: texts of a domain that its importance or Fisher information is measured on; the
+            authors of DAS read 10,000.
         strength: of EWC's penalty.
         soften: see `das`.
         adapter: AdapterHub's method for ``adapter``, with its own defaults.

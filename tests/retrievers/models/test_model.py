@@ -165,12 +165,10 @@ def test_a_plain_hub_checkpoint_is_refused_without_a_card(
 
 
 def test_a_branch_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an installed package nobody knows the commit; of the Hub's cache it is the folder's name."""
-    package = tmp_path / "site" / "tiny_package" / "model"
-    tiny.write_bert(package)
-    monkeypatch.setattr(
-        checkpoint, "_package_folder", lambda package, sha: tmp_path / "site" / package
-    )
+    """Of an installed package nobody knows the commit; of the Hub's cache it is the folder."""
+    site = tmp_path / "site"
+    tiny.write_bert(site / "tiny_package" / "model")
+    monkeypatch.setattr(checkpoint, "_package_folder", lambda package, _: site / package)
     fields = {"checkpoint": "org/name", "pooling": "cls", "package": "tiny_package/model"}
     for revision, shown in (("main", ""), ("c0ffee", "c0ffee")):
         card = tiny.write_card(tmp_path / "tiny.toml", **fields, revision=revision)
