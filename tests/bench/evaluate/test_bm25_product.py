@@ -8,8 +8,9 @@ from bench.evaluate.search import canonical, times_similarity
 from bench.store import VectorStore
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits, IndexSpec
-from retrievers.models.model import open_encoder, resolve_model
+from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 
 PRODUCT = Options(index=IndexSpec.parse("bm25"), depth=4, measures=())
