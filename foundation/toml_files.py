@@ -29,7 +29,7 @@ class TomlFiles(Generic[R]):
         record: the strict msgspec Struct that each is read into.
         dec_hook: see `msgspec.convert`.
         choice: dotted name of the field that decides which other fields its table has.
-        instead_of: dotted names of fields, and the neighbours whose place they take.
+        instead_of: dotted names of fields, and the neighbours whose place each takes.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class TomlFiles(Generic[R]):
     record: type[R]
     dec_hook: Callable[[type, Any], Any] | None = None
     choice: str = ""
-    instead_of: Mapping[str, str] = field(default_factory=dict)
+    instead_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Names of the shipped ones, sorted."""
@@ -94,8 +94,8 @@ class TomlFiles(Generic[R]):
                 raise BenchError(f"{source}: {name} is a whole table", "name a field of it")
             if name == self.choice and inner["name"] != changes[name]:
                 inner.clear()
-            if name in self.instead_of:
-                inner.pop(self.instead_of[name], None)
+            for other in self.instead_of.get(name, ()):
+                inner.pop(other, None)
             inner[last] = changes[name]
         return self.convert(table, source)
 

@@ -34,7 +34,7 @@ from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.index.library import import_faiss
 from retrievers.models.card import Card
-from retrievers.models.model import Model
+from retrievers.models.model import Model, resolve_model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
@@ -49,7 +49,7 @@ class Options:
     """How to evaluate, where the collection's and the model's own facts leave a choice.
 
     Attributes:
-        index: ``flat`` is exact search.
+        index: ``flat`` is exact search; ``bm25`` scores what BM25 finds, see `_search_both`.
         depth: documents per query; None for the collection's.
         measures: besides the main one; None for the collection's.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -178,6 +178,10 @@ def _search(
     vectors = Viewed(stored, options.view) if options.view else stored
     if options.view:
         queries = options.view.queries(queries)
+    if options.index.is_bm25:
+        with stages.phase("search_s"):
+            hits = _search_both(dataset, vectors, queries, k_with_self)
+        return _Searched(without_self(dataset, hits, k), {}, stored.encoded, tokens, checks)
     with stages.phase("search_s"):
         hits, truth = _search_vectors(dataset, vectors, queries, options, k_with_self, clock)
     ranked = without_self(dataset, hits, k)
@@ -196,7 +200,7 @@ def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
     depth = min(options.depth or dataset.facts.depth, len(dataset.corpus))
     device = search_device(options.device)
     plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth, device=device)
-    if not options.index.is_exact:
+    if options.index.needs_faiss:
         check_index_fits(options.index, len(dataset.corpus), dim, budget)
 
 
@@ -311,6 +315,20 @@ def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
         lambda advance: bm25.index(batches, advance),
     )
     return search.approximate(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+
+
+def _search_both(
+    dataset: Dataset, vectors: StoredVectors | Viewed, queries: Float32Array, depth: int
+) -> Hits:
+    """The best documents of BM25, by the product of its score and the similarity.
+
+    Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text Retrieval",
+    Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its "lexicon-enhanced"
+    retrieval. A document without a word of the query is not found.
+    """
+    words = _search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
+    products = search.times_similarity(words, queries, vectors.rows)
+    return search.canonical(products, dataset.corpus.tie_rank, depth)
 
 
 def _with_bar(title: str, total: int, work: Callable[[Callable[[int], None]], Any]) -> Any:

@@ -74,6 +74,25 @@ def approximate(index: Searchable[Queries], queries: Queries, k: int, tie_rank: 
     return canonical(index.search(queries, k), tie_rank, k)
 
 
+def times_similarity(
+    hits: Hits, queries: Float32Array, vectors_of: Callable[[Int64Array], Float32Array]
+) -> Hits:
+    """The same documents, each score multiplied by the inner product with the query.
+
+    Computed in float64 and rounded. The order is that of before: see `canonical`.
+
+    Args:
+        queries: float32 ``(q, dim)``.
+        vectors_of: rows of the corpus to vectors, float32 ``(rows, dim)``.
+    """
+    scores = hits.scores.copy()
+    for own, rows, query in zip(scores, hits.rows, queries, strict=True):
+        found = rows >= 0
+        similarities = vectors_of(rows[found]).astype(np.float64) @ query.astype(np.float64)
+        own[found] = (own[found].astype(np.float64) * similarities).astype(np.float32)
+    return Hits(scores, hits.rows)
+
+
 def drop_self(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
     """Hits of depth k without each query's own document.
 

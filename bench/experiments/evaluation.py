@@ -189,7 +189,7 @@ def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
 
 def _check_index(spec: IndexSpec) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of training."""
-    if not spec.is_exact:
+    if spec.needs_faiss:
         FaissIndex(spec, MULTIPLE)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from bench.experiments.grid import Table
 from foundation.errors import BenchError
 
-# Fields of which one is set: naming one unsets the other.
-INSTEAD_OF = {"steps": "epochs", "epochs": "steps", "model": "scratch", "scratch": "model"}
+# Fields of which one is set: naming one unsets the others.
+ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"))
 UNSET = {"model": ""}
 
 
@@ -15,9 +15,9 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """A preset's table with changes; a table of another ``name`` takes the old one's place."""
     table = dict(base)
     for key, value in changes.items():
-        other = INSTEAD_OF.get(key)
-        if other in table and other not in changes:
-            table[other] = UNSET.get(other)
+        for other in (name for names in ONE_OF if key in names for name in names):
+            if other in table and other not in changes:
+                table[other] = UNSET.get(other)
         old = table.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping) and _same_kind(old, value):
             table[key] = merged(old, value)

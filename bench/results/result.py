@@ -142,7 +142,7 @@ class Result(Record, kw_only=True):
 
     Attributes:
         recipe: None where somebody else's run file was scored.
-        index: as `IndexSpec` writes it; ``flat`` is exact.
+        index: as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's scores.
         index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
             exact search.
         measures: means over all queries of the qrels.

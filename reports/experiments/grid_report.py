@@ -12,6 +12,8 @@ from reports.table import Column, Table, columns_of, table_of
 
 Scored = tuple[RowFound, RowOnCollection]
 
+EQUAL_BUDGET = 1.05  # largest number of tokens over the smallest
+
 
 def markdown(
     report: Report,
@@ -55,6 +57,8 @@ def _opening(report: Report) -> str:
             "**One seed: every difference is between these checkpoints. Whether the recipes "
             "differ, it cannot say.**"
         )
+    if report.trains and (budget := _budget(report)):
+        lines.append(budget)
     if len(report.commits) > 1:
         commits = " and ".join(commit[:12] or "no checkout" for commit in report.commits)
         lines.append(
@@ -62,6 +66,21 @@ def _opening(report: Report) -> str:
             "may be the code's.**"
         )
     return "\n\n".join(lines)
+
+
+def _budget(report: Report) -> str:
+    """How many tokens rows were pre-trained on, and whether these are equally many."""
+    read = [
+        c.tokens["pretrain"] for row in report.rows for c in row.cells if "pretrain" in c.tokens
+    ]
+    if not read:
+        return ""
+    if max(read) <= EQUAL_BUDGET * min(read):
+        return f"Every row was pre-trained on equally many tokens, {fmt.count(_mean(read))}."
+    return (
+        f"**Rows were pre-trained on {fmt.count(min(read))} to {fmt.count(max(read))} tokens: a "
+        "difference may be the budget's. With tokens in [pretrain] all read equally many.**"
+    )
 
 
 def _seeds(seeds: Sequence[int]) -> str:

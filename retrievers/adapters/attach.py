@@ -32,6 +32,7 @@ FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
 FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
+NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
 SUBTRACTS = "subtract_projection"  # in the configuration; AdapterHub itself does not save it
 WEIGHTS: dict[Kind, tuple[str, ...]] = {
@@ -228,6 +229,14 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
     _refuse_misfit(folder, missing - set(named.values()), extra - set(named))
     if (folder / SHARED).is_file():
         _load_shared(network, folder, name)
+    if (folder / NORMS).is_file():
+        if name != NAME or len(network.adapters_config.adapters) > 1:
+            raise BenchError(
+                f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
+                "alone",
+                "average such adapters, or train without adapter.norms",
+            )
+        _load_tensors(folder / NORMS, norm_weights(network))
     if read_object(folder / CONFIG).get(SUBTRACTS) is False:
         for unit in reft_units(network, name):
             unit.subtract_projection = False
@@ -258,13 +267,29 @@ def reft_units(network: Any, name: str) -> list[Any]:
 
 
 def _load_shared(network: Any, folder: Path, name: str) -> None:
+    shared = network.shared_parameters
+    _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
+
+
+def norm_weights(network: Any) -> dict[str, Any]:
+    """Weights of the LayerNorms of a network itself, not of its adapters, by name."""
+    from torch.nn import LayerNorm
+
+    norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
+    return {
+        f"{name}.{kind}": weight
+        for name, part in norms.items()
+        if "adapters" not in name.split(".")
+        for kind, weight in part.named_parameters()
+    }
+
+
+def _load_tensors(path: Path, own: Mapping[str, Any]) -> None:
+    """Copy the tensors of a file, which must be these."""
     from safetensors.torch import load_file
 
-    held = load_file(str(folder / SHARED))
-    if name not in network.shared_parameters:
-        _refuse_misfit(folder, (), set(held))
-    own = network.shared_parameters[name]
-    _refuse_misfit(folder, set(own) - set(held), set(held) - set(own))
+    held = load_file(str(path))
+    _refuse_misfit(path.parent, set(own) - set(held), set(held) - set(own))
     for key, value in held.items():
         own[key].data.copy_(value)
 
@@ -308,7 +333,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
 
 
 def _weights(folder: Path, kind: Kind) -> list[Path]:
-    shared = [folder / SHARED] if (folder / SHARED).is_file() else []
+    shared = [folder / name for name in (SHARED, NORMS) if (folder / name).is_file()]
     for name in WEIGHTS[kind]:
         path = folder / name
         if path.is_file():

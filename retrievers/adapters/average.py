@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import CONFIG, SHARED, identify_adapter
+from retrievers.adapters.attach import CONFIG, NORMS, SHARED, identify_adapter
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
 from retrievers.models.loading import LOAD_ERRORS
@@ -118,7 +118,7 @@ def _means(
     means = {}
     for file in files[0]:
         held = [_read(folder / file) for folder in folders]
-        if file != SHARED:
+        if file not in (SHARED, NORMS):
             held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
         if any(ORTHOGONAL in name for name in held[0]):
             raise _cannot("LoReFT's projections are orthogonal, and their mean is not")

@@ -9,7 +9,16 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import CONFIG, NAME, SHARED, SUBTRACTS, load_adapterhub, reft_units
+from retrievers.adapters.attach import (
+    CONFIG,
+    NAME,
+    NORMS,
+    SHARED,
+    SUBTRACTS,
+    load_adapterhub,
+    norm_weights,
+    reft_units,
+)
 from retrievers.adapters.composition import Setup, check_runs
 from retrievers.adapters.libraries import check_options, import_library
 from retrievers.adapters.settings import FUSION, UNION, Adapter
@@ -112,19 +121,37 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
         return lambda folder: save_setup(network, folder, fused)
     network.add_adapter(NAME, config=settings)
     network.train_adapter(NAME)
+    if adapter.init_scale is not None:
+        _draw_bottlenecks(network, adapter.init_scale)
+    if adapter.norms:
+        for weight in norm_weights(network).values():
+            weight.requires_grad_(True)
     if not names:
-        return lambda folder: save_one(network, folder, NAME)
+        return lambda folder: save_one(network, folder, NAME, norms=adapter.norms)
     stacked = Setup("Stack", (*names, NAME))
     check_runs(network, stacked)
     network.set_active_adapters(stacked.block())
     return lambda folder: save_setup(network, folder, stacked.block())
 
 
-def save_one(network: Any, folder: Path, name: str) -> None:
-    """An adapter in AdapterHub's layout."""
+def _draw_bottlenecks(network: Any, scale: float) -> None:
+    """Draw what is trained of bottlenecks: weights within two deviations, biases 0."""
+    import torch
+
+    for weight in network.parameters():
+        if weight.requires_grad and weight.dim() > 1:
+            torch.nn.init.trunc_normal_(weight, std=scale, a=-2 * scale, b=2 * scale)
+        elif weight.requires_grad:
+            torch.nn.init.zeros_(weight)
+
+
+def save_one(network: Any, folder: Path, name: str, *, norms: bool = False) -> None:
+    """An adapter in AdapterHub's layout, and beside it the LayerNorms that it was trained with."""
     safe = not _in_many_places(network, name)
     network.save_adapter(str(folder), name, with_head=False, use_safetensors=safe)
     _save_the_rest(network, folder, name)
+    if norms:
+        _save_tensors(norm_weights(network), folder / NORMS)
 
 
 def save_setup(network: Any, folder: Path, setup: Any) -> None:
@@ -147,13 +174,16 @@ def _save_the_rest(network: Any, folder: Path, name: str) -> None:
 
     Tensors of Compacter and VeRA that all layers share, and that DiReFT subtracts no projection.
     """
-    from safetensors.torch import save_file
-
     if name in network.shared_parameters:
-        tensors = network.shared_parameters[name].items()
-        shared = {key: value.detach().cpu().contiguous() for key, value in tensors}
-        save_file(shared, str(folder / SHARED))
+        _save_tensors(network.shared_parameters[name], folder / SHARED)
     units = reft_units(network, name)
     if units and not units[0].subtract_projection:
         told = {**read_object(folder / CONFIG), SUBTRACTS: False}
         (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+
+
+def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(held, str(path))

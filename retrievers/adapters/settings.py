@@ -16,6 +16,7 @@ from retrievers.models.checkpoint import sha256
 Library = Literal["adapterhub", "peft"]
 FUSION = "fusion"
 UNION = "union"
+BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
 
 
 class Adapter(Record, kw_only=True):
@@ -31,6 +32,10 @@ class Adapter(Record, kw_only=True):
         over: folders of adapters of the same base, which are frozen too. The new adapter is
             stacked on them, the first at the bottom (MAD-X: Pfeiffer et al., EMNLP 2020).
         lr: learning rate instead of the optimizer's: adapters want a higher one than encoders.
+        init_scale: of a bottleneck's weights, which are drawn from a normal distribution of this
+            deviation, cut at two of them, as Houlsby et al. do; None for the library's way.
+        norms: the LayerNorms of the encoder are trained too (Houlsby et al., ICML 2019); they are
+            kept with the adapter. Of AdapterHub, and for an adapter that is used alone.
     """
 
     library: Library = "adapterhub"
@@ -38,10 +43,18 @@ class Adapter(Record, kw_only=True):
     options: dict[str, Any] = {}
     over: tuple[str, ...] = ()
     lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    init_scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    norms: bool = False
 
     def __post_init__(self) -> None:
         if self.library == "peft" and self.over:
             raise ValueError("adapters are stacked and fused by AdapterHub, not by PEFT")
+        if self.norms and (self.library == "peft" or self.over):
+            raise ValueError(
+                "norms are trained with an adapter of AdapterHub that is over no other"
+            )
+        if self.init_scale is not None and self.method not in BOTTLENECKS:
+            raise ValueError(f"init_scale is for bottlenecks: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:
             raise ValueError("a fusion needs two adapters or more in over")
 

@@ -145,6 +145,7 @@ def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
     """What of a card says where the base is: as its own card, or the way to its folder."""
     card = base.card
     if card.package or checkpoint.revision:
-        fields = ("checkpoint", "revision", "package", "weights_sha256")
-        return {name: getattr(card, name) for name in fields}
+        fields = ("checkpoint", "package", "weights_sha256")
+        own = {name: getattr(card, name) for name in fields}
+        return {**own, "revision": checkpoint.revision or card.revision}
     return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}

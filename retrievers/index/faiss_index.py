@@ -26,6 +26,7 @@ from retrievers.index.parts import check_factory, check_usable, most_centroids, 
 logger = logging.getLogger(__name__)
 
 FLAT = "flat"
+BM25 = "bm25"
 MAX_SEED = 2**31 - 1  # an int of C
 # FAISS's k-means draws at most this many training points for each centroid.
 POINTS_PER_CENTROID = 256
@@ -35,6 +36,7 @@ _FAISS_SOURCE = re.compile(r"^Error in .*?\.(?:cpp|h|cu):\d+: (?:Error: )?")
 
 INDEX_EXAMPLES: Mapping[str, str] = {
     "flat": "exact search over the vectors themselves; the default",
+    "bm25": "BM25's best documents, by its score times the similarity, as LaPraDoR is scored",
     "HNSW32?efSearch=128": "graph; fast and accurate, and as large as the vectors and more",
     "IVF4096,Flat?nprobe=64": "inverted lists; nprobe of them are searched",
     "IVF4096,PQ64?nprobe=64&seed=0": "inverted lists of vectors compressed to 64 bytes",
@@ -59,13 +61,13 @@ class Hits:
 
 @dataclass(frozen=True)
 class IndexSpec:
-    """How neighbours are searched: ``flat``, or a FAISS factory string with its parameters.
+    """How documents are found: ``flat``, ``bm25``, or a FAISS factory string with its parameters.
 
     ``IVF4096,PQ64?nprobe=64&seed=0``: the factory string, then what FAISS's ``ParameterSpace``
     sets, and the seed of training. ``str`` gives the canonical form (parameters by name).
 
     Attributes:
-        factory: FAISS factory string, or ``flat``.
+        factory: FAISS factory string, or ``flat`` or ``bm25``.
         parameters: name and value, sorted by name.
         seed: of the training sample, k-means and graph levels.
     """
@@ -80,7 +82,7 @@ class IndexSpec:
 
         Raises:
             BenchError: a parameter is not ``name=number``, or comes twice, or the factory
-                string is empty, or ``flat`` has parameters.
+                string is empty, or ``flat`` or ``bm25`` has parameters.
         """
         factory, _, query = text.strip().partition("?")
         try:
@@ -93,14 +95,24 @@ class IndexSpec:
             raise _bad_spec(text, "no factory string, or an infinite parameter")
         if not 0 <= seed <= MAX_SEED:
             raise _bad_spec(text, f"a seed is 0 to {MAX_SEED}")
-        if factory == FLAT and query:
-            raise _bad_spec(text, "flat is exact and has no parameters")
+        if factory in (FLAT, BM25) and query:
+            raise _bad_spec(text, f"{factory} has no parameters")
         return cls(factory, tuple(sorted(parameters.items())), seed)
 
     @property
     def is_exact(self) -> bool:
         """Whether every document is compared in full precision, without an index."""
         return self.factory == FLAT
+
+    @property
+    def needs_faiss(self) -> bool:
+        """Whether it is an index of FAISS, which is built over the vectors."""
+        return self.factory not in (FLAT, BM25)
+
+    @property
+    def is_bm25(self) -> bool:
+        """Whether BM25 finds the documents, and its scores are multiplied with similarities."""
+        return self.factory == BM25
 
     def __str__(self) -> str:
         pairs = [f"{name}={value!r}".removesuffix(".0") for name, value in self.parameters]
@@ -125,7 +137,7 @@ class FaissIndex:
     with several threads differ a little between builds: FAISS inserts in parallel.
 
     Args:
-        spec: not ``flat``.
+        spec: whose ``needs_faiss`` is true.
         dim: length of a vector.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 

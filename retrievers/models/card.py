@@ -23,6 +23,7 @@ from retrievers.models.recipe import (
     TruncationSide,
 )
 
+BRANCH = "main"  # of a repository on the Hub: what a card means that states no revision
 MOST_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
 WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
 
@@ -139,9 +140,9 @@ class Card(Record, kw_only=True):
     dim: int = 0
     kind: Literal["transformer", "hashing", "bm25", "python"] = "transformer"
     checkpoint: str = ""
-    revision: str = "main"
+    revision: str = BRANCH
     query_checkpoint: str = ""
-    query_revision: str = "main"
+    query_revision: str = BRANCH
     package: str = ""
     network: Network | None = None
     weights_sha256: str = ""

@@ -13,8 +13,14 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
-from retrievers.models.card import Card, all_cards, card_names, load_card
-from retrievers.models.checkpoint import fetch_file, locate, position_limit, read_config
+from retrievers.models.card import BRANCH, Card, all_cards, card_names, load_card
+from retrievers.models.checkpoint import (
+    Checkpoint,
+    fetch_file,
+    locate,
+    position_limit,
+    read_config,
+)
 from retrievers.models.matching_cards import plain_checkpoint
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
@@ -136,11 +142,22 @@ def _card_of_repository(repository: str) -> Card:
     for name, card in all_cards().items():
         if card.checkpoint == repository:
             raise BenchError(f"{repository} has a card", f"name its card: {name}")
-    if fetch_file(repository, "main", "modules.json") is None:
-        config = fetch_file(repository, "main", "config.json")
+    if fetch_file(repository, BRANCH, "modules.json") is None:
+        config = fetch_file(repository, BRANCH, "config.json")
         raise plain_checkpoint(repository, config.parent if config else None)
-    card = _card_of_folder(locate(repository, "main", base=Path.cwd()), repository)
+    card = _card_of_folder(locate(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
+
+
+def provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) -> tuple[str, str]:
+    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision.
+
+    A branch, whose content changes, is no revision: where the commit is not known, none is shown.
+    """
+    folder = base / Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, ""
+    return checkpoint, found.revision or ("" if revision == BRANCH else revision)
 
 
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:

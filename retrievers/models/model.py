@@ -23,7 +23,7 @@ from retrievers.models.checkpoint import (
     open_checkpoint,
     sha256,
 )
-from retrievers.models.lookup import find_card, replace_fields
+from retrievers.models.lookup import find_card, provenance, replace_fields
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
@@ -257,9 +257,9 @@ def _differences(card: Card, checkpoint: Checkpoint) -> list[str]:
 def _transformer_recipe(
     card: Card, base: Path, document: Checkpoint, query: Checkpoint | None, adapter: Path | None
 ) -> Recipe:
-    name, revision = _provenance(card.checkpoint, card.revision, base, document)
+    name, revision = provenance(card.checkpoint, card.revision, base, document)
     query_name, query_revision = (
-        _provenance(card.query_checkpoint, card.query_revision, base, query) if query else ("", "")
+        provenance(card.query_checkpoint, card.query_revision, base, query) if query else ("", "")
     )
     stages = _resolve_stages(card.stages, document)
     return Recipe(
@@ -287,14 +287,6 @@ def _transformer_recipe(
         adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
         dtype=card.dtype,
     )
-
-
-def _provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) -> tuple[str, str]:
-    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision."""
-    folder = base / Path(checkpoint).expanduser()
-    if folder.is_dir():
-        return folder.resolve().name, ""
-    return checkpoint, found.revision or revision
 
 
 def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:

@@ -31,7 +31,7 @@ from retrievers.training.objectives.masking import (
     context_mask,
     masked_copy,
 )
-from tests.retrievers.training import slow_masking as slow
+from tests.support import slow_masking as slow
 
 VOCABULARY = Vocabulary(mask_id=103, size=30_522)
 ENCODER_MASK, DECODER_MASK = 0.3, 0.5

@@ -27,7 +27,7 @@ def files(tmp_path):
     folder.mkdir()
     for name in ("fast", "slow"):
         (folder / f"{name}.toml").write_text(f'title = "{name}"\nsteps = 1\n')
-    instead_of = {"steps": "epochs", "epochs": "steps"}
+    instead_of = {"steps": ("epochs",), "epochs": ("steps",)}
     return TomlFiles("recipe", folder, Outer, choice="inner.name", instead_of=instead_of)
 
 

@@ -56,6 +56,16 @@ def test_what_could_and_could_not_be_separated_is_said():
     assert numbers(unclear.partition("mask=0.9")[2]) == ["80", "100", detectable]
 
 
+def test_the_report_says_whether_rows_read_equally_many_tokens():
+    assert "Every row was pre-trained on equally many tokens, 1,000." in markdown(FULL)
+    cells = tuple(
+        msgspec.structs.replace(cell, tokens={"pretrain": 1_400}) for cell in BETTER.cells
+    )
+    longer = msgspec.structs.replace(BETTER, cells=cells)
+    text = markdown(report(REFERENCE, longer))
+    assert "**Rows were pre-trained on 1,000 to 1,400 tokens: a difference may be the" in text
+
+
 def test_one_seed_claims_only_these_checkpoints():
     rows = [row("reference", 0.3, seeds=1), row("mask=0.15", 0.4, "better", seeds=1)]
     text = markdown(report(*rows, seeds=1))

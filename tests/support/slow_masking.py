@@ -49,14 +49,14 @@ def replace_masked(
 def context_mask(
     words: Words, real: list[bool], rate: float, draw: random.Random
 ) -> list[list[bool]]:
-    """What each token may attend to."""
+    """What each token may attend to: one of up to 256 masks of the text."""
     seen = []
-    groups = words_of(words)
+    drawn = [whole_word_mask(words, rate, draw) for _ in range(min(sum(real), 256))]
     for row in range(len(words)):
-        hidden = {word for word in groups if draw.random() < rate}
+        hidden = draw.choice(drawn)
         seen.append(
             [
-                column == 0 or (real[column] and column != row and words[column] not in hidden)
+                column == 0 or (real[column] and column != row and not hidden[column])
                 for column in range(len(words))
             ]
         )

@@ -98,3 +98,17 @@ def masked_lm_loss(model: Any, states: list[list[Vector]], labels: Tensor) -> fl
         if label != -100
     ]
     return sum(found) / len(found)
+
+
+def two_streams(
+    block: Any, queries: list[Vector], context: list[Vector], seen: list[list[bool]]
+) -> list[Vector]:
+    """Row i attends to the context that it sees; the residual connection is the query."""
+    out = []
+    for query, row in zip(queries, seen, strict=True):
+        visible = [state for state, shown in zip(context, row, strict=True) if shown]
+        taken = linear(block.output, attention(block, query, visible))
+        middle = norm(block.attention_norm, add(query, taken))
+        wide = [gelu(x) for x in linear(block.up, middle)]
+        out.append(norm(block.norm, add(middle, linear(block.down, wide))))
+    return out

@@ -22,6 +22,8 @@ def fetch(options: FetchOptions) -> int:
     for name in options.model:
         model = load_model(space, name, options.use).model
         where = str(model.document.root) if model.document else "needs no files"
-        rows.append({"name": model.card.name, "about": where})
+        revision = model.recipe.revision
+        about = f"{where}, revision {revision}" if revision else where
+        rows.append({"name": model.card.name, "about": about})
     print_rows(rows, options.output.json)
     return ExitCode.OK

@@ -145,7 +145,7 @@ def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
 
 def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of encoding."""
-    for encoder in (one.encoder for one in models if one.encoder and not spec.is_exact):
+    for encoder in (one.encoder for one in models if one.encoder and spec.needs_faiss):
         FaissIndex(spec, encoder.dim)
 
 

@@ -48,7 +48,8 @@ class RunOptions:
     """Name of the model in results, where there is only one. Default: its own; with --adapter,
     MODEL+ADAPTER."""
     index: str = "flat"
-    """flat (exact), or a FAISS factory string with search parameters."""
+    """flat (exact), a FAISS factory string with search parameters, or bm25: what BM25 finds, by its
+    score times the similarity."""
     measure: tuple[str, ...] | None = None
     """Measure to report besides the main one, instead of the collection's further ones;
     repeatable."""

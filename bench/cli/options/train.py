@@ -10,9 +10,10 @@ from foundation.errors import BenchError
 Collections = Annotated[tuple[str, ...], Several]
 
 
-def _one_length(steps: int | None, epochs: float | None) -> None:
-    if steps is not None and epochs is not None:
-        raise BenchError("--steps and --epochs both say how long to train", "leave one of them out")
+def _one_length(**lengths: float | None) -> None:
+    typed = [f"--{name}" for name, length in lengths.items() if length is not None]
+    if len(typed) > 1:
+        raise BenchError(f"{' and '.join(typed)} each say how long to train", "type one of them")
 
 
 @group("Instead of the preset's settings", 30)
@@ -23,18 +24,20 @@ class PretrainingSettings(TrainingSettings):
     start: str | None = None
     """Card, folder or Hub id to start from."""
     steps: Positive | None = None
-    """Steps of the optimizer; not with --epochs."""
+    """Steps of the optimizer; or"""
     epochs: Rate | None = None
-    """Passes over the texts; not with --steps."""
+    """Passes over the texts; or"""
+    tokens: Positive | None = None
+    """Tokens that are read, the same for every objective."""
     batch_size: Positive | None = None
     """Texts per forward pass."""
     accumulate: Positive | None = None
     """Forward passes per step of the optimizer (gradient accumulation)."""
     max_tokens: Positive | None = None
-    """Truncate texts to this many tokens."""
+    """Tokens of a text; longer documents are split into several texts."""
 
     def __post_init__(self) -> None:
-        _one_length(self.steps, self.epochs)
+        _one_length(steps=self.steps, epochs=self.epochs, tokens=self.tokens)
 
 
 @group("Instead of the preset's settings", 30)
@@ -50,7 +53,7 @@ class FinetuningSettings(TrainingSettings):
     """Queries per step."""
 
     def __post_init__(self) -> None:
-        _one_length(self.steps, self.epochs)
+        _one_length(steps=self.steps, epochs=self.epochs)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class AgainstForgetting:
     collections depend on; das: soften updates of units that earlier collections and general
     knowledge depend on; adapter: one adapter per collection, on the frozen start model."""
     measured: Positive = 256
-    """Texts per collection on which importance is measured."""
+    """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
     """Strength of the penalty of ewc."""
     soften: Literal["gradient", "update"] = "gradient"

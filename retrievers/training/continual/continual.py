@@ -51,7 +51,8 @@ class Adaptation(Record, kw_only=True):
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
             add to masked language modelling, and ``adapter`` trains an adapter per domain, each
             on the encoder that the sequence starts from; see their modules.
-        measured: texts of a domain that its importance or Fisher information is measured on.
+        measured: texts of a domain that its importance or Fisher information is measured on; the
+            authors of DAS read 10,000.
         strength: of EWC's penalty.
         soften: see `das`.
         adapter: AdapterHub's method for ``adapter``, with its own defaults.
@@ -232,16 +233,15 @@ class _Sequence:
 
     def _measure(self, place: int) -> dict[str, Tensor]:
         texts = self._measured_domain(place).texts
-        count = min(self.adaptation.measured, len(texts))
         measured = self.folder(place - 1).name if place else "start"
         stage = f"{measured}: what it depends on"
         measurement = Measurement(
             self._preset(place),
             self._mlm(),
             texts,
-            count,
+            self.adaptation.measured,
             self.context.device,
-            lambda read: self.context.report(Progress(stage, read, count, "texts")),
+            lambda read, count: self.context.report(Progress(stage, read, count, "texts")),
         )
         before = self._state_file(place - 1)
         if self.adaptation.method == "ewc":

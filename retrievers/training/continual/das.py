@@ -17,6 +17,20 @@ change within a training moves the weights as if it were not there, unless it is
 small against its epsilon. ``soften = "update"`` therefore applies 1 − I to the step that the
 optimizer takes; ``"gradient"`` is as published.
 
+The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, does otherwise in places, and here
+the paper is followed:
+
+* the gate of an intermediate neuron is before the activation there. Here it is after it: a gate is
+  on what a unit puts out, which is what the next layer reads;
+* the factors of heads are laid along the last dimension of the query, key and value weights there,
+  so that they soften the columns that read from the layer before. Here they are along the rows,
+  which are the heads, and the bias of the map after them, which belongs to no head, is free;
+* the two readings of a batch lie one after the other there and are paired as neighbours, so that
+  the positive of a text is another text. Here it is the text's own other reading;
+* their means are over all 164 places, padding too. Here padding does not count.
+
+For what differs in the measurement of I see `importance`.
+
 Defaults: t = 0.05; the paper trains RoBERTa-base on 640,000 texts of 164 tokens per domain, 248 in
 a batch, at a learning rate of 1e-4.
 """

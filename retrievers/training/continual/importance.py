@@ -12,6 +12,18 @@ stands for the knowledge, averaged over texts:
   that the difference depends on is one that matters to how robust the encoder is.
 
 What matters to several kinds of knowledge accumulates by the element-wise maximum.
+
+The authors' code, https://github.com/UIC-Liu-Lab/ContinualLM, does otherwise in places:
+
+* its softmax is over the places of a text (dimension 1 of states), padding among them. Here it is
+  over the width, so that p and q are distributions of one token's state, and padding is left out;
+* its second reading is that of a copy of the model, both in the mode in which they happen to be.
+  Here dropout is on for general knowledge, since the two draws are what is compared, and off for a
+  domain;
+* its loss of a domain reads texts of which nothing is masked, and predicts tokens that it sees.
+  Here it is that of masked language modelling, as in the paper;
+* it reads 10,000 texts. Here `continual.Adaptation.measured` says how many, 256 by default: its
+  gradients are means, and 10,000 take 40 times as long.
 """
 
 from collections.abc import Callable, Iterable

@@ -20,11 +20,12 @@ from retrievers.training.continual.importance import (
 from retrievers.training.engine.save import load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
+from retrievers.training.pretrain.blocks import texts_of
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.start import open_start
 from retrievers.training.pretrain.stream import Stream
 
-Advance = Callable[[int], object]
+Advance = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,15 @@ class Measurement:
     Attributes:
         preset: of the training that comes next; its start is the model that is measured.
         objective: of the preset.
-        texts: of the domain.
-        count: how many of them are read.
+        documents: of the domain.
+        count: of their texts, as training reads them: so many are read, or all there are.
         device: ``auto`` or ``cpu``.
-        advance: called with the number of texts that were read so far.
+        advance: called with the number of texts that were read so far, and that of all.
     """
 
     preset: Pretraining
     objective: MLM
-    texts: Sequence[str]
+    documents: Sequence[str]
     count: int
     device: str
     advance: Advance
@@ -76,9 +77,11 @@ class Measurement:
     def _batches(self, tokenizer: Any, size: int) -> Iterator[Batch]:
         """Masked batches of texts, as training reads them."""
         collate = self.objective.collator(tokenizer, self.preset.max_tokens)
-        stream = Stream(self.texts, self.count, self.preset.seed)
+        texts = texts_of(self.preset, self.documents, tokenizer)
+        count = min(self.count, len(texts))
+        stream = Stream(texts, count, self.preset.seed)
         device = pick_device(self.device)
-        for first in range(0, self.count, size):
-            examples = [stream[place] for place in range(first, min(first + size, self.count))]
+        for first in range(0, count, size):
+            examples = [stream[place] for place in range(first, min(first + size, count))]
             yield {name: value.to(device) for name, value in collate(examples).items()}
-            self.advance(first + len(examples))
+            self.advance(first + len(examples), count)

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError
 from retrievers.training.finetune.inputs import Inputs
-from retrievers.training.finetune.order import Order, draw_negatives
+from retrievers.training.finetune.order import Order, draw_negatives, random_negatives
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 
@@ -90,23 +89,14 @@ class Batches:
         if self.count and negatives[0] < 0:  # all are relevant to others of the batch, or none is
             negatives = draw_negatives(pool, (), self.keys, self.count, rng)
         if self.count and negatives[0] < 0:
-            negatives = self._any_documents(query, rng)
+            relevant, documents = self.examples.positives[query], len(self.examples.documents)
+            negatives = random_negatives(relevant, documents, self.count, rng)
         return np.concatenate([positive, negatives])
 
     def _banned(self, step: int) -> Sequence[int]:
         """Keys of what is relevant to any query of the step."""
         own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
         return self.keys.of(np.concatenate(own)).tolist() if self.count else []
-
-    def _any_documents(self, query: int, rng: np.random.Generator) -> Int64Array:
-        """Random documents for a query whose search found nothing."""
-        relevant = self.examples.positives[query]
-        others = len(self.examples.documents) - len(relevant)
-        if not others:
-            raise BenchError("every document is relevant to a query: there is no negative")
-        ranks = rng.integers(others, size=self.count)  # among the documents that are not relevant
-        before = np.searchsorted(relevant - np.arange(len(relevant)), ranks, side="right")
-        return np.asarray(ranks + before, np.int64)
 
     def _scores(self, query: int, rows: Int64Array) -> Float32Array:
         """The teacher's scores of the documents of one place."""

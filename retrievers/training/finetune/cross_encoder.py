@@ -21,6 +21,7 @@ from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transfo
 from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.order import random_negatives
 from retrievers.training.finetune.training_data import Documents, TrainingSet
 
 BLOCK = 256  # queries whose scores are kept at a time
@@ -32,7 +33,8 @@ class TextPairs:
     """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
 
     Attributes:
-        places: query, document and label (1 relevant, 0 not) of each place, int64 ``(n, 3)``.
+        places: query, document and label (1 relevant, 0 not) of each place, int64 ``(n, 3)``; or of
+            each document of a list at each place, ``(n, documents, 3)``.
     """
 
     examples: TrainingSet
@@ -41,7 +43,8 @@ class TextPairs:
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         """Texts of the places ``features[i]["place"]``."""
-        queries, rows, labels = self.places[[feature["place"] for feature in features]].T
+        places = self.places[[feature["place"] for feature in features]]
+        queries, rows, labels = places.reshape(-1, 3).T
         return {
             "query": [self.examples.queries[query] for query in queries.tolist()],
             "document": read_joined(self.examples.documents, rows),
@@ -55,21 +58,28 @@ def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: i
     Each epoch shows each query once, with one relevant document and its negatives.
     """
     wanted = round(settings.epochs * len(examples))
-    places: list[tuple[int, int, int]] = []
+    listwise = settings.loss == "listwise"
+    places: list[Any] = []
     for number in range(wanted):
         epoch, at = divmod(number, len(examples))
         if at == 0:
             rng = np.random.default_rng((seed, 2, epoch))
             order = rng.permutation(len(examples)).tolist()
         query = order[at]
-        places.append((query, int(rng.choice(examples.positives[query])), 1))
+        shown = [(query, int(rng.choice(examples.positives[query])), 1)]
         negatives = rng.permutation(pool[query][pool[query] >= 0])[: settings.negatives]
-        places += [(query, row, 0) for row in negatives.tolist()]
-    whole = len(places) // settings.batch_size * settings.batch_size
+        if listwise:
+            relevant, short = examples.positives[query], settings.negatives - len(negatives)
+            others = random_negatives(relevant, len(examples.documents), short, rng)
+            negatives = np.concatenate([negatives, others])
+        shown += [(query, row, 0) for row in negatives.tolist()]
+        places += [shown] if listwise else shown
+    step = settings.batch_size * settings.accumulate
+    whole = len(places) // step * step
     if not whole:
         raise BenchError(
-            f"the teacher has {len(places)} pairs to learn from, and batches of "
-            f"{settings.batch_size}",
+            f"the teacher has {len(places)} {'lists' if listwise else 'pairs'} to learn from, and "
+            f"steps of {step}",
             "lower teacher.batch_size or raise teacher.epochs",
         )
     return np.array(places[:whole], np.int64)

@@ -1,7 +1,7 @@
 """How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,10 +25,17 @@ class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
         temperature: similarities are divided by it; None for 0.05 with cosine and 1 with dot.
         chunk: texts of one forward pass: the loss is still over the whole batch, whose vectors'
             gradients are cached (GradCache: Gao et al., RepL4NLP 2021); 0 for all at once.
+        in_batch: documents of the batch's other queries are negatives too; False for a query's own
+            hard negatives alone (ANCE: Xiong et al., ICLR 2021).
     """
 
     temperature: Above0 | None = None
     chunk: Annotated[int, msgspec.Meta(ge=0)] = 0
+    in_batch: bool = True
+
+    def __post_init__(self) -> None:
+        if self.chunk and not self.in_batch:
+            raise ValueError("chunk is for in-batch negatives: without them, lower batch_size")
 
 
 class Distillation(Record, kw_only=True, tag_field="name"):
@@ -72,12 +79,17 @@ class Teacher(Record, kw_only=True):
     """A cross-encoder that scores queries with their documents.
 
     Attributes:
-        model: folder or Hub id of a trained one; without it one is trained, with binary
-            cross-entropy on relevant documents and mined negatives.
+        model: folder or Hub id of a trained one; without it one is trained on relevant documents
+            and mined negatives.
         start: card, folder or Hub id of the encoder that its training starts from; without it the
             one that the retriever starts from.
-        negatives: of each relevant document in its training.
-        batch_size: pairs of one step of its training.
+        loss: ``binary`` cross-entropy of each pair; or ``listwise``, the cross-entropy of finding
+            the relevant document among its negatives (Gao, Dai and Callan, "Rethink Training of
+            BERT Rerankers in Multi-Stage Retrieval Pipeline", ECIR 2021).
+        negatives: of each relevant document in its training; in a list that is short of them,
+            random documents.
+        batch_size: of one forward pass over all devices: pairs, or lists.
+        accumulate: forward passes of a step.
         epochs: how often its training shows each query.
         max_tokens: of a pair.
         margin: negatives that it scores less than this below the lowest relevant document are
@@ -87,8 +99,10 @@ class Teacher(Record, kw_only=True):
     model: str = ""
     start: str = ""
     optimizer: Optimizer = Optimizer(lr=2e-5)
+    loss: Literal["binary", "listwise"] = "binary"
     negatives: Count = 4
     batch_size: Count = 32
+    accumulate: Count = 1
     epochs: Above0 = 1.0
     max_tokens: Annotated[int, msgspec.Meta(ge=8)] = 512
     margin: float | None = None
@@ -134,8 +148,8 @@ class Finetuning(Record, kw_only=True):
         hard_negatives: of each query in a batch.
         max_query_tokens: in training; None for as used afterwards.
         max_document_tokens: the same.
-        steps: how many; or
-        epochs: how often each query is shown.
+        steps: how many in each round; or
+        epochs: how often a round shows each query, where the round does not say it itself.
         precision: of the forward pass; weights and optimizer are float32.
         gradient_checkpointing: less memory for about a third more time.
         source: paper and repository that the figures are from.
@@ -166,6 +180,8 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("set either steps or epochs")
         if not self.rounds:
             raise ValueError("there is at least one round")
+        if isinstance(self.loss, Contrastive) and not (self.loss.in_batch or self.hard_negatives):
+            raise ValueError("without in-batch negatives there must be hard_negatives")
         if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
             raise ValueError("hard_negatives need sources in every round, and sources need them")
         adapter = self.adapter
@@ -192,11 +208,12 @@ class Finetuning(Record, kw_only=True):
         lr = self.adapter.lr or self.optimizer.lr
         return msgspec.structs.replace(self.optimizer, lr=lr, weight_decay=decay)
 
-    def steps_for(self, queries: int) -> int:
-        """Steps of one round with so many queries."""
+    def steps_for(self, mining: Mining, queries: int) -> int:
+        """Steps of a round with so many queries."""
         if self.steps is not None:
             return self.steps
-        return max(1, int((self.epochs or 0) * queries) // self.batch_size)
+        epochs = self.epochs if mining.epochs is None else mining.epochs
+        return max(1, int((epochs or 0) * queries) // self.batch_size)
 
 
 FILES = TomlFiles(
@@ -204,7 +221,7 @@ FILES = TomlFiles(
     folder=PRESETS,
     record=Finetuning,
     choice="loss.name",
-    instead_of={"steps": "epochs", "epochs": "steps"},
+    instead_of={"steps": ("epochs",), "epochs": ("steps",)},
 )
 preset_names = FILES.names
 load_preset = FILES.load

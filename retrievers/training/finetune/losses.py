@@ -3,7 +3,8 @@
 With vectors q of queries, d of documents and s = q . d / temperature (vectors have unit length
 where the model normalises):
 
-    contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch )
+    contrastive   mean over i of  -log( exp s(q_i, d_i+) / sum over all documents of the batch,
+                  or over those of query i alone )
     kl            mean over i of  KL( softmax t_i / teacher temperature || softmax s_i )
     margin-mse    mean over i, j of  ( (s(q_i, d_i+) - s(q_i, d_ij-)) - (t_i+ - t_ij-) )^2
 
@@ -15,9 +16,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.finetune.finetune_preset import KL, Contrastive, Distillation, Loss
+from retrievers.training.finetune.finetune_preset import (
+    KL,
+    Contrastive,
+    Distillation,
+    Loss,
+    Teacher,
+)
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -34,9 +42,26 @@ def loss_of(settings: Loss, model: Any, *, temperature: float = 1.0, devices: in
         temperature: from `temperature_of`.
         devices: over more than one, documents of all are negatives.
     """
+    if isinstance(settings, Contrastive) and not settings.in_batch:
+        return OwnNegatives(model, temperature)
     if isinstance(settings, Contrastive):
         return _contrastive(model, temperature, settings.chunk, devices > 1)
     return Distilled(model, settings, temperature, devices > 1)
+
+
+class OwnNegatives(nn.Module):
+    """Cross-entropy of finding the relevant document among a query's own (ANCE's NLL)."""
+
+    def __init__(self, model: Any, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self._similarity = _each_with_its_own(temperature)
+
+    def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+        """The loss of one batch."""
+        query, *documents = (self.model(each)["sentence_embedding"] for each in features)
+        scores = torch.stack([self._similarity(query, each) for each in documents], dim=1)
+        return functional.cross_entropy(scores, scores.new_zeros(len(scores)).long())
 
 
 class Distilled(nn.Module):
@@ -70,6 +95,47 @@ class Distilled(nn.Module):
             contrast = self._contrast.compute_loss_from_embeddings(vectors, None)
             loss = loss + self._weight * contrast
         return loss
+
+
+def reranker_loss(model: Any, settings: Teacher) -> nn.Module:
+    """A loss of sentence-transformers' trainer of cross-encoders.
+
+    ``forward(inputs, labels)`` takes the queries and the documents of all pairs, lists one after
+    the other, and labels ``(pairs,)``, 1 for relevant ones.
+
+    Args:
+        settings: which, and how long a list is.
+        model: a CrossEncoder with one score.
+    """
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    if settings.loss == "listwise":
+        return Listwise(model, 1 + settings.negatives)
+    binary: nn.Module = BinaryCrossEntropyLoss(model)
+    return binary
+
+
+class Listwise(nn.Module):
+    """Cross-entropy of finding the relevant document of a list by its score, mean over lists."""
+
+    def __init__(self, model: Any, documents: int) -> None:
+        super().__init__()
+        self.model = model
+        self.documents = documents
+
+    def forward(
+        self, inputs: list[list[str]], labels: Tensor, prompt: str | None = None, task: Any = None
+    ) -> Tensor:
+        """The loss of one batch."""
+        pairs = list(zip(*inputs, strict=True))
+        features = self.model.preprocess(pairs, prompt=prompt, task=task)
+        device = self.model.device
+        features = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in features.items()
+        }
+        scores = self.model(features)["scores"].view(-1, self.documents)
+        return functional.cross_entropy(_wide(scores), labels.to(scores).view_as(scores))
 
 
 def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn.Module:

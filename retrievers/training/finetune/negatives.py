@@ -8,7 +8,7 @@ documents false negatives).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -39,6 +39,8 @@ class Mining(Record, kw_only=True):
             relevant document; None for no such filter.
         refresh_steps: search again with the encoder as trained so far, every so many steps (ANCE:
             Xiong et al., ICLR 2021); 0 for never.
+        epochs: how often the round shows each query; None for as often as the preset says, and
+            where that sets steps.
     """
 
     sources: tuple[Source, ...] = ()
@@ -47,6 +49,7 @@ class Mining(Record, kw_only=True):
     keep: int = 50
     margin: float | None = None
     refresh_steps: int = 0
+    epochs: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         if min(self.depth, self.keep) < 1 or min(self.skip, self.refresh_steps) < 0:

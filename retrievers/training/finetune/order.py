@@ -96,6 +96,26 @@ def draw_negatives(
     return np.concatenate([first, rng.choice(rows, count - len(first))])
 
 
+def random_negatives(
+    relevant: Int64Array, documents: int, count: int, rng: np.random.Generator
+) -> Int64Array:
+    """``count`` rows of documents that are not relevant, int64 ``(count,)``; rows may repeat.
+
+    Args:
+        relevant: rows, rising.
+        documents: how many there are.
+
+    Raises:
+        BenchError: all are relevant.
+    """
+    others = documents - len(relevant)
+    if not others:
+        raise BenchError("every document is relevant to a query: there is no negative")
+    ranks = rng.integers(others, size=count)  # among the documents that are not relevant
+    before = np.searchsorted(relevant - np.arange(len(relevant)), ranks, side="right")
+    return np.asarray(ranks + before, np.int64)
+
+
 @dataclass(frozen=True)
 class _Candidate:
     query: int

@@ -51,7 +51,8 @@ class PlacesTrainer(FiniteLossMixin):
         settings: FitSettings,
     ) -> Self:
         """A trainer whose collator gets the places of each batch, in order."""
-        places = np.arange(settings.steps * settings.batch_size * world_size())
+        step = settings.batch_size * settings.accumulate * world_size()
+        places = np.arange(settings.steps * step)
         return cls(
             model=model,  # type: ignore[call-arg]
             args=settings.arguments(

@@ -85,7 +85,7 @@ class Round:
         """Train, and write the checkpoint; a finished round is not repeated."""
         folder = self.context.out
         examples, pool = self._first_pool()
-        steps = self.task.preset.steps_for(len(examples))
+        steps = self.task.preset.steps_for(self.mining, len(examples))
         if (folder / CARD_FILE).exists():
             fitted = Fitted(0.0, steps)
         else:

@@ -28,6 +28,7 @@ from retrievers.training.finetune.cross_encoder import (
     without_close,
 )
 from retrievers.training.finetune.finetune_preset import Teacher
+from retrievers.training.finetune.losses import reranker_loss
 from retrievers.training.finetune.retriever_trainer import RerankerTrainer, per_device
 from retrievers.training.finetune.task import FinetuneTask
 from retrievers.training.finetune.training_data import TrainingSet
@@ -111,8 +112,6 @@ def _start(settings: Teacher, student: Model) -> Checkpoint:
 
 
 def _train(teacher: Any, task: FinetuneTask, rows: Int64Array) -> None:
-    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
-
     settings, seed = _settings(task), task.preset.seed
     pairs = pairs_of(task.examples, rows, settings, seed)
     fit_settings = FitSettings(
@@ -120,15 +119,16 @@ def _train(teacher: Any, task: FinetuneTask, rows: Int64Array) -> None:
         stage="teacher",
         training=task.training,
         optimizer=settings.optimizer,
-        steps=len(pairs) // settings.batch_size,
+        steps=len(pairs) // (settings.batch_size * settings.accumulate),
         batch_size=per_device(settings.batch_size),
+        accumulate=settings.accumulate,
         seed=seed,
         advice=Advice(
             batch=f"batches of {settings.batch_size}",
-            smaller="lower teacher.batch_size",
+            smaller="lower teacher.batch_size and raise teacher.accumulate as much",
             slower="lower teacher.optimizer.lr, and train into another folder",
         ),
     )
-    loss = BinaryCrossEntropyLoss(teacher)
+    loss = reranker_loss(teacher, settings)
     trainer = RerankerTrainer.build(teacher, loss, TextPairs(task.examples, pairs), fit_settings)
     trainer.fit(fit_settings)

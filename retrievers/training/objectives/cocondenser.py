@@ -10,6 +10,10 @@ documents. With h_ij the late ``[CLS]`` of span j of document i:
 The first two are Condenser's, over the masked tokens of all spans. The loss of the batch is
 computed at once over about 2,048 documents by gradient caching; the spans of all processes count.
 
+The authors' code reads documents that were cut into spans beforehand, draws two spans of each, and
+leaves out documents of one span. Here two parts of equal length are drawn from the whole document,
+which no cut decides: halves of a short one.
+
 Defaults: as Condenser, whose checkpoint, head included, it starts from; AdamW, learning rate 1e-4
 with linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents in a
 step, 8 epochs, spans of 128 tokens.
@@ -39,6 +43,7 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
     """
 
     name: ClassVar[str] = "cocondenser"
+    reads_documents: ClassVar[bool] = True
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:

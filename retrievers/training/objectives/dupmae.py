@@ -10,9 +10,12 @@ distinct tokens of the N ordinary ones of the text:
     L_bow = − 1/N Σ_{t ∈ Set(x)} log softmax(v)[t]        mean over texts
     L     = L_enc + L_dec + w L_bow
 
-lm is the head for masked language modelling, as in the authors' code; the paper draws it as a
-linear projection. The paper's vectors join a reduced ``[CLS]`` with a reduced v; what remains here
-is a plain encoder, whose vectors are ``[CLS]``.
+The queries H1 of the decoder are h_0 at every place through the encoder's embedding layer: with
+positions, token type, normalisation and dropout, as in the authors' code
+(https://github.com/staoxiao/RetroMAE, src/pretrain/modeling_duplex.py), where RetroMAE's are the
+bare sum of h_0 and a position. lm is the head for masked language modelling, as there; the paper
+draws it as a linear projection. The paper's vectors join a reduced ``[CLS]`` with a reduced v; what
+remains here is a plain encoder, whose vectors are ``[CLS]``.
 
 Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
 """
@@ -81,6 +84,10 @@ class DupMAETraining(EnhancedDecoding):
             decoder_mlm=self.encoder.loss(stream, decoder_labels),
             bow=self.bow_weight * bow,
         )
+
+    def queries(self, cls: Tensor, length: int) -> Tensor:
+        """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""
+        return self.encoder.embed_vectors(cls.expand(-1, length, -1))
 
     def bag_of_words(self, states: Tensor, real: Tensor, tokens: Tensor) -> Tensor:
         """L_bow.

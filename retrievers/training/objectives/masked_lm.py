@@ -78,6 +78,11 @@ class MaskedLM(nn.Module):
         embedded: Tensor = self.encoder.embeddings(input_ids=input_ids)
         return embedded
 
+    def embed_vectors(self, vectors: Tensor) -> Tensor:
+        """The embedding layer with vectors ``(texts, length, width)`` in the place of words."""
+        embedded: Tensor = self.encoder.embeddings(inputs_embeds=vectors)
+        return embedded
+
     def positions(self, length: int) -> Tensor:
         """Position embeddings of the first places, ``(length, width)``."""
         table = self.encoder.embeddings.position_embeddings

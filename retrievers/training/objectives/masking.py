@@ -19,7 +19,7 @@ from retrievers.training.objectives.example import Example
 NOT_A_WORD = -1
 IGNORED = -100  # label that cross-entropy leaves out
 KEPT, RANDOM = 0.1, 0.1  # of the masked tokens: shown as they are, replaced by a random one
-LEVELS = 65_536  # of a draw that decides whether a word is hidden from a row
+CONTEXTS = 256  # masks of a text that the rows of enhanced decoding share
 
 
 @dataclass(frozen=True)
@@ -99,29 +99,35 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
     Returns:
         bool ``(texts, length)``, True where masked; a text without words has none.
     """
-    count = int(words.max(initial=NOT_A_WORD)) + 1
-    if not count:
-        return np.zeros(words.shape, dtype=bool)
-    texts = len(words)
-    sizes = _word_sizes(words, count)
-    keys = np.where(
-        sizes > 0, rng.random((texts, count), np.float32), 2
-    )  # words that are not there: last
-    order = keys.argsort(axis=1)
-    ordered = np.take_along_axis(sizes, order, axis=1)
-    ends = ordered.cumsum(axis=1)
-    target = rate * sizes.sum(axis=1, keepdims=True)
-    part = (target - (ends - ordered)) / np.maximum(ordered, 1)  # of the word that fits
-    taken = rng.random((texts, 1)) < part
-    taken[:, 0] = True
-    masked = np.empty((texts, count), dtype=bool)
-    np.put_along_axis(masked, order, taken & (ordered > 0), axis=1)
-    chosen: BoolArray = np.take_along_axis(masked, words.clip(0), axis=1) & (words != NOT_A_WORD)
+    sizes = _word_sizes(words)
+    masked = _masked_words(sizes, rate, rng)
+    chosen: BoolArray = np.take_along_axis(masked, words, axis=1) & (words != NOT_A_WORD)
     return chosen
 
 
-def _word_sizes(words: Int64Array, count: int) -> Int64Array:
-    """Tokens of each word, int64 ``(texts, count)``."""
+def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
+    """Which words of each text are masked, see `whole_word_mask`; of ``sizes``, in tokens."""
+    keys = rng.random(sizes.shape, np.float32)
+    keys[sizes == 0] = 2  # words that are not there: last
+    order = keys.argsort(axis=1)
+    rows = np.arange(len(sizes))
+    ordered = sizes[rows[:, None], order]
+    ends = ordered.cumsum(axis=1)
+    target = rate * ends[:, -1]
+    taken = ends <= target[:, None]
+    last = np.minimum(taken.sum(axis=1), sizes.shape[1] - 1)  # the word that would exceed it
+    part = (target - ends[rows, last]) / np.maximum(ordered[rows, last], 1) + 1
+    taken[rows, last] = rng.random(len(sizes)) < part
+    taken[:, 0] = True
+    masked = np.empty_like(taken)
+    masked[rows[:, None], order] = taken
+    masked &= sizes > 0
+    return masked
+
+
+def _word_sizes(words: Int64Array) -> Int64Array:
+    """Tokens of each word, int64 ``(texts, words)``; one column where there are none."""
+    count = max(int(words.max(initial=NOT_A_WORD)), 0) + 1
     rows = np.arange(len(words))[:, None] * count
     real = words != NOT_A_WORD
     sizes = np.bincount((words + rows)[real], minlength=len(words) * count)
@@ -158,21 +164,24 @@ def masked_copy(
 def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> torch.Tensor:
     """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
 
-    For every row and every word a coin is tossed: with probability ``rate`` the whole word is
-    hidden from the row. A row never sees its own token and never padding; special tokens, position
-    0 among them, are never hidden from other rows, and position 0 is shown to itself too.
+    Of every text so many whole-word masks are drawn as it has tokens, but at most `CONTEXTS`, each
+    of which hides a share of ``rate`` of the tokens; every row has one of them at random, as in the
+    authors' collator (https://github.com/staoxiao/RetroMAE, src/pretrain/data.py). A row never sees
+    its own token and never padding; special tokens, position 0 among them, are never hidden from
+    other rows, and position 0 is shown to itself too.
 
     Returns:
         bool ``(texts, length, length)``: True where the row may attend to the column.
     """
     texts, length = tokens.words.shape
-    count = int(tokens.words.max(initial=NOT_A_WORD)) + 1
+    sizes = _word_sizes(tokens.words)
     seen = np.empty((texts, length, length), dtype=bool)
     for text in range(texts):
-        coins = rng.integers(0, LEVELS, (length, count + 1), dtype=np.uint16)
-        shown = coins >= round(rate * LEVELS)
-        shown[:, count] = True  # column -1: what is not a word
-        np.take(shown, tokens.words[text], axis=1, out=seen[text], mode="wrap")
+        draws = min(int(tokens.real[text].sum()), CONTEXTS)
+        shown = ~_masked_words(np.repeat(sizes[text : text + 1], draws, axis=0), rate, rng)
+        shown = np.pad(shown, ((0, 0), (0, 1)), constant_values=True)  # column -1: not a word
+        drawn = shown[:, tokens.words[text]]
+        np.take(drawn, rng.integers(draws, size=length), axis=0, out=seen[text])
     seen &= tokens.real[:, None, :]
     places = np.arange(length)
     seen[:, places, places] = False

@@ -18,9 +18,10 @@ Enhanced decoding, one layer of two streams over the text x as it is:
     M_ij = 0 if j = 0, or if j ≠ i and j is in the context drawn for i; else −∞
     L_dec: cross-entropy over all tokens but the special ones
 
-The context of each token is a draw of its own in which half of the words are hidden. e + p is the
-encoder's embedding layer, with its normalisation. The decoder shares embeddings and head with the
-encoder, and is dropped.
+The context of each token is one of up to 256 draws of its text, each of which hides half of the
+tokens as whole words, as in the authors' code (https://github.com/staoxiao/RetroMAE). e + p is the
+encoder's embedding layer, with its normalisation; p_0 … p_N are added to h_0 as they are. The
+decoder shares embeddings and head with the encoder, and is dropped.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
         decoding: ``enhanced`` exists for one layer only.
         encoder_mask: share of the tokens that the encoder does not see.
         decoder_mask: share of the tokens that the decoder does not see: one draw a text in basic
-            decoding, one draw a token in enhanced decoding.
+            decoding, one of up to 256 draws for each token in enhanced decoding.
     """
 
     name: ClassVar[str] = "retromae"
@@ -176,9 +177,13 @@ class EnhancedDecoding(nn.Module):
     def decode(self, states: Tensor, input_ids: Tensor, context_mask: Tensor) -> Tensor:
         """What the decoder makes of the state at position 0, ``(texts, length, width)``."""
         context = after_cls(states, self.encoder.embed(input_ids))
-        queries = states[:, :1] + self.encoder.positions(states.shape[1])
+        queries = self.queries(states[:, :1], states.shape[1])
         stream: Tensor = self.decoder(queries, context, context_mask)
         return stream
+
+    def queries(self, cls: Tensor, length: int) -> Tensor:
+        """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""
+        return cls + self.encoder.positions(length)
 
 
 def after_cls(states: Tensor, embedded: Tensor) -> Tensor:

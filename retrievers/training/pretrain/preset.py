@@ -1,7 +1,7 @@
 """How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -56,9 +56,13 @@ class Pretraining(Record, kw_only=True):
         title: in tables and reports.
         batch_size: texts of one forward pass on one device.
         accumulate: forward passes of one step.
-        max_tokens: where texts are cut, special tokens included.
+        max_tokens: of a text, special tokens included.
+        long_texts: a document of more tokens is split into blocks, each a text of its own; or it is
+            truncated, and its tail is never read. Objectives that draw spans of documents read
+            whole documents.
         steps: how many; or
-        epochs: how often each text is read.
+        epochs: how often each text is read; or
+        tokens: how many are read, as the loss curve counts them: the same for every objective.
         precision: of the forward pass; weights and optimizer are float32.
         gradient_checkpointing: less memory for about a third more time.
         source: paper and section that the figures are from.
@@ -71,16 +75,18 @@ class Pretraining(Record, kw_only=True):
     batch_size: Count = 32
     accumulate: Count = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=8)] = 512
+    long_texts: Literal["split", "truncate"] = "split"
     steps: Count | None = None
     epochs: Above0 | None = None
+    tokens: Count | None = None
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Precision = "float32"
     gradient_checkpointing: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("set either steps or epochs")
+        if sum(length is not None for length in (self.steps, self.epochs, self.tokens)) != 1:
+            raise ValueError("set one of steps, epochs and tokens")
 
 
 FILES = TomlFiles(
@@ -90,10 +96,11 @@ FILES = TomlFiles(
     dec_hook=lambda _, objective: read_objective(objective),
     choice="objective.name",
     instead_of={
-        "steps": "epochs",
-        "epochs": "steps",
-        "start.model": "scratch",
-        "start.scratch": "model",
+        "steps": ("epochs", "tokens"),
+        "epochs": ("steps", "tokens"),
+        "tokens": ("steps", "epochs"),
+        "start.model": ("scratch",),
+        "start.scratch": ("model",),
     },
 )
 preset_names = FILES.names

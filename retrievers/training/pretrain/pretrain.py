@@ -5,7 +5,6 @@ and reads what it would have read; one that is finished is not repeated.
 """
 
 import importlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,9 @@ from retrievers.training.engine.processes import is_first, world_size
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.save import load_heads, save_checkpoint, save_heads
 from retrievers.training.engine.trainer import Fitted, writing
+from retrievers.training.objectives.example import Collator
+from retrievers.training.pretrain.blocks import texts_of
+from retrievers.training.pretrain.length import steps_of, texts_per_step
 from retrievers.training.pretrain.preset import Pretraining, to_table
 from retrievers.training.pretrain.start import Started, open_start
 from retrievers.training.pretrain.stream import Stream, sample_of
@@ -36,8 +38,8 @@ class Training(msgspec.Struct, frozen=True):
     Attributes:
         preset: all of it, as a table.
         steps: that it takes.
-        texts: how many there are.
-        sample: sha256 (hex) of about 1,000 of them, evenly spaced.
+        texts: how many there are, blocks of long documents counted each.
+        sample: sha256 (hex) of about 1,000 documents, evenly spaced.
         trained_on: collections that the texts are from, and those that the start had seen.
         processes: that share each step.
     """
@@ -71,41 +73,43 @@ class Trained(msgspec.Struct, frozen=True):
 
 def pretrain(
     preset: Pretraining,
-    texts: Sequence[str],
+    documents: Sequence[str],
     context: TrainingContext,
     *,
     trained_on: tuple[str, ...] = (),
 ) -> Trained:
-    """Pre-train an encoder on texts.
+    """Pre-train an encoder on documents.
 
     The folder of the context then holds a checkpoint (see `engine.save`), the loss curve and what
     was trained. Started by ``accelerate launch``, all processes share each step.
 
     Args:
-        texts: at least one; read when they are needed.
-        trained_on: collections that the texts are from, for the card.
+        documents: at least one; read when they are needed.
+        trained_on: collections that they are from, for the card.
 
     Raises:
-        BenchError: no texts, a package that is not installed, a start that cannot be loaded, a
+        BenchError: no documents, a package that is not installed, a start that cannot be loaded, a
             folder with another training or another process, not enough memory, or a loss that is
             not a number.
     """
-    if not len(texts):
+    if not len(documents):
         raise BenchError("there are no texts to train on")
     check_packages()
     started = open_start(preset.start, preset.seed)
     check_length(preset, started)
+    texts = texts_of(preset, documents, started.tokenizer, context.report)
     check_distinct(preset, len(texts))
+    collate = preset.objective.collator(started.tokenizer, preset.max_tokens)
     training = Training(
         preset=to_table(preset),
-        steps=steps_of(preset, len(texts)),
+        steps=steps_of(preset, texts, collate),
         texts=len(texts),
-        sample=sample_of(texts),
+        sample=sample_of(documents),
         trained_on=tuple(dict.fromkeys([*started.trained_on, *trained_on])),
         processes=world_size(),
     )
     folder = RunFolder(context.out, training)
-    run = _Run(preset, started, training, context, folder.identity)
+    run = _Run(preset, started, collate, training, context, folder.identity)
     module = run.module()  # before the folder is claimed: its settings may not fit the encoder
     if finished := folder.result(Trained):
         return finished
@@ -139,6 +143,7 @@ class _Run:
 
     preset: Pretraining
     started: Started
+    collate: Collator
     training: Training
     context: TrainingContext
     identity: str
@@ -173,8 +178,7 @@ class _Run:
             advice=advice_for(preset),
         )
         stream = Stream(texts, steps * texts_per_step(preset), preset.seed)
-        collate = preset.objective.collator(self.started.tokenizer, preset.max_tokens)
-        trainer = StreamTrainer(module, settings, stream, collate)
+        trainer = StreamTrainer(module, settings, stream, self.collate)
         fitted = trainer.fit(settings)
         if is_first():
             with writing(self.context.out):
@@ -209,18 +213,6 @@ def check_packages() -> None:
             f"pre-training needs a package that cannot be imported: {error}",
             "pip install 'retrieval-bench[train]'",
         ) from error
-
-
-def steps_of(preset: Pretraining, texts: int) -> int:
-    """Steps of a training on so many texts."""
-    if preset.steps is not None:
-        return preset.steps
-    return max(1, math.ceil((preset.epochs or 0) * texts / texts_per_step(preset)))
-
-
-def texts_per_step(preset: Pretraining) -> int:
-    """Texts that all processes read together in a step."""
-    return preset.batch_size * preset.accumulate * world_size()
 
 
 def check_length(preset: Pretraining, started: Started) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers import Trainer, TrainerCallback
@@ -10,6 +9,7 @@ from transformers import Trainer, TrainerCallback
 from retrievers.training.engine.fit import FitSettings, PlacedArguments
 from retrievers.training.engine.trainer import FiniteLossMixin
 from retrievers.training.objectives.example import Collator
+from retrievers.training.pretrain.length import real_tokens
 from retrievers.training.pretrain.stream import Stream
 
 
@@ -76,6 +76,5 @@ class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
     ) -> Any:
         """The objective's loss; its parts go to the loss curve."""
         losses = model(**inputs)
-        masks = [mask.sum() for name, mask in inputs.items() if name.endswith("_mask")]
-        self.meter.add(losses, torch.stack(masks))
+        self.meter.add(losses, real_tokens(inputs))
         return (losses["loss"], losses) if return_outputs else losses["loss"]

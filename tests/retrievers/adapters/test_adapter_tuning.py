@@ -10,13 +10,16 @@ import torch
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
+from retrievers.adapters.average import average_adapters
 from retrievers.adapters.methods import methods_of
 from retrievers.adapters.settings import Adapter
+from retrievers.adapters.stack import stack_adapters
 from retrievers.adapters.train import add_adapter
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.finetune_preset import load_preset
 from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.student import (
     build_student,
@@ -393,3 +396,87 @@ def test_an_adapter_mines_its_own_negatives_while_it_is_trained(tmp_path):
     assert search.asked == ["start", "refreshed"]
     kept = sorted((tmp_path / "out" / "negatives").iterdir())
     assert (np.load(kept[0]) != np.load(kept[1])).any()
+
+
+HOULSBY = "init_scale = 0.001\nnorms = true\n"
+
+
+@hub
+def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path):
+    """modeling.py of adapter-bert: a normal distribution of 0.001, cut at two deviations."""
+    start = model(tmp_path)
+    settings = preset(table("double_seq_bn", more=HOULSBY)).adapter
+    card = finished_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
+    student = build_student(start, training_recipe(start, card, preset()))
+    network = network_of(student)
+    add_adapter(network, settings, start, 0)
+    trained = {name: one for name, one in network.named_parameters() if one.requires_grad}
+    norms = {name for name in trained if "LayerNorm" in name}
+    assert norms == {name for name, _ in network.named_parameters() if "LayerNorm" in name}
+    assert len(norms) == 2 * (1 + 2 * network.config.num_hidden_layers)
+    drawn = [one for name, one in trained.items() if name not in norms]
+    weights = torch.cat([one.detach().ravel() for one in drawn if one.dim() > 1])
+    assert float(weights.abs().max()) <= 0.002
+    assert float(weights.std()) == pytest.approx(0.00088, rel=0.1)  # of what is cut at two
+    assert not any(one.detach().any() for one in drawn if one.dim() == 1)
+
+
+@hub
+def test_norms_that_were_trained_are_kept_with_the_adapter(tmp_path):
+    start = model(tmp_path)
+    base = vectors(tmp_path / "start.toml")
+    run(tmp_path, table("seq_bn", more=HOULSBY), start=start)
+    folder = tmp_path / "out" / "adapter"
+    found = vectors(tmp_path / "out")
+    assert np.abs(found - base).max() > 1e-2
+    held = load_file(str(folder / "norms.safetensors"))
+    original = weights_of(tmp_path / "start")
+    assert held.keys() == {name for name in original if "LayerNorm" in name}
+    assert any(not np.array_equal(held[name], original[name]) for name in held)
+    identity = resolve_model(str(tmp_path / "out")).recipe.adapter
+    assert "norms.safetensors" in identity.files  # they change vectors, and the fingerprint
+    (folder / "norms.safetensors").unlink()
+    assert np.abs(vectors(tmp_path / "out") - found).max() > 1e-4
+
+
+@hub
+def test_an_adapter_with_norms_is_averaged_and_not_put_over_others(tmp_path):
+    start = model(tmp_path)
+    for name, seed in (("one", 0), ("two", 1)):
+        run(tmp_path, f"seed = {seed}\n{table('seq_bn', more=HOULSBY)}", name, start=start)
+    folders = [tmp_path / name for name in ("one", "two")]
+    average_adapters(start, folders, tmp_path / "mean")
+    paths = [folder / "adapter" / "norms.safetensors" for folder in (*folders, tmp_path / "mean")]
+    one, two, mean = (load_file(str(path)) for path in paths)
+    for name, value in mean.items():
+        np.testing.assert_allclose(value, (one[name] + two[name]) / 2, atol=1e-6)
+    with pytest.raises(BenchError, match="with the LayerNorms of its base, and is used alone"):
+        stack_adapters(start, folders, tmp_path / "stack")
+    with pytest.raises(BenchError, match="over no other"):
+        preset(table("seq_bn", more=f'norms = true\nover = ["{folders[0]}"]\n'))
+    with pytest.raises(BenchError, match="used alone"):
+        run(tmp_path, table("seq_bn", more=f'over = ["{folders[0]}"]\n'), "over", start=start)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (table("lora", more="init_scale = 0.1\n"), "init_scale is for bottlenecks"),
+        (table("lora", "peft", more="norms = true\n"), "an adapter of AdapterHub"),
+    ],
+)
+def test_what_is_houlsbys_is_not_of_others(text, problem):
+    with pytest.raises(BenchError, match=problem):
+        preset(text)
+
+
+def test_presets_of_adapters_have_the_authors_figures():
+    """README.md and modeling.py of adapter-bert; examples/NLU/roberta_base_mnli.sh of LoRA."""
+    houlsby, lora = load_preset("adapter-bottleneck"), load_preset("adapter-lora")
+    assert 768 / houlsby.adapter.options["reduction_factor"] == 64
+    assert houlsby.adapter.options["non_linearity"] == "gelu"
+    assert (houlsby.adapter.init_scale, houlsby.adapter.norms) == (1e-3, True)
+    assert (houlsby.batch_size, houlsby.trained_by().lr) == (32, 3e-4)
+    assert lora.adapter.options == {"r": 8, "lora_alpha": 16}
+    used = lora.trained_by()
+    assert (used.lr, used.warmup, used.weight_decay, lora.batch_size) == (5e-4, 0.06, 0.1, 128)

@@ -10,6 +10,7 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
+from retrievers.models import checkpoint
 from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
@@ -161,6 +162,17 @@ def test_a_plain_hub_checkpoint_is_refused_without_a_card(
         resolve_model("org/name")
     model = resolve_model("org/name", like=like_card(tmp_path))
     assert (model.recipe.checkpoint, model.recipe.revision) == ("org/name", "c0ffee")
+
+
+def test_a_branch_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an installed package nobody knows the commit; of the Hub's cache it is the folder."""
+    site = tmp_path / "site"
+    tiny.write_bert(site / "tiny_package" / "model")
+    monkeypatch.setattr(checkpoint, "_package_folder", lambda package, _: site / package)
+    fields = {"checkpoint": "org/name", "pooling": "cls", "package": "tiny_package/model"}
+    for revision, shown in (("main", ""), ("c0ffee", "c0ffee")):
+        card = tiny.write_card(tmp_path / "tiny.toml", **fields, revision=revision)
+        assert resolve_model(str(card)).recipe.revision == shown
 
 
 def write_st(folder: Path, **settings: Any) -> Path:

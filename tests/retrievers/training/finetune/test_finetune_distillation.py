@@ -9,6 +9,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.cross_encoder import (
     TextPairs,
@@ -61,6 +62,40 @@ def test_the_teacher_learns_from_each_query_once_an_epoch_with_its_negatives():
     assert (places != pairs_of(examples(), POOL, settings, seed=1)).any()
 
 
+def test_lists_have_all_their_negatives_the_missing_ones_at_random():
+    settings = Teacher(loss="listwise", negatives=5, batch_size=2, accumulate=3, epochs=2.0)
+    places = pairs_of(examples(), POOL, settings, seed=0)
+    assert places.shape == (12, 6, 3)  # of 14 lists; a step has 6
+    for shown in places:
+        (query,) = set(shown[:, 0])
+        assert shown[:, 2].tolist() == [1, 0, 0, 0, 0, 0]
+        assert shown[0, 1] in examples().positives[query]
+        mined = POOL[query][POOL[query] >= 0]
+        assert set(mined) <= set(shown[1:, 1])
+        assert not set(shown[1:, 1]) & set(examples().positives[query])
+    batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
+    assert batch["query"] == [QUERIES[row] for row in places[[1, 0], :, 0].ravel()]
+    assert batch["label"].tolist() == [1, 0, 0, 0, 0, 0] * 2
+
+
+def test_a_teacher_learns_from_lists(tmp_path):
+    listwise = SMALL.replace("epochs = 3.0", "epochs = 60.0").replace("1e-3", "1e-2")
+    listwise = f'loss = "listwise"\nnegatives = 3\naccumulate = 2\n{listwise}'
+    table = f'{MINED}[loss]\nname = "kl"\n[teacher]\n{listwise}'
+    steps = []
+    finetune(
+        preset(table, steps=1),
+        model(tmp_path),
+        examples(),
+        on_cpu(tmp_path / "out", progress=lambda done: steps.append((done.stage, done.total))),
+        mine=Search(),
+    )
+    assert ("teacher", 7 * 60 // 8) in steps
+    losses = [one.losses["loss"] for one in read_curve(tmp_path / "out/teacher/losses.jsonl")]
+    assert losses[0] == pytest.approx(np.log(4), abs=0.3)  # as likely as any of four
+    assert np.mean(losses[-5:]) < losses[0] - 0.2
+
+
 def test_pairs_are_query_and_title_with_text():
     places = np.array([[0, 1, 1], [2, 30, 0]])
     batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
@@ -70,7 +105,7 @@ def test_pairs_are_query_and_title_with_text():
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
-    with pytest.raises(BenchError, match="21 pairs to learn from, and batches of 99"):
+    with pytest.raises(BenchError, match="21 pairs to learn from, and steps of 99"):
         pairs_of(examples(), POOL, Teacher(negatives=2, batch_size=99), seed=0)
 
 

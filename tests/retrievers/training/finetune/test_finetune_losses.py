@@ -6,9 +6,15 @@ import torch
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.training.finetune.finetune_preset import KL, Contrastive, MarginMSE, temperature_of
+from retrievers.training.finetune.finetune_preset import (
+    KL,
+    Contrastive,
+    MarginMSE,
+    Teacher,
+    temperature_of,
+)
 from retrievers.training.finetune.inputs import Inputs
-from retrievers.training.finetune.losses import loss_of
+from retrievers.training.finetune.losses import loss_of, reranker_loss
 from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
@@ -70,6 +76,35 @@ def test_contrastive_is_cross_entropy_over_all_documents_of_the_batch(
     some = vectors[: 1 + documents]
     loss = found(Contrastive(), some, temperature=temperature)
     assert loss == pytest.approx(contrastive_by_hand(some, temperature), abs=1e-9)
+
+
+def test_without_the_batch_only_a_querys_own_documents_are_negatives(vectors):
+    expected = -np.mean([np.log(softmax(row)[0]) for row in own_scores(vectors, 0.5)])
+    loss = found(Contrastive(in_batch=False), vectors, temperature=0.5)
+    assert loss == pytest.approx(expected, abs=1e-9)
+    assert loss < found(Contrastive(), vectors, temperature=0.5)
+
+
+class Scoring(nn.Module):
+    """Stands where a cross-encoder does: a document is its score."""
+
+    device = torch.device("cpu")
+
+    def preprocess(self, pairs, prompt=None, task=None):
+        return {"given": torch.tensor([document for _, document in pairs])}
+
+    def forward(self, features):
+        return {"scores": features["given"][:, None]}
+
+
+def test_a_list_is_scored_by_how_likely_its_relevant_document_is():
+    """By hand, as in the authors' cross-encoder: a softmax over the documents of each query."""
+    scores = np.random.default_rng(3).normal(size=(BATCH, 1 + NEGATIVES)) * 4
+    expected = -np.mean([np.log(softmax(row)[0]) for row in scores])
+    loss = reranker_loss(Scoring(), Teacher(loss="listwise", negatives=NEGATIVES))
+    texts = [["q"] * scores.size, scores.ravel().tolist()]
+    labels = torch.tensor([1.0, *[0.0] * NEGATIVES] * BATCH)
+    assert float(loss(texts, labels)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_kl_is_that_of_the_teachers_distribution_over_a_querys_own_documents(vectors, teacher):

@@ -12,10 +12,13 @@ from retrievers.training.finetune.finetune_preset import (
     parse,
     preset_names,
 )
+from retrievers.training.finetune.negatives import Mining
 from tests.support.small_finetuning import preset
 
 PAPERS = {
     # name: queries of a step over all devices, negatives, lr, epochs, lengths of both
+    "ance": (64, 1, 1e-6, None, 64, 512),
+    "ance-warmup": (32, 1, 2e-4, None, 64, 128),
     "dpr": (128, 1, 2e-5, 40, 256, 256),
     "cocondenser": (8, 7, 5e-6, 3, 32, 128),
     "retromae-msmarco": (128, 15, 2e-5, 4, 32, 140),
@@ -34,6 +37,34 @@ def test_presets_of_papers_have_the_papers_figures(name):
     assert (found.use.pooling, found.use.normalize, found.use.similarity) == ("cls", False, "dot")
 
 
+def test_the_preset_of_ance_is_the_authors():
+    """commands/run_train.sh (passages) and run_train_warmup.sh of github.com/microsoft/ANCE."""
+    ance, warmup = load_preset("ance"), load_preset("ance-warmup")
+    for found in (ance, warmup, load_preset("ance-small")):
+        assert found.loss == Contrastive(in_batch=False)
+        assert (found.optimizer.algorithm, found.optimizer.weight_decay) == ("lamb", 0.0)
+    assert ance.optimizer.warmup * ance.steps == 5_000
+    assert round(warmup.optimizer.warmup * warmup.steps, -1) == 1_000
+    (mining,) = ance.rounds
+    assert (mining.sources, mining.depth, mining.refresh_steps) == (("model",), 200, 10_000)
+
+
+def test_the_second_round_of_cocondenser_has_two_epochs_with_the_negatives_of_either():
+    """examples/coCondenser-marco of tevatron 0.1.0: its set has each query once with either."""
+    found = load_preset("cocondenser")
+    assert [found.steps_for(mining, 800) for mining in found.rounds] == [300, 400]
+
+
+def test_the_teacher_of_retromae_is_the_authors_reranker():
+    """examples/reranker of github.com/staoxiao/RetroMAE."""
+    found = load_preset("retromae-msmarco-distill").teacher
+    assert (found.loss, 1 + found.negatives, found.max_tokens) == ("listwise", 65, 200)
+    assert found.batch_size * found.accumulate == 16
+    assert (found.optimizer.lr, found.epochs, found.optimizer.weight_decay) == (1e-5, 4.0, 0.01)
+    steps = 4 * 502_939 / 16
+    assert found.optimizer.warmup * steps == pytest.approx(1_000, rel=0.01)
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_shipped_preset_can_be_read_and_names_its_source(name):
     assert load_preset(name).source.startswith("https://")
@@ -42,9 +73,9 @@ def test_every_shipped_preset_can_be_read_and_names_its_source(name):
 
 def test_epochs_become_steps_of_whole_batches():
     settings = parse(b'title = "t"\nepochs = 2.5\nbatch_size = 4', "t")
-    assert settings.steps_for(10) == 6
-    assert settings.steps_for(1) == 1
-    assert preset(steps=9).steps_for(10) == 9
+    assert settings.steps_for(Mining(), 10) == 6
+    assert settings.steps_for(Mining(), 1) == 1
+    assert preset(steps=9).steps_for(Mining(), 10) == 9
 
 
 @pytest.mark.parametrize(
@@ -57,6 +88,9 @@ def test_epochs_become_steps_of_whole_batches():
         ("hard_negatives = 1", "hard_negatives need sources", ""),
         ("[[rounds]]\nsources = ['bm25']", "sources need them", ""),
         ("[teacher]", "only with its margin", ""),
+        ("[loss]\nname = 'contrastive'\nin_batch = false", "must be hard_negatives", ""),
+        ("[loss]\nname = 'contrastive'\nin_batch = false\nchunk = 2", "chunk is for in-batch", ""),
+        ("[optimizer]\nalgorithm = 'adam'", "Invalid enum value 'adam'", ""),
         ("[teacher]\nmargin = 1.0", "there are none", ""),
         ("[optimizer]\nlr = 0", ">", ""),
         ("rounds = []", "at least one round", ""),

@@ -12,6 +12,7 @@ from retrievers.training.engine import fit
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.finetune_preset import changed
 from retrievers.training.finetune.negatives import Mining, hard_negatives
 from tests.support.small_finetuning import (
     DOCUMENTS,
@@ -96,6 +97,51 @@ def test_training_finds_the_relevant_documents(tmp_path, table):
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "after" / "losses.jsonl")]
     assert len(losses) == 50
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+def test_a_round_has_epochs_of_its_own(tmp_path):
+    """Of 7 queries in batches of 3: 3 epochs are 7 steps, 2 are 4."""
+    rounds = 'sources = ["bm25"]\ndepth = 9\n'
+    table = f"hard_negatives = 1\n[[rounds]]\n{rounds}\n[[rounds]]\n{rounds}epochs = 2.0\n"
+    settings = changed(preset(table + QUICK), {"epochs": 3.0}, "test")
+    out = tmp_path / "out"
+    trained = finetune(settings, model(tmp_path), examples(), on_cpu(out), mine=Search())
+    curves = [out / "rounds" / "1" / "losses.jsonl", out / "losses.jsonl"]
+    assert [read_curve(curve)[-1].step for curve in curves] == [7, 4]
+    assert trained.steps == 4
+    stepped = changed(settings, {"steps": 5}, "test")
+    assert [stepped.steps_for(mining, 7) for mining in stepped.rounds] == [5, 5]
+
+
+ANCE = """
+[loss]
+name = "contrastive"
+in_batch = false
+[optimizer]
+algorithm = "lamb"
+lr = 0.01
+warmup = 0.0
+weight_decay = 0.0
+"""
+
+
+def test_a_training_without_the_batch_and_with_lamb_finds_the_relevant_documents(tmp_path):
+    start = model(tmp_path)
+    for name, steps in (("before", 1), ("after", 120)):
+        settings = preset(REFRESHED.replace("= 2\n", "= 20\n") + ANCE, steps=steps)
+        finetune(settings, start, examples(), on_cpu(tmp_path / name), mine=Search())
+    assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
+
+
+def test_lamb_goes_on_as_if_it_had_not_been_stopped(tmp_path):
+    settings, start = preset(BM25 + ANCE), model(tmp_path)
+    whole = on_cpu(tmp_path / "whole", save_every=3)
+    finetune(settings, start, examples(), whole, mine=Search())
+    stopped = on_cpu(tmp_path / "out", save_every=3, progress=stopping("round 1", 4))
+    with pytest.raises(Stop):
+        finetune(settings, start, examples(), stopped, mine=Search())
+    finetune(settings, start, examples(), on_cpu(tmp_path / "out", save_every=3), mine=Search())
+    assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
 @pytest.mark.parametrize("table", [BM25, REFRESHED])

@@ -38,27 +38,13 @@ def slow_decoder_loss(heads: Any, batch: Batch) -> float:
         if "decoder_context" in batch:
             seen = batch["decoder_context"][text].tolist()
             queries = [slow.add(states[0], place) for place in positions]
-            decoded.append(slow_two_streams(heads.decoder, queries, context, seen))
+            decoded.append(slow.two_streams(heads.decoder, queries, context, seen))
             continue
         real = [j for j, here in enumerate(batch["attention_mask"][text]) if here]
         for layer in heads.decoder:
             context = slow.transformer_layer(layer, context, [real] * len(context))
         decoded.append(context)
     return slow.masked_lm_loss(heads.encoder.model, decoded, batch["decoder_labels"])
-
-
-def slow_two_streams(
-    block: Any, queries: list[slow.Vector], context: list[slow.Vector], seen: list[list[bool]]
-) -> list[slow.Vector]:
-    """Row i attends to the context that it sees; the residual connection is the query."""
-    out = []
-    for query, row in zip(queries, seen, strict=True):
-        visible = [state for state, shown in zip(context, row, strict=True) if shown]
-        taken = slow.linear(block.output, slow.attention(block, query, visible))
-        middle = slow.norm(block.attention_norm, slow.add(query, taken))
-        wide = [slow.gelu(x) for x in slow.linear(block.up, middle)]
-        out.append(slow.norm(block.norm, slow.add(middle, slow.linear(block.down, wide))))
-    return out
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)

@@ -6,6 +6,7 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.objectives.retromae import RetroMAE
+from retrievers.training.pretrain.length import texts_per_step
 from retrievers.training.pretrain.preset import (
     changed,
     from_table,
@@ -36,6 +37,21 @@ def test_every_objective_has_a_published_and_a_small_preset():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        # Texts of a step over all GPUs. RetroMAE's examples/pretrain: 8 GPUs, 32 each.
+        *(("retromae", 256), ("dupmae", 256), ("mlm", 256), ("seed", 256)),
+        ("condenser", 1_024),  # luyug/Condenser, issue 4
+        ("cocondenser", 2_048),  # its README, documents
+        *(("simcse", 64), ("diffcse", 64)),  # run_unsup_example.sh, run_diffcse.sh
+        ("ict", 4_096),  # section 7.1
+    ],
+)
+def test_on_one_gpu_a_step_has_the_texts_of_the_paper(name, texts):
+    assert texts_per_step(load_preset(name)) == texts
+
+
 def test_the_preset_of_retromae_has_the_figures_of_the_paper():
     preset = load_preset("retromae")
     assert preset.objective == RetroMAE(
@@ -51,8 +67,9 @@ def test_the_preset_of_retromae_has_the_figures_of_the_paper():
         ({"batchsize": 3}, "unknown field `batchsize`", "batch_size"),
         ({"batch_size": "3"}, "Expected `int`, got `str`", ""),
         ({"batch_size": 0}, ">= 1", ""),
-        ({"epochs": 2}, "either steps or epochs", ""),
-        ({"steps": None}, "either steps or epochs", ""),
+        ({"epochs": 2}, "one of steps, epochs and tokens", ""),
+        ({"tokens": 9}, "one of steps, epochs and tokens", ""),
+        ({"steps": None}, "one of steps, epochs and tokens", ""),
         ({"start": {}}, "either a model or scratch", ""),
         ({"start": {"modle": "bert"}}, "unknown field `modle`", "model"),
         ({"optimizer": {"warm_up": 0.1}}, "unknown field `warm_up`", "warmup"),
