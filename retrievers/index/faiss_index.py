@@ -217,12 +217,19 @@ class FaissIndex:
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
-        """Write the index, and beside it ``<name>.json`` that says what it is."""
+        """Write the index, and beside it ``<name>.json`` that says what it is.
+
+        Raises:
+            BenchError: FAISS cannot write it, as on a full disk.
+        """
         faiss = import_faiss()
         index = faiss.index_gpu_to_cpu(self._index) if self._resources else self._index
         # The description goes last: without it the index counts as unfinished.
         _sidecar(path).unlink(missing_ok=True)
-        faiss.write_index(index, str(path))
+        try:
+            faiss.write_index(index, str(path))
+        except FAISS_ERRORS as error:
+            raise BenchError(f"{path} cannot be written: {_reason(error)}") from error
         with replacing(_sidecar(path)) as file:
             file.write(msgspec.json.format(msgspec.json.encode(self._description()), indent=1))
 
