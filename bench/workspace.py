@@ -13,11 +13,20 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from bench.evaluate.judging import check_relevant, protocol_of
-from bench.evaluate.pipeline import Evaluation, Options, check_memory, evaluate
+from bench.evaluate.judging import check_relevant, measure_names, protocol_of
+from bench.evaluate.pipeline import (
+    Evaluation,
+    Options,
+    check_memory,
+    evaluate,
+    in_domain,
+    index_of,
+    search_device,
+)
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.result import Protocol, Stored, save
+from bench.results.reuse import Evaluating, find_stored
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
@@ -255,7 +264,18 @@ class Workspace:
             BenchError: it does not fit; the message has the estimate.
         """
         if model.encoder:
-            check_memory(dataset.dataset, model.encoder.dim, self._here(options))
+            check_memory(dataset.dataset, model.encoder.dim, self.here(options))
+
+    def check_index(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> None:
+        """Refuse an exported index that is of another model or corpus.
+
+        Raises:
+            BenchError: it is, or it is damaged.
+        """
+        own = model.on(dataset.name)
+        if own.encoder is None:
+            raise BenchError(f"{own.name} makes no vectors: it searches no index")
+        index_of(dataset.dataset, own.encoder, self.store, options)
 
     def evaluate(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> Evaluation:
         """A new evaluation, if it fits into memory.
@@ -264,8 +284,36 @@ class Workspace:
             BenchError: as `bench.evaluate.pipeline.evaluate`.
         """
         self.check_memory(dataset, model, options)
-        own, here = model.on(dataset.name), self._here(options)
+        own, here = model.on(dataset.name), self.here(options)
         return evaluate(dataset.dataset, own.model, own.encoder, self.store, here, dataset.official)
+
+    def stored(
+        self, dataset: OpenDataset, model: LoadedModel, options: Options, out: Place
+    ) -> Stored | None:
+        """The stored result of exactly this evaluation, if it is whole; see `bench.results.reuse`.
+
+        Raises:
+            BenchError: a source of the corpus changed since it was built.
+        """
+        own, names = model.on(dataset.name), options.measures
+        approximate = options.index.needs_faiss
+        protocol = protocol_here(dataset, options)
+        asked = Evaluating(
+            model=own.name,
+            recipe=own.model.recipe,
+            protocol=protocol,
+            index=str(options.index) if own.encoder else "",
+            measures=measure_names(dataset.dataset, names, protocol.depth),
+            in_domain=in_domain(own.model.card, dataset.name),
+            device=self.device,
+            threads=len(os.sched_getaffinity(0)),
+            search_device=search_device(self.device) if approximate else None,
+            recall_queries=options.recall_queries if own.encoder and approximate else None,
+        )
+        stored = find_stored(asked, out)
+        if stored:
+            dataset.dataset.corpus.check()
+        return stored
 
     def stored_or_new(
         self,
@@ -295,7 +343,8 @@ class Workspace:
         done = self.evaluate(dataset, model, options)
         return save(done.result, done.scores, done.run, out)
 
-    def _here(self, options: Options) -> Options:
+    def here(self, options: Options) -> Options:
+        """The options on this device, within this memory."""
         return replace(options, device=self.device, max_memory=self.max_memory)
 
     def __getstate__(self) -> dict[str, Any]:

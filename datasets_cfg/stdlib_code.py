@@ -23,6 +23,7 @@ import ast
 import hashlib
 import inspect
 import logging
+import os
 import platform
 import re
 import sys
@@ -123,11 +124,25 @@ def version_of(folder: Path) -> str:
 
 
 def source_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield ``(module name, file)`` of the standard library below ``root``, sorted by path."""
-    for path in sorted(root.rglob("*.py")):
+    """Yield ``(module name, file)`` of the standard library below ``root``, sorted by path.
+
+    Folders that hold none of it are not entered: ``site-packages`` may have 20 times its files.
+    """
+    for path in sorted(_python_files(root)):
         parts = path.relative_to(root).with_suffix("").parts
         if parts[0] in sys.stdlib_module_names and not _SKIPPED.intersection(parts):
             yield ".".join(parts).removesuffix(".__init__"), path
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for folder, inner, files in os.walk(root):
+        at_top = folder == str(root)
+        inner[:] = [
+            name
+            for name in inner
+            if name not in _SKIPPED and (not at_top or name in sys.stdlib_module_names)
+        ]
+        yield from (Path(folder, name) for name in files if name.endswith(".py"))
 
 
 def functions(sources: Iterable[tuple[str, Path]]) -> Iterator[Function]:

@@ -230,7 +230,14 @@ def results() -> str:
             [
                 (code("result.json"), "means, protocol, recipe, checks, timings, conditions"),
                 (code("per_query.parquet"), "one row a query, one column a measure, unrounded"),
-                (code("run.trec.gz"), "the ranking, scores with 9 significant digits"),
+                (
+                    code("run.arrow"),
+                    "the ranking: query, document, score; Arrow with zstd",
+                ),
+                (
+                    code("run.trec.gz"),
+                    "the ranking as a TREC run file: with `run --run-file`, and before schema 4",
+                ),
             ],
         ),
     ]

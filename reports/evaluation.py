@@ -29,7 +29,7 @@ def collection_table(results: Sequence[Result], published: Published) -> str:
         Column("judged@10", lambda result: result.judged_at_10, fmt.score),
         Column("published", lambda result: _claim(result, published), fmt.score),
         Column("index", lambda result: result.index if result.index != "flat" else ""),
-        Column("index recall", lambda result: result.index_recall, _recalls),
+        Column("index recall", _recalls, fmt.written),
         Column("unanswered", lambda result: result.unanswered or None, fmt.count),
     ]
     return f"{plain(_heading(results[0]))}\n\n{Table(results, columns).without_empty().markdown()}"
@@ -62,8 +62,11 @@ def _range(ties: tuple[float | None, float | None]) -> str:
     return "" if low == high else f"{low}–{high}"
 
 
-def _recalls(recalls: Mapping[str, float]) -> str:
-    return ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
+def _recalls(result: Result) -> str:
+    """By depth, and on how many queries where those are not all."""
+    recalls, some = result.index_recall, result.recall_queries
+    shares = ", ".join(f"{name.removeprefix('recall@')}: {v:.3f}" for name, v in recalls.items())
+    return f"{shares} ({some:,} queries)" if shares and some is not None else shares
 
 
 def means_table(means: Sequence[tuple[str, SuiteMean]], published: Published) -> str:
@@ -147,11 +150,13 @@ def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
         dtype="",
         bytes=sum(row.bytes for row in rows),
         last_used=now,
+        indexes=sum(row.indexes for row in rows),
     )
     columns: list[Column[ModelUsage]] = [
         Column("model", lambda row: row.model),
         Column("fingerprint", lambda row: row.fingerprint[:SHOWN]),
         Column("texts", lambda row: row.texts, fmt.count),
+        Column("indexes", lambda row: row.indexes or None, fmt.count),
         Column("size", lambda row: row.bytes, fmt.size),
         Column("dtype", lambda row: row.dtype),
         Column("last used", lambda row: "" if row is together else _ago(now - row.last_used)),

@@ -83,12 +83,22 @@ def throughput_table(rows: Sequence[Throughput]) -> str:
         Column("mean length", lambda row: f"{row.lengths.mean:.1f} {row.lengths.counted_in}"),
         Column("p95", lambda row: row.lengths.p95, fmt.count),
         Column("seconds", lambda row: row.seconds, spread),
+        Column("processor, s", lambda row: row.processor_s, _known_spread),
         Column("documents/s", lambda row: row.documents_per_s, fmt.count),
         Column("tokens/s", lambda row: row.tokens_per_s, fmt.count),
         Column("our speed-up", _speedup, fmt.written),
+        Column("of the processor", lambda row: row.processor_speedup, _times),
         Column("largest difference", lambda row: row.difference, _power_of_ten),
     ]
     return _titled("Encoding, texts to vectors in memory, tools by turns", Table(rows, columns))
+
+
+def _known_spread(value: Spread | None) -> str:
+    return "" if value is None else spread(value)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} x"
 
 
 def _power_of_ten(value: float | None) -> str:
@@ -160,8 +170,10 @@ def race_table(race: Race) -> str:
         Column("tool", lambda run: _tool(run.tool, run.version)),
         Column(race.measure, lambda run: run.scores, _different_scores),
         Column("wall, s", lambda run: run.wall_s, spread),
+        Column("processor, s", lambda run: run.processor_s, _known_spread),
         Column("peak memory (VmHWM)", lambda run: run.peak_bytes, fmt.size),
         Column("our time / theirs", lambda run: run.ratio, fmt.fixed(3)),
+        Column("of the processor", lambda run: run.processor_ratio, fmt.fixed(3)),
     ]
     return f"{_titled(title, Table(race.runs, columns))}\n\n{_verdict(race)}"
 

@@ -26,7 +26,7 @@ import platformdirs
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import Options, evaluate
-from bench.evaluate.runs import read_run
+from bench.evaluate.run_files import read_run
 from bench.evaluate.scoring import score
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset

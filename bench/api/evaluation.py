@@ -12,7 +12,8 @@ import msgspec
 from bench.api.evaluation_result import EvaluationResult
 from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.pipeline import Evaluation, Options
-from bench.evaluate.runs import Run, read_run_file
+from bench.evaluate.run_files import read_run_file
+from bench.evaluate.runs import Run
 from bench.results.location import Place, place_of
 from bench.results.result import save
 from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder

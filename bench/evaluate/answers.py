@@ -59,8 +59,8 @@ def answer_qrels(
     needles = {query_id: _needles(accepted) for query_id, accepted in answers.items()}
     rows, places = _judged_rows(run, needles, depth)
     query_ids = tuple(run.query_ids[place] for place in places)
-    documents = run.doc_ids.take(pa.array(rows)).dictionary_encode()
-    codes, doc_ids = documents.indices.to_numpy(), documents.dictionary
+    judged, codes = np.unique(run.documents[rows], return_inverse=True)
+    doc_ids = run.ids.take(pa.array(judged))
     grades = np.zeros(len(rows), dtype=np.int32)
     by_document = np.argsort(codes, kind="stable")
     for start in range(0, len(doc_ids), _DOCUMENTS_AT_ONCE):
@@ -69,7 +69,7 @@ def answer_qrels(
         first, last = np.searchsorted(codes[by_document], [start, start + len(ids)])
         for pair in by_document[first:last]:
             grades[pair] = _holds_any(bodies[codes[pair] - start], needles[query_ids[pair]])
-    return Qrels(query_ids, tuple(documents.to_pylist()), grades)
+    return Qrels(query_ids, tuple(doc_ids.take(pa.array(codes)).to_pylist()), grades)
 
 
 def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bench.evaluate.answers import answer_qrels
 from bench.evaluate.measures import NO_CUTOFF, Measure, parse_measure
@@ -103,13 +102,13 @@ def as_retrieved(run: Run, dataset: Dataset, depth: int) -> Run:
     queries = np.repeat(np.arange(len(run.query_ids)), np.diff(run.offsets))
     kept = np.ones(len(run), dtype=bool)
     if dataset.facts.exclude_self:
-        names = pa.array(run.query_ids, pa.large_string()).take(pa.array(queries))
-        kept = pc.not_equal(names, run.doc_ids).to_numpy(zero_copy_only=False)
+        own = run.places_of(pa.array(run.query_ids, pa.large_string()))
+        kept = run.documents != own[queries]
     before = np.concatenate([[0], np.cumsum(kept)])
     ranks = before[:-1] - before[run.offsets[queries]]
     kept &= ranks < depth
     offsets = np.concatenate([[0], np.cumsum(kept)])[run.offsets]
-    return Run(run.query_ids, offsets, run.doc_ids.filter(pa.array(kept)), run.scores[kept])
+    return Run(run.query_ids, offsets, run.ids, run.documents[kept], run.scores[kept])
 
 
 def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:

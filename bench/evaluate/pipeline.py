@@ -5,8 +5,8 @@ Reads in that order: `evaluate` is the main job. No stage calls back, none chang
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,14 +14,18 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.evaluate import search
-from bench.evaluate.exact import exact_search
+from bench.evaluate.budgeted_search import ExactSearch, Vectors, with_bar
 from bench.evaluate.exact.choose_engine import sees_gpu
+from bench.evaluate.index_search import IndexOfCorpus, IndexSearch, sample_of
 from bench.evaluate.judging import check_relevant, measure_names, protocol_of, score_run
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
-from bench.results.result import Conditions, Result, Timings, conditions
+from bench.results.conditions import conditions
+from bench.results.result import Conditions, Result, Timings
 from bench.store import EncodingPlan, StoredVectors, VectorStore
+from bench.store.indexes import IndexFolder
+from bench.store.store import folder_name
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
@@ -31,14 +35,13 @@ from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.views import View, Viewed
-from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
+from retrievers.index.faiss_index import Hits, IndexSpec
 from retrievers.index.library import import_faiss
 from retrievers.models.card import Card
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
-RECALL_DEPTHS = (10, 100, 1000)
 
 
 FLAT = IndexSpec.parse("flat")
@@ -57,6 +60,9 @@ class Options:
             free.
         view: what is made of the vectors of an encoder that stores every pooling; None for any
             other encoder.
+        recall_queries: on how many queries the recall of an approximate index is measured; None
+            for all.
+        from_index: folder that `index` wrote, whose index is searched; None for that of the store.
     """
 
     index: IndexSpec = FLAT
@@ -65,6 +71,8 @@ class Options:
     device: str = "auto"
     max_memory: int | None = None
     view: View | None = None
+    recall_queries: int | None = None
+    from_index: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ def evaluate(
     earlier, stages = clock.copy(), Clock()
     parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them
     searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
-    run = Run.from_hits(searched.hits, dataset.queries.ids, dataset.corpus.ids)
+    corpus = dataset.corpus
+    run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
     with stages.phase("score_s"):
         scores, quality = score_run(dataset, run, names, depth)
     checking.finish()
@@ -118,6 +127,7 @@ def evaluate(
         ignored=scores.ignored,
         index=str(options.index) if encoder else "",
         index_recall=searched.recall,
+        recall_queries=options.recall_queries if encoder and options.index.needs_faiss else None,
         in_domain=in_domain(model.card, dataset.name),
         protocol=protocol_of(dataset, depth, dataset.corpus.sha256, official),
         recipe=model.recipe,
@@ -172,22 +182,39 @@ def _search(
     checked = clock.copy()  # its tokens are no work of the two stages that follow
     with stages.phase("encode_queries_s"):
         queries = store.queries(encoder, dataset.queries.texts)
-    with stages.phase("encode_documents_s"):
-        stored = _encode(dataset, encoder, store, plan, clock)
-    tokens = clock.since(checked).counts.get("tokens", 0)
-    vectors = Viewed(stored, options.view) if options.view else stored
     if options.view:
         queries = options.view.queries(queries)
-    if options.index.is_bm25:
-        with stages.phase("search_s"):
-            hits = _search_both(dataset, vectors, queries, k_with_self)
-        return _Searched(without_self(dataset, hits, k), {}, stored.encoded, tokens, checks)
+    searching = None
+    if options.index.needs_faiss:
+        sampled = sample_of(len(queries), options.recall_queries)
+        index = index_of(dataset, encoder, store, options)
+        device = faiss_device(options.device)
+        searching = IndexSearch(dataset, index, queries, depth, sampled, device)
+    encoded, vectors = 0, None
+    if searching is None or searching.needs_vectors:
+        with stages.phase("encode_documents_s"):
+            stored = _encode(dataset, encoder, store, plan, clock)
+        encoded, vectors = stored.encoded, _viewed(stored, options.view)
+    tokens = clock.since(checked).counts.get("tokens", 0)
+    exact = _exactly(dataset, options, clock)
+    recall: dict[str, float] = {}
     with stages.phase("search_s"):
-        hits, truth = _search_vectors(dataset, vectors, queries, options, k_with_self, clock)
-    ranked = without_self(dataset, hits, k)
-    # Of the reported rankings: a query's own document would count among the found ones.
-    recall = _index_recall(ranked, without_self(dataset, truth, k), depth) if truth else {}
-    return _Searched(ranked, recall, stored.encoded, tokens, checks)
+        if searching:
+            ranked, recall = searching.run(vectors, exact)
+        elif vectors is not None and options.index.is_bm25:
+            ranked = without_self(dataset, _search_both(dataset, vectors, queries, k_with_self), k)
+        elif vectors is not None:
+            ranked = without_self(dataset, exact(vectors, queries, k_with_self), k)
+    return _Searched(ranked, recall, encoded, tokens, checks)
+
+
+def _exactly(dataset: Dataset, options: Options, clock: Clock) -> ExactSearch:
+    budget = options.max_memory or default_budget()
+    return ExactSearch(dataset, search_device(options.device), budget, clock)
+
+
+def _viewed(stored: StoredVectors, view: View | None) -> Vectors:
+    return Viewed(stored, view) if view else stored
 
 
 def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
@@ -268,48 +295,43 @@ def _encode(
         return store.documents(encoder, dataset.corpus, plan, advance)
 
 
-def _search_vectors(
-    dataset: Dataset,
-    vectors: StoredVectors | Viewed,
-    queries: Float32Array,
-    options: Options,
-    depth: int,
-    clock: Clock,
-) -> tuple[Hits, Hits | None]:
-    """Hits, and the exact ones beside them where the index is approximate."""
-    ranks, device = dataset.corpus.tie_rank, search_device(options.device)
-    budget = options.max_memory or default_budget()
-    held = vectors.dim + (vectors.stored.shape[1] if isinstance(vectors, Viewed) else 0)
-    plan = plan_search(budget, len(dataset.corpus), held, len(queries), depth, device=device)
-    exact = _with_bar(
-        f"{dataset.name}: search",
-        len(dataset.corpus),
-        lambda advance: exact_search(
-            vectors,
-            queries,
-            depth,
-            ranks,
-            tile_rows=plan.tile_rows,
-            block_bytes=plan.block_bytes,
-            device=device,
-            advance=advance,
-            clock=clock,
-        ),
-    )
-    if options.index.is_exact:
-        return exact, None
-    index = FaissIndex(options.index, vectors.dim, faiss_device(options.device))
-    if index.needs_training:
-        index.train(vectors.rows(index.training_rows(len(dataset.corpus))))
-    for _, tile in vectors.tiles(plan.tile_rows):
-        index.add(tile)
-    return search.approximate(index, queries, depth, ranks), exact
+def build_index(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
+) -> IndexFolder:
+    """The index of a collection in the store; what is missing is encoded, built and kept.
+
+    Raises:
+        BenchError: as `evaluate`.
+    """
+    check_encoder(dataset, encoder, store)
+    clock: Clock = getattr(encoder, "clock", None) or Clock()
+    plan = store.plan(encoder, dataset.corpus)
+    vectors = _viewed(_encode(dataset, encoder, store, plan, clock), options.view)
+    index = index_of(dataset, encoder, store, options)
+    index.opened(vectors, _exactly(dataset, options, clock), "cpu")
+    return index.kept
+
+
+def index_of(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
+) -> IndexOfCorpus:
+    """The index that an evaluation searches: that of the store, or of a folder.
+
+    Raises:
+        BenchError: a folder that holds none, or one of another model or corpus.
+    """
+    recipe, view = encoder.recipe, options.view
+    if options.from_index is not None:
+        return IndexOfCorpus.exported_to(options.from_index, dataset, recipe)
+    dim = view.width(encoder.dim) + (view.similarity == "euclidean") if view else encoder.dim
+    folder = store.folder / folder_name(recipe.side("document"))
+    return IndexOfCorpus.of(dataset, recipe, dim, options.index, view, folder)
 
 
 def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     corpus = dataset.corpus
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
-    _with_bar(
+    with_bar(
         f"{dataset.name}: bm25 indexes",
         len(corpus),
         lambda advance: bm25.index(batches, advance),
@@ -317,9 +339,7 @@ def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     return search.approximate(bm25, dataset.queries.texts, depth, corpus.tie_rank)
 
 
-def _search_both(
-    dataset: Dataset, vectors: StoredVectors | Viewed, queries: Float32Array, depth: int
-) -> Hits:
+def _search_both(dataset: Dataset, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
     """The best documents of BM25, by the product of its score and the similarity.
 
     Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text Retrieval",
@@ -329,11 +349,6 @@ def _search_both(
     words = _search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
     products = search.times_similarity(words, queries, vectors.rows)
     return search.canonical(products, dataset.corpus.tie_rank, depth)
-
-
-def _with_bar(title: str, total: int, work: Callable[[Callable[[int], None]], Any]) -> Any:
-    with tqdm(desc=title, total=total, unit=" documents", unit_scale=True) as bar:
-        return work(bar.update)
 
 
 def without_self(dataset: Dataset, hits: Hits, depth: int) -> Hits:
@@ -365,8 +380,3 @@ def faiss_device(device: str) -> str:
     if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
         return "cpu"
     return "cuda" if device == "auto" else device
-
-
-def _index_recall(found: Hits, truth: Hits, depth: int) -> dict[str, float]:
-    depths = sorted({k for k in RECALL_DEPTHS if k < depth} | {depth})
-    return {f"recall@{k}": float(search.recall(found, truth, k).mean()) for k in depths}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bench.evaluate.measures import (
     JudgedRun,
@@ -171,11 +170,13 @@ def _hits(
     run: Run, judgements: _Judgements, run_numbers: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Rows of the run that have a judgement, and its grade."""
-    codes = pc.index_in(run.doc_ids, value_set=judgements.doc_ids)
-    rows = np.flatnonzero(codes.is_valid().to_numpy(zero_copy_only=False))
+    codes = np.full(len(run.ids), -1, dtype=np.int32)  # of judged documents, by place in the run
+    places = run.places_of(judgements.doc_ids)
+    codes[places[places >= 0]] = np.flatnonzero(places >= 0)
+    rows = np.flatnonzero((codes >= 0)[run.documents])
     queries = run_numbers[np.searchsorted(run.offsets, rows, side="right") - 1]
     rows, queries = rows[queries >= 0], queries[queries >= 0]
-    keys = queries * len(judgements.doc_ids) + codes.take(pa.array(rows)).to_numpy()
+    keys = queries * len(judgements.doc_ids) + codes[run.documents[rows]]
     found = np.searchsorted(judgements.keys, keys)
     found[found == len(judgements.keys)] = 0
     judged = judgements.keys[found] == keys

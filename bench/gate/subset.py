@@ -105,7 +105,7 @@ def pool_of(
 
 def _rows_and_ranks(run: Run, corpus: Corpus) -> tuple[Int64Array, Int64Array]:
     """Row and rank, at most `DEEPEST`, of each document of a run that the corpus has."""
-    rows = corpus.rows_of(run.doc_ids.to_pylist())
+    rows = corpus.rows_of(run.ids.to_pylist())[run.documents]
     ranks = np.arange(len(rows)) - np.repeat(run.offsets[:-1], np.diff(run.offsets))
     return rows[rows >= 0], np.minimum(ranks, DEEPEST)[rows >= 0]
 

@@ -12,7 +12,6 @@ from textwrap import shorten
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from bench.compare.changed import Changes, most_changed, most_different
 from bench.compare.panels import Entry
@@ -20,7 +19,7 @@ from bench.compare.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.leaderboard.records import Dot, OnQueries
 from bench.results.location import Place
-from bench.results.result import RUN_FILE, Protocol, Stored
+from bench.results.result import Protocol, Stored
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 
@@ -28,7 +27,7 @@ GRID = 32  # dots from score 0 to 1
 NAMED = 3  # queries of a dot
 LIGHT = 8_000_000  # bytes of a run file that is read though nobody asked for the pair
 RUNS = 4  # kept at a time: neighbours share one
-NO_RUN = Run((), np.zeros(1, np.int64), pa.array([], pa.large_string()), np.zeros(0, np.float32))
+NO_RUN = Run.from_rows([], [], [])
 WIDTH = 300  # characters of a document
 
 Names = tuple[str, str]
@@ -133,7 +132,7 @@ class QueryWork:
 
     def _left_out(self, pair: Names, column: str) -> str:
         """Why the rankings are not shown; "" where they are."""
-        files = [self.by_row[row][column].folder / RUN_FILE for row in pair]
+        files = [self.by_row[row][column].run_file for row in pair]
         if not all(file.is_file() for file in files):
             return "a result came without its ranking"
         if pair not in self.asked and not all(_is_light(file) for file in files):

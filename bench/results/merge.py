@@ -16,7 +16,15 @@ import msgspec
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.location import Place, replacing
 from bench.results.object_store import RemotePath
-from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Result, Stored, place
+from bench.results.result import (
+    RESULT_FILE,
+    RUN_FILE,
+    SCORES_FILE,
+    TREC_FILE,
+    Result,
+    Stored,
+    place,
+)
 
 Evaluation = tuple[str, str]  # model, key
 
@@ -149,7 +157,7 @@ def write(
 
 def _copy(source: Place, folder: Place) -> None:
     """The record goes last: what has one is whole."""
-    for name in (RUN_FILE, SCORES_FILE, RESULT_FILE):
+    for name in (RUN_FILE, TREC_FILE, SCORES_FILE, RESULT_FILE):
         if (source / name).exists():
             with replacing(folder / name) as file:
                 file.write((source / name).read_bytes())

@@ -1,25 +1,24 @@
 """Records of evaluations: what was measured, under which protocol, with which recipe, on what.
 
 One folder per evaluation: ``result.json`` (schema below), ``per_query.parquet`` (one row a query,
-one column a measure, nothing rounded) and ``run.trec.gz``. Results compare only under the same
-`Protocol`; recipes may differ and are shown.
+one column a measure, nothing rounded) and ``run.arrow``, the ranking; results before schema 4 have
+it as ``run.trec.gz``. Results compare only under the same `Protocol`; recipes may differ and are
+shown.
 
 They are read by `bench.results.load`.
 
 History of the schema: 1, the first; 2 adds ``parameters``, which are unknown of older records; 3
-adds ``per_query_sha256``.
+adds ``per_query_sha256``; 4 adds ``run_sha256``, ``recall_queries``
+and ``conditions.program``.
 """
 
 import hashlib
 import io
 import math
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError, version
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.evaluate.measures import ROUNDING, in_range, range_of
-from bench.evaluate.runs import Run, check_writable, read_run, write_lines
+from bench.evaluate.run_files import check_writable, columnar, read_run_file
+from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.results.location import Place, replacing_all
 from bench.results.object_store import RemotePath
@@ -38,18 +38,9 @@ from foundation.records import Record
 from retrievers.models.parameters import Parameters
 from retrievers.models.recipe import Recipe
 
-SCHEMA = 3
-LIBRARIES = (
-    "torch",
-    "transformers",
-    "faiss-cpu",
-    "faiss-gpu",
-    "numpy",
-    "bm25s",
-    "adapters",
-    "peft",
-)
-RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.trec.gz"
+SCHEMA = 4
+RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.arrow"
+TREC_FILE = "run.trec.gz"  # the only file of a ranking before schema 4; later where asked for
 QUERY_ID = "query_id"  # column of SCORES_FILE beside the measures
 LONGEST_NAME = 255  # bytes of a file's name
 
@@ -119,6 +110,7 @@ class Conditions(Record):
         device: where the encoder was asked to run; ``auto`` is a GPU where there is one.
         search_device: where exact search ran.
         threads: of the processor, as available to this process.
+        program: digest of the source that encodes, ranks and scores; "" in records before schema 4.
     """
 
     time: str
@@ -131,6 +123,7 @@ class Conditions(Record):
     search_device: str
     threads: int
     libraries: dict[str, str]
+    program: str = ""
 
     def __post_init__(self) -> None:
         if not _is_time(self.time):
@@ -145,6 +138,7 @@ class Result(Record, kw_only=True):
         index: as `IndexSpec` writes it; ``flat`` is exact, ``bm25`` a product with BM25's scores.
         index_recall: share of the exact top k that the index found, by ``recall@k``; empty for
             exact search.
+        recall_queries: how many queries that was measured on; None for all.
         measures: means over all queries of the qrels.
         judged_at_10: share of the first ten documents that have a judgement; None where answer
             strings decide, which judge everything.
@@ -156,6 +150,8 @@ class Result(Record, kw_only=True):
         parameters: of the model; None where they are not known.
         per_query_sha256: of the file of the queries' values; "" in records before schema 3, and
             before it is saved.
+        run_sha256: of the file of the ranking; "" in records before schema 4, and before it is
+            saved.
     """
 
     schema: int = SCHEMA
@@ -180,6 +176,8 @@ class Result(Record, kw_only=True):
     conditions: Conditions
     parameters: Parameters | None = None
     per_query_sha256: str = ""
+    run_sha256: str = ""
+    recall_queries: int | None = None
 
     def __post_init__(self) -> None:
         for problem in _impossible(self):
@@ -222,9 +220,24 @@ class Stored:
             )
         return self.per_query.query_ids, self.per_query.values
 
+    @property
+    def run_file(self) -> Place:
+        """The file that holds the ranking of each query."""
+        return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
+
     def run(self) -> Run:
-        """The ranking of each query."""
-        return read_run(self.folder / RUN_FILE)
+        """The ranking of each query.
+
+        Raises:
+            BenchError: its file is missing, damaged, or not the one written with the record.
+        """
+        file = read_run_file(self.run_file)
+        if self.result.run_sha256 not in ("", file.sha256):
+            raise BenchError(
+                f"{self.run_file} is not the file that was written with the result beside it",
+                f"evaluate {self.result.model} on {self.collection} again",
+            )
+        return file.run
 
 
 def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
@@ -240,17 +253,23 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
     values = io.BytesIO()
     pq.write_table(pa.table(columns), values)
-    digest = hashlib.sha256(values.getbuffer()).hexdigest()
-    result = msgspec.structs.replace(result, per_query_sha256=digest)
+    ranking = columnar(run)
+    result = msgspec.structs.replace(
+        result,
+        per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),
+        run_sha256=hashlib.sha256(ranking).hexdigest(),
+    )
     content = msgspec.json.format(msgspec.json.encode(result), indent=1)
     folder = place(out, result.protocol.collection, result.model) / result.key
     if isinstance(folder, RemotePath):
         folder = folder.parent / f"{folder.name}-{hashlib.sha256(content).hexdigest()[:8]}"
     files = [folder / name for name in (RUN_FILE, SCORES_FILE, RESULT_FILE)]
     with replacing_all(files) as (run_file, scores_file, result_file):
-        write_lines(run, run_file, result.model, compress=True, encode_ids=True)
+        run_file.write(ranking)
         scores_file.write(values.getbuffer())
         result_file.write(content)
+    if isinstance(folder, Path):
+        (folder / TREC_FILE).unlink(missing_ok=True)  # of the evaluation that was replaced
     return Stored(folder, result, scores)
 
 
@@ -316,42 +335,3 @@ def place(out: Place, collection: str, model: str) -> Place:
         check_name(name)
     check_writable(pa.array([model], pa.large_string()), "model name")
     return out / collection / model
-
-
-def conditions(device: str, search_device: str, threads: int) -> Conditions:
-    """The conditions here and now."""
-    from bench import __version__
-
-    commit = _git("rev-parse", "HEAD")
-    return Conditions(
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
-        bench=__version__,
-        commit=commit,
-        dirty=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
-        python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
-        device=device,
-        search_device=search_device,
-        threads=threads,
-        libraries={name: found for name in LIBRARIES if (found := _version(name))},
-    )
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return ""
-
-
-def _git(*arguments: str) -> str:
-    """Output of git in this code's own checkout, "" where there is none."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return ""
-    try:
-        command = ["git", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()

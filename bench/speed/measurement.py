@@ -5,7 +5,7 @@ clock. Tools that are compared take turns over the same texts and weights.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ import numpy as np
 from bench import __version__
 from bench.evaluate.estimate import measure_speed
 from bench.evaluate.pipeline import conditions_here, sample_documents, search_device
-from bench.speed.encode import Contestant, Ours, race_encoders
+from bench.speed.encode import Contestant, Ours, Say, race_encoders
 from bench.speed.growth import encode_growth, run_growth
 from bench.speed.machine import peak_bytes, processor_name
 from bench.speed.peers.job import Job
@@ -36,8 +36,6 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.model import Model
-
-Say = Callable[[str], None]
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
 GROWTH_REPEATS = 3
@@ -176,7 +174,8 @@ def _throughput(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Throughput
                 contestants.append(stack.enter_context(peer))
         for texts in _workloads(subject, plan.seconds):
             say(f"encoding {len(texts.texts):,} documents: {texts.name}")
-            rows += race_encoders(contestants, texts, plan.repeats, subject.model.recipe.dtype)
+            dtype = subject.model.recipe.dtype
+            rows += race_encoders(contestants, texts, plan.repeats, dtype, say)
     return tuple(rows)
 
 
@@ -249,4 +248,5 @@ def _race(subject: Subject, plan: SpeedPlan, dataset: Dataset, say: Say) -> Race
         plan.rounds,
         plan.limit,
         subject.place,
+        say,
     )

@@ -11,9 +11,9 @@ from types import MappingProxyType
 import msgspec
 
 from bench import __version__
-from bench.speed.encode import OURS, in_turn
+from bench.speed.encode import OURS, Say, in_turn, said_seconds
 from bench.speed.peers.job import Job
-from bench.speed.records import Race, RaceRun, Spread
+from bench.speed.records import Race, RaceRun, Spread, ratio_of
 from bench.speed.tools import DEFAULT_BATCH, FinishedProcess, last_line, run_process
 from datasets_cfg.dataset import FACTS_FILE, Dataset
 from foundation.errors import BenchError
@@ -115,6 +115,7 @@ def race(
     rounds: int,
     limit: int | None,
     place: Path,
+    say: Say,
 ) -> Race:
     """Every tool evaluates one collection, in fresh processes and by turns, ours without a cache.
 
@@ -123,6 +124,7 @@ def race(
         tools: of `PROGRAMS`; none is a race against nobody.
         arguments: of ``run`` for our model.
         place: folder for what is written: the disk is part of the race.
+        say: told the result of each tool as soon as it is there.
     """
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         exported = export(dataset, Path(temporary) / "collection", limit)
@@ -134,7 +136,10 @@ def race(
         for turn in range(rounds):
             for which in in_turn(len(names), turn):
                 fresh = Path(temporary) / f"round-{turn}"
-                runs[names[which]].append(_run(names[which], own, arguments, fresh))
+                done = _run(names[which], own, arguments, fresh)
+                runs[names[which]].append(done)
+                spent = said_seconds(done.finished.seconds, done.finished.processor_s)
+                say(f"{done.tool}: {MEASURE} {done.score:.5f}, {spent}")
     return judged(dataset.name, exported, limit, runs)
 
 
@@ -184,7 +189,13 @@ def judged(
     reference = ours.scores[0]
     agree = all(abs(score - reference) <= TOLERANCE for row in rows for score in row.scores)
     others = [
-        msgspec.structs.replace(row, ratio=ours.wall_s.median / row.wall_s.median) if agree else row
+        msgspec.structs.replace(
+            row,
+            ratio=ours.wall_s.median / row.wall_s.median,
+            processor_ratio=ratio_of(ours.processor_s, row.processor_s),
+        )
+        if agree
+        else row
         for row in rows[1:]
     ]
     return Race(
@@ -207,4 +218,5 @@ def _row(own: Sequence[RaceEvaluation]) -> RaceRun:
         wall_s=Spread.of([one.finished.seconds for one in own]),
         scores=tuple(one.score for one in own),
         peak_bytes=max(one.finished.peak_bytes for one in own),
+        processor_s=Spread.of([one.finished.processor_s for one in own]),
     )

@@ -32,6 +32,13 @@ class Spread(Record):
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 
 
+def ratio_of(numerator: Spread | None, denominator: Spread | None) -> float | None:
+    """Ratio of medians; None where either is unknown, or the denominator is 0."""
+    if numerator is None or denominator is None or not denominator.median:
+        return None
+    return numerator.median / denominator.median
+
+
 class Lengths(Record):
     """How long the texts of a measurement are, in tokens as they are encoded (cut, with specials).
 
@@ -53,12 +60,15 @@ class Throughput(Record, kw_only=True):
     """One tool encoding the same documents again and again, in alternation with the others.
 
     Attributes:
-        seconds: of a whole pass, texts to vectors in memory.
+        seconds: of a whole pass, texts to vectors in memory, on the wall.
+        processor_s: of a whole pass, of all threads; others' work on the machine adds little to it.
+            None in earlier reports.
         documents_per_s, tokens_per_s: at the median.
         phases_s: by kind of work, where the tool tells them apart; they may overlap.
         difference: largest absolute difference from our vectors; None for our own.
         agrees: whether the vectors are the same within ``tolerance``.
         speedup: our tokens/s by those of this tool; None for our own, and where vectors differ.
+        processor_speedup: the same by seconds of the processor.
     """
 
     tool: str
@@ -72,6 +82,8 @@ class Throughput(Record, kw_only=True):
     tolerance: float = 0.0
     agrees: bool = True
     speedup: float | None = None
+    processor_s: Spread | None = None
+    processor_speedup: float | None = None
 
 
 class Phases(Record, kw_only=True):
@@ -157,6 +169,8 @@ class RaceRun(Record, kw_only=True):
         scores: of each round, not rounded by us.
         peak_bytes: most of all rounds; VmHWM of the process.
         ratio: our wall time by that of this tool, medians; None for ours, and where scores differ.
+        processor_s: of all threads and of the process's own children; None in earlier reports.
+        processor_ratio: as ``ratio``, of the processor's time.
     """
 
     tool: str
@@ -165,6 +179,8 @@ class RaceRun(Record, kw_only=True):
     scores: tuple[float, ...]
     peak_bytes: int
     ratio: float | None = None
+    processor_s: Spread | None = None
+    processor_ratio: float | None = None
 
 
 class Race(Record, kw_only=True):

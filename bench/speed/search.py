@@ -105,7 +105,7 @@ def compare_indexes(
     points = []
     for spec in specs_for(rows, dim):
         build_s, size, find = 0.0, documents.nbytes, exact
-        if not spec.is_exact:
+        if spec.needs_faiss:
             build_s, index = timed(lambda spec=spec: _built(spec, documents, device))  # type: ignore[misc]
             size, find = _saved_bytes(index), _finder(index, queries, k)
         found = search.canonical(find(), ranks, k)

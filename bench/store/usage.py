@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.store.facts import FACT_SUFFIX, read_fact
+from bench.store.indexes import INDEX_FILE, IndexFolder
 from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
 from bench.store.shards import MANIFEST_NAME, DamagedShardError, ShardManifest, read_shard
 from bench.store.store import KEYS_FOLDER, RECIPE_FILE
@@ -28,6 +29,7 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
         model: its name; ``unknown`` for a folder that does not say, as of an older version.
         fingerprint: the folder's name, the first half of the recipe's fingerprint.
         texts: distinct texts with a vector; None where that is not known.
+        indexes: approximate ones of these vectors.
         dtype: of the vectors.
         bytes: on disk, all files.
         last_used: seconds since the epoch.
@@ -39,6 +41,7 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     bytes: int
     last_used: float
+    indexes: int = 0
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -65,7 +68,7 @@ def damaged(store: Path) -> Iterator[Damage]:
     """Read everything in a store and name what does not fit its checksum."""
     with ThreadPoolExecutor() as pool:
         for folder in _folders(store):
-            for found in pool.map(_damage, sorted(folder.iterdir())):
+            for found in pool.map(_damage, sorted(folder.rglob("*"))):
                 if found:
                     yield found
 
@@ -128,15 +131,17 @@ def _stored(folder: Path) -> ModelUsage:
         texts=_texts(folder, files),
         dtype=described.store_dtype,
         bytes=sum(status.st_size for status in files.values()),
+        indexes=sum(path.name == INDEX_FILE for path in files),
         last_used=times.get(folder / RECIPE_FILE, latest),
     )
 
 
 def _files(folder: Path) -> dict[Path, os.stat_result]:
     files = {}
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # a temporary file of a process at work
-            files[path] = path.stat()
+            if path.is_file():
+                files[path] = path.stat()
     return files
 
 
@@ -171,6 +176,8 @@ def _damage(path: Path) -> Damage | None:
             raise DamagedShardError(f"{path.name} has another checksum")
         if MANIFEST_NAME.fullmatch(path.name):
             read_shard(path)[0].check()
+        if path.name == INDEX_FILE and (problem := IndexFolder(path.parent).damage()):
+            raise DamagedShardError(problem)
         if path.name.endswith(FACT_SUFFIX):
             read_fact(path)
     except FileNotFoundError:

@@ -100,11 +100,6 @@ class IndexSpec:
         return cls(factory, tuple(sorted(parameters.items())), seed)
 
     @property
-    def is_exact(self) -> bool:
-        """Whether every document is compared in full precision, without an index."""
-        return self.factory == FLAT
-
-    @property
     def needs_faiss(self) -> bool:
         """Whether it is an index of FAISS, which is built over the vectors."""
         return self.factory not in (FLAT, BM25)
@@ -228,12 +223,19 @@ class FaissIndex:
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
-        """Write the index, and beside it ``<name>.json`` that says what it is."""
+        """Write the index, and beside it ``<name>.json`` that says what it is.
+
+        Raises:
+            BenchError: FAISS cannot write it, as on a full disk.
+        """
         faiss = import_faiss()
         index = faiss.index_gpu_to_cpu(self._index) if self._resources else self._index
         # The description goes last: without it the index counts as unfinished.
         _sidecar(path).unlink(missing_ok=True)
-        faiss.write_index(index, str(path))
+        try:
+            faiss.write_index(index, str(path))
+        except FAISS_ERRORS as error:
+            raise BenchError(f"{path} cannot be written: {_reason(error)}") from error
         with replacing(_sidecar(path)) as file:
             file.write(msgspec.json.format(msgspec.json.encode(self._description()), indent=1))
 
@@ -281,8 +283,8 @@ class FaissIndex:
 
 def _create(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
-    if spec.is_exact:
-        raise BenchError("flat is exact search over the vectors: there is no index to make")
+    if not spec.needs_faiss:
+        raise BenchError(f"{spec} searches the vectors as they are stored: no index is made")
     check_factory(spec.factory)
     try:
         index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)

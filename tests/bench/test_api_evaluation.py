@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench.evaluate.runs import read_run
+from bench.evaluate.run_files import read_run
 from datasets_cfg.dataset import open_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -157,7 +157,7 @@ def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
 
 def test_runs_are_scored_whatever_they_are(dataset, cache, tmp_path):
     made = bench.evaluate("hashing", dataset, cache_dir=cache, out=tmp_path)
-    file = made.folder / "run.trec.gz"
+    file = made.folder / "run.arrow"
     run = read_run(file)
     scores = {
         query: dict(

@@ -19,7 +19,8 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import Options, evaluate
-from bench.evaluate.runs import Run, read_run
+from bench.evaluate.run_files import read_run
+from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from bench.store import VectorStore
 from datasets_cfg.dataset import open_dataset

@@ -1,7 +1,7 @@
 """How long does it take to score a run of 6,980 queries x 1,000 documents?
 
 That is the size of a run on MS MARCO's development queries (about 7 million rows, one or two
-judged documents per query). Wanted: under 1.5 s. It is scored
+judged documents per query). Wanted: at most 0.15 s. It is scored
 
 - from arrays with ``bench.evaluate.scoring.score``,
 - with ir_measures, and with pytrec_eval (trec_eval itself; it knows no RR@10 and computes the
@@ -47,7 +47,7 @@ TREC_EVAL_NAMES = {
     "AP": "map",
 }
 CORPUS = 8_841_823
-WANTED_S = 1.5
+WANTED_S = 0.15
 AGREEMENT = 1e-6
 ALIGNMENT = ("left", *["right"] * 4)
 LIBRARIES = ("ir_measures", "numpy", "pyarrow", "pytrec_eval-terrier")
@@ -79,8 +79,11 @@ def synthetic(queries: int, depth: int, seed: int = 0) -> tuple[Run, Qrels]:
     rows = rng.permuted(rows, axis=1)
     scores = np.arange(depth, 0, -1) + rng.uniform(-0.4, 0.4, (queries, depth))
     ids = tuple(f"q{number}" for number in range(queries))
-    doc_ids = pa.array(rows.ravel()).cast(pa.large_string())
-    run = Run(ids, np.arange(queries + 1) * depth, doc_ids, scores.ravel().astype(np.float32))
+    run = Run.from_columns(
+        pa.array(ids, pa.large_string()).take(pa.array(np.repeat(np.arange(queries), depth))),
+        pa.array(rows.ravel()).cast(pa.large_string()),
+        scores.ravel().astype(np.float32),
+    )
     found = rows[np.arange(queries), np.minimum(rng.geometric(0.05, queries), depth) - 1]
     missed = CORPUS + np.arange(0, queries, 15)
     judged = ids + ids[::15]
@@ -207,7 +210,7 @@ def table_of(report: Mapping[str, Any]) -> str:
     ]
     made = f"making the dictionaries: {report['dictionaries_s']:.2f} s"
     table = tabulate(cells, headers, tablefmt="github", disable_numparse=True, colalign=ALIGNMENT)
-    return f"{report['rows']:,} rows, wanted under {WANTED_S} s\n\n{table}\n\n{made}"
+    return f"{report['rows']:,} rows, wanted at most {WANTED_S} s\n\n{table}\n\n{made}"
 
 
 def _options() -> argparse.Namespace:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
+import pyarrow as pa
 
 Ranking = Mapping[str, Sequence[str]]  # query -> documents, best first
 Grades = Mapping[str, Mapping[str, int]]  # query -> document -> grade
@@ -104,10 +105,14 @@ def read_dpr(folder: Path) -> Collection:
 
 
 def read_run(path: Path) -> tuple[Scored, list[str]]:
-    """Scores of a TREC run file, and its queries in order."""
+    """Scores of a TREC run file, or of the ranking of a result, and its queries in order."""
     content = path.read_bytes()
+    if content.startswith(b"ARROW1"):
+        rows = pa.ipc.open_file(content).read_all().to_pylist()
+        found = {(row["query"], row["document"]): row["score"] for row in rows}
+        return found, list(dict.fromkeys(query for query, _ in found))
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    found: Scored = {}
+    found = {}
     for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if line.strip():  # the columns Q0, rank and tag may hold anything
             query, second, document, _, score, _ = line.split()

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from bench.compare.statistics import Resampling
-from bench.evaluate.runs import Run, write_run
+from bench.evaluate.run_files import write_run
+from bench.evaluate.runs import Run
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.rows import results_in
-from bench.results.result import RUN_FILE
+from bench.results.result import TREC_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.leaderboard.pages import write_site
 from retrievers.models.parameters import Parameters
@@ -66,7 +67,7 @@ def evaluated(results: Path, dataset: Dataset, model: str, order: tuple[str, ...
     folder = store(results, model, dataset.name, SCORES[model], protocol=protocol, parameters=known)
     ids = [f"q{n}" for n in range(6) for _ in order]
     run = Run.from_rows(ids, order * 6, [-float(n) for n in range(len(ids))])
-    write_run(run, folder / RUN_FILE, model)
+    write_run(run, folder / TREC_FILE, model)
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,7 @@ def test_a_race_shows_scores_before_it_gives_a_ratio():
     ours, theirs = rows_of(text)
     assert (ours["nDCG@10"], ours["our time / theirs"]) == ("0.31594", "")
     assert (theirs["nDCG@10"], theirs["our time / theirs"]) == ("0.31600", "0.500")
+    assert (theirs["processor, s"], theirs["of the processor"]) == ("300.000", "0.500")
     assert numbers(text.splitlines()[-1]) == ["0.0005", "0.500"]
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.results.load import HASHED_SINCE
 from bench.results.result import (
     RESULT_FILE,
-    SCHEMA,
     SCORES_FILE,
     Conditions,
     Protocol,
@@ -144,8 +144,9 @@ def store(
 def make_older(folder: Path) -> None:
     """Turn a stored record into one of the schema before the values had a hash."""
     record = json.loads((folder / RESULT_FILE).read_bytes())
-    del record["per_query_sha256"]
-    (folder / RESULT_FILE).write_text(json.dumps({**record, "schema": SCHEMA - 1}))
+    for name in ("per_query_sha256", "run_sha256"):
+        del record[name]
+    (folder / RESULT_FILE).write_text(json.dumps({**record, "schema": HASHED_SINCE - 1}))
 
 
 def script_data(path: Path) -> Any:

@@ -54,6 +54,8 @@ def racer(tool: str, score: float, wall_s: float, ratio: float | None = None) ->
         scores=(score,),
         peak_bytes=800_000_000,
         ratio=ratio,
+        processor_s=Spread.of([wall_s * 1.5]),
+        processor_ratio=ratio,
     )
 
 

@@ -13,7 +13,7 @@ from bench.compare.compare import Comparison
 from bench.compare.compare import compare as compare_entrants
 from bench.compare.panels import Choices, Entrant, Entry
 from bench.evaluate.given_run import evaluate_run
-from bench.evaluate.runs import read_run_file
+from bench.evaluate.run_files import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
 from bench.leaderboard.texts import at_hand, if_evaluated

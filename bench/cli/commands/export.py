@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from bench.cli.options.decide import ExportOptions
 from bench.cli.printing import print_json
-from bench.evaluate.runs import write_lines
+from bench.evaluate.run_files import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.choose import choose_results
 from bench.results.find import expand_collections, find_named

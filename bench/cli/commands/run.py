@@ -14,21 +14,25 @@ from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options
+from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
-from bench.results.result import Result, Stored, place, save
+from bench.results.result import TREC_FILE, Result, Stored, place, save
 from bench.store import VectorStore
+from bench.store.indexes import IndexFolder
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
 from reports.evaluation import collection_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
-from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
 
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
 PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
+
+Work = list[tuple[LoadedModel, Stored | None]]  # models, with the result of those that have one
 
 
 def run(options: RunOptions) -> int:
@@ -43,14 +47,20 @@ def run(options: RunOptions) -> int:
     _check_index(choices.index, models)
     gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
     planned = _planned(space, names, models, choices, gaps, options)
-    gaps.check_any_left([able for _, able in planned if able])
+    gaps.check_any_left([work for _, work in planned if work])
     _say_how_long(planned, space.store, options.yes)
     results: list[Result] = []
-    for opened, able in planned:
+    for opened, work in planned:
         of_dataset = []
-        for model in able:
+        for model, stored in work:
             with gaps.kept(opened.name, model.name):
-                of_dataset.append(_evaluate(space, opened, model, choices, options.out))
+                if stored:
+                    _say_stored(stored)
+                else:
+                    stored = _evaluate(space, opened, model, choices, options.out)
+                if options.run_file:
+                    write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
+                of_dataset.append(stored.result)
         if of_dataset and not options.output.json:
             print(collection_table(of_dataset, _published(models)), end="\n\n", flush=True)
         results += of_dataset
@@ -66,7 +76,7 @@ def _planned(
     choices: Options,
     gaps: Gaps,
     options: RunOptions,
-) -> list[tuple[OpenDataset, list[LoadedModel]]]:
+) -> list[tuple[OpenDataset, Work]]:
     """Each collection that can be had, with the models that can be evaluated on it.
 
     What would fail when the result is written fails now, before hours of encoding.
@@ -78,22 +88,28 @@ def _planned(
             opened = space.open_first(name, limit, split) if limit else space.open(name, split)
             measure_names(opened.dataset, options.measure, options.protocol.depth)
             place(options.out, opened.name, "model")
-            able = []
+            work = []
             for model in models:
                 with gaps.kept(opened.name, model.name):
-                    space.check_memory(opened, model, choices)
-                    able.append(model)
-            planned.append((opened, able))
+                    stored = None
+                    if options.from_index:
+                        space.check_index(opened, model, choices)
+                    elif not options.recompute:
+                        stored = space.stored(opened, model, choices, options.out)
+                    if not stored:
+                        space.check_memory(opened, model, choices)
+                    work.append((model, stored))
+            planned.append((opened, work))
     return planned
 
 
 def _evaluate(
     space: Workspace, opened: OpenDataset, model: LoadedModel, choices: Options, out: Place
-) -> Result:
+) -> Stored:
     done = space.evaluate(opened, model, choices)
     stored = save(done.result, done.scores, done.run, out)
     _say_done(stored)
-    return stored.result
+    return stored
 
 
 def _print_summary(
@@ -152,22 +168,30 @@ def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
 def _choices(options: RunOptions) -> Options:
     for name in options.measure or ():
         parse_measure(name)
+    spec = options.index
+    if options.from_index:
+        if spec != FLAT:
+            raise BenchError("--index and --from-index both say what is searched", "leave one out")
+        spec = IndexFolder(options.from_index).manifest().spec
     return Options(
-        index=IndexSpec.parse(options.index),
+        index=IndexSpec.parse(spec),
         depth=options.protocol.depth,
         measures=options.measure,
+        recall_queries=options.recall_queries,
+        from_index=options.from_index,
     )
 
 
 def _say_how_long(
-    planned: Sequence[tuple[OpenDataset, Sequence[LoadedModel]]], store: VectorStore, yes: bool
+    planned: Sequence[tuple[OpenDataset, Work]], store: VectorStore, yes: bool
 ) -> None:
     """Estimate long work before it starts."""
     total_s, documents = 0.0, 0
     speeds: dict[str, float] = {}  # tokens a second, by the model's name
-    for opened, able in planned:
+    for opened, work in planned:
         corpus = opened.dataset.corpus
-        for model in able if len(corpus) >= WORTH_AN_ESTIMATE else ():
+        new = [model for model, stored in work if not stored]
+        for model in new if len(corpus) >= WORTH_AN_ESTIMATE else ():
             encoder, name = model.on(opened.name).encoder, model.name
             missing = store.plan(encoder, corpus).missing_rows if encoder else 0
             if encoder and missing:
@@ -204,10 +228,24 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_done(stored: Stored) -> None:
-    result, spent = stored.result, stored.result.timings
+def _say_stored(stored: Stored) -> None:
+    result = stored.result
+    _say_warnings(result)
+    print(
+        f"{result.protocol.collection}, {result.model}: stored in {stored.folder} since "
+        f"{result.conditions.time}; --recompute evaluates again",
+        file=sys.stderr,
+    )
+
+
+def _say_warnings(result: Result) -> None:
     for warning in result.preflight.get("warnings", ()):
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
+
+
+def _say_done(stored: Stored) -> None:
+    result, spent = stored.result, stored.result.timings
+    _say_warnings(result)
     encode_s = spent.encode_queries_s + spent.encode_documents_s
     rate = f", {spent.encoded_tokens / encode_s:,.0f} tokens/s" if spent.encoded_tokens else ""
     print(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from bench.cli.options.shared import Hardware, ModelUse, Output, Places, ProtocolOptions
 from bench.cli.options.values import (
+    Count,
     LocalPath,
     LocalPaths,
     OutFolder,
@@ -25,9 +26,10 @@ class RunOptions:
     """Evaluate models on collections.
 
     Prints a table for each collection, then the means of the suites. Vectors are kept
-    (--cache-dir): a second run encodes nothing, and an interrupted one continues. Where a model or
-    collection cannot be used, the others are still evaluated and the gap is shown with its reason.
-    Exit codes: 0 complete, 4 with gaps, 2 nothing was evaluated.
+    (--cache-dir): an interrupted run continues. A result that is stored is shown, if all that it
+    depends on is the same. Where a model or collection cannot be used, the others are still
+    evaluated and the gap is shown with its reason. Exit codes: 0 complete, 4 with gaps, 2 nothing
+    was evaluated.
 
     Examples:
         python -m bench run stdlib-code --model minilm
@@ -50,6 +52,12 @@ class RunOptions:
     index: str = "flat"
     """flat (exact), a FAISS factory string with search parameters, or bm25: what BM25 finds, by its
     score times the similarity."""
+    """flat (exact), or a FAISS factory string with search parameters."""
+    from_index: LocalPath | None = None
+    """Search the index in this folder, which `index` wrote, instead of one of the cache."""
+    recall_queries: Count | None = None
+    """On how many queries, drawn with a seed, the recall of an approximate index is measured; 0 for
+    not at all. Default: all, once for each index."""
     measure: tuple[str, ...] | None = None
     """Measure to report besides the main one, instead of the collection's further ones;
     repeatable."""
@@ -59,12 +67,48 @@ class RunOptions:
     """Quick trial: the first N queries on the documents judged for them and 10 N others. Scores are
     far too high: they are marked, stored as a collection of their own (NAME/firstN), and in no
     mean."""
+    recompute: bool = False
+    """Evaluate again what is stored, from stored vectors."""
+    run_file: bool = False
+    """Also write each ranking as a TREC run file, run.trec.gz beside its result."""
     yes: bool = False
     """Start without asking, also where encoding will take hours."""
     fail_fast: bool = False
     """Stop at the first evaluation that fails (exit code 2)."""
     use: ModelUse = ModelUse()
     protocol: ProtocolOptions = ProtocolOptions()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """Write a FAISS index of a collection to a folder that needs nothing of this program.
+
+    The folder holds index.faiss, which FAISS reads, ids.json with the documents' ids by row,
+    manifest.json, and search.py, ten lines of Python with FAISS and NumPy alone. The index is kept
+    in the cache, too. `run --from-index DIR` evaluates the folder.
+
+    Examples:
+        python -m bench index beir/scifact --model minilm --index HNSW32 --out scifact-minilm
+        python -m bench run beir/scifact --model minilm --from-index scifact-minilm
+    """
+
+    dataset: str
+    """Collection or folder."""
+    _: KW_ONLY
+    model: str
+    """Name of `list models`, card file, folder or Hub id."""
+    index: str
+    """A FAISS factory string with search parameters; see `list indexes`."""
+    out: OutFolder
+    """Folder to make."""
+    allow_mismatch: bool = False
+    """Continue although the collection differs from the published one."""
+    yes: bool = False
+    """Do not ask before hours of encoding."""
+    use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()

@@ -607,8 +607,7 @@ def test_a_depth_beyond_the_corpus_gives_the_whole_corpus(
         shutil.rmtree(bench.out / "tiny" / "bm25")
     for folder in (bench.out / "tiny" / "hashing").iterdir():
         assert load(folder).result.protocol.depth == depth
-        with gzip.open(folder / "run.trec.gz", "rt", encoding="utf-8") as file:
-            found = [line.split()[2] for line in file if line.startswith("q1 ")]
+        (found,) = (docs for query, docs, _ in load(folder).run().rankings() if query == "q1")
         assert len(found) == 6
 
 
@@ -653,7 +652,7 @@ def test_a_disk_that_fills_at_any_file_is_said_and_the_same_command_goes_on(
     assert finished.code == 0
     assert files >= 3, "the three files of a result come last"
     first, second = (one.results("tiny", "hashing") for one in (other, bench))
-    for name in ("run.trec.gz", "per_query.parquet"):
+    for name in ("run.arrow", "per_query.parquet"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
@@ -688,7 +687,7 @@ def test_ctrl_c_while_encoding_loses_nothing_and_leaves_nothing_half_written(
     fresh = Bench(tmp_path / "fresh")
     assert fresh(*command).code == 0
     first, second = (one.results("tiny", "hashing") for one in (bench, fresh))
-    for name in ("run.trec.gz", "per_query.parquet"):
+    for name in ("run.arrow", "per_query.parquet"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 

@@ -1,7 +1,5 @@
 """``--max-memory`` from the command line: refused before the work, or kept to."""
 
-import gzip
-
 import pytest
 
 from bench.evaluate.memory import resident_bytes, show_size
@@ -16,10 +14,11 @@ def folder(tmp_path):
 
 
 def ranking(bench: Bench, *arguments: object) -> bytes:
+    """Content of the file of the ranking: equal for equal rankings."""
     done = bench("run", *arguments, "--model", "hashing", "--depth", 100)
     assert done.code == 0, done.stderr
-    (path,) = bench.out.rglob("run.trec.gz")
-    content = gzip.decompress(path.read_bytes())
+    (path,) = bench.out.rglob("run.arrow")
+    content = path.read_bytes()
     path.unlink()
     return content
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.evaluate.runs import read_run
+from bench.evaluate.run_files import read_run
 from bench.results.load import load
 from datasets_cfg.catalogue import expand
 from retrievers.encoders.opening import open_encoder
@@ -112,7 +112,7 @@ def test_what_is_stored_is_what_brute_force_gives(
         query_id: ranking_by_hand(text, query_id if exclude_self else "")
         for query_id, text in QUERIES.items()
     }
-    run = read_run(folder / "run.trec.gz")
+    run = read_run(folder / "run.arrow")
     found = {query: (docs, scores) for query, docs, scores in run.rankings()}
     for query_id, pairs in expected.items():
         docs, scores = found[query_id]
@@ -130,7 +130,7 @@ def test_the_run_file_scores_as_the_run_did(tmp_path: Path, collection: Path) ->
     assert bench(tmp_path, "run", collection, "--model", "hashing", "bm25") == 0
     for model in ("hashing", "bm25"):
         folder = only_result(tmp_path, model)
-        run_file = folder / "run.trec.gz"
+        run_file = folder / "run.arrow"
         assert bench(tmp_path, "score", run_file, "--dataset", collection, "--name", "again") == 0
         (again,) = (tmp_path / "out" / "tiny" / "again").iterdir()
         assert load(again).result.measures == load(folder).result.measures
@@ -251,7 +251,7 @@ def test_the_stated_recall_of_an_index_is_that_of_the_reported_rankings(
 
 def top(folder: Path, k: int) -> dict[str, set[str]]:
     """The first k documents of each query of a stored run."""
-    return {query: set(docs[:k]) for query, docs, _ in read_run(folder / "run.trec.gz").rankings()}
+    return {query: set(docs[:k]) for query, docs, _ in read_run(folder / "run.arrow").rankings()}
 
 
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
@@ -263,16 +263,19 @@ def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collect
         "print(*sorted(sys.modules), file=sys.stderr); sys.exit(code)"
     )
     found = []
-    for _ in range(2):
-        command = [sys.executable, "-c", code, *arguments, *places]
+    for again in ([], ["--recompute"], []):
+        command = [sys.executable, "-c", code, *arguments, *again, *places]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         (result,) = json.loads(done.stdout)["results"]
         found.append((result, set(done.stderr.split())))
-    (cold, cold_modules), (warm, warm_modules) = found
+    (cold, cold_modules), (warm, warm_modules), (shown, shown_modules) = found
     assert cold["timings"]["encoded_documents"] == len(set(DOCUMENTS.values()))
     assert warm["timings"]["encoded_documents"] == 0
     assert "torch" in cold_modules
-    assert not {"torch", "transformers", "sentence_transformers"} & warm_modules
+    assert shown == warm
+    for modules in (warm_modules, shown_modules):
+        assert not {"torch", "transformers", "sentence_transformers"} & modules
+    assert "retrievers.models.preflight" in warm_modules - shown_modules
     assert (cold["measures"], cold["preflight"]) == (warm["measures"], warm["preflight"])
 
 
@@ -369,7 +372,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection
     assert kept <= {path.name for path in shards.glob("*/*.f32")}
     fresh = tmp_path / "fresh"
     assert bench(fresh, *arguments) == 0
-    same = [read_run(only_result(place) / "run.trec.gz") for place in (tmp_path, fresh)]
+    same = [read_run(only_result(place) / "run.arrow") for place in (tmp_path, fresh)]
     assert same[0].doc_ids.equals(same[1].doc_ids)
     assert (same[0].scores == same[1].scores).all()
 
@@ -515,7 +518,7 @@ def test_an_id_that_a_trec_run_cannot_carry_is_evaluated(tmp_path: Path, collect
     with (collection / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "two words", "text": "lift of a wing"}\n')
     assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
-    (path,) = tmp_path.rglob("run.trec.gz")
+    (path,) = tmp_path.rglob("run.arrow")
     assert "two words" in read_run(path).doc_ids.to_pylist()
 
 

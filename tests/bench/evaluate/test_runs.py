@@ -5,13 +5,15 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate import runs as runs_module
-from bench.evaluate.runs import Run, read_run, write_run
+from bench.evaluate import run_files
+from bench.evaluate.run_files import columnar, read_run, write_run
+from bench.evaluate.runs import Run
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 
@@ -58,23 +60,52 @@ def test_hits_become_a_run_without_their_unfilled_places():
         np.array([[3, 0, -1], [-1, -1, -1], [1, 2, 3]]),
     )
     ids = pa.chunked_array([["a", "b"], ["c", "d"]], type=pa.large_string())
-    run = Run.from_hits(hits, ["p", "q", "r"], ids)
+    run = Run.from_hits(hits, ["p", "q", "r"], ids, np.arange(4))
     assert run.query_ids == ("p", "q", "r")
     assert run.offsets.tolist() == [0, 2, 2, 5]
     assert run.doc_ids.to_pylist() == ["d", "a", "b", "c", "d"]
     assert run.scores.tolist() == [2, 1, 3, 2, 1]
 
 
+@given(st.data())
+def test_hits_give_the_run_of_their_rows(data):
+    names = data.draw(st.lists(IDS, min_size=1, max_size=6, unique=True))
+    in_order = sorted(names, key=str.encode)
+    ranks = np.array([in_order.index(name) for name in names])
+    places = st.lists(st.sampled_from(range(len(names))), unique=True, max_size=len(names))
+    found = data.draw(st.lists(places, min_size=1, max_size=3))
+    hits = Hits(
+        np.full((len(found), len(names)), -np.inf, np.float32),
+        np.full((len(found), len(names)), -1),
+    )
+    for query, rows in enumerate(found):
+        hits.rows[query, : len(rows)] = rows
+        hits.scores[query, : len(rows)] = np.arange(len(rows), 0, -1)
+    run = Run.from_hits(hits, "pqr"[: len(found)], pa.array(names, pa.large_string()), ranks)
+    assert [docs for _, docs, _ in run.rankings()] == [
+        [names[row] for row in rows] for rows in found
+    ]
+    assert run.ids.to_pylist() == [name for name in in_order if name in run.doc_ids.to_pylist()]
+
+
+@given(st.lists(IDS), st.lists(IDS, min_size=1))
+def test_places_of_ids_are_those_of_a_search_from_the_first(held, asked):
+    run = Run.from_rows([str(number) for number in range(len(held))], held, [1.0] * len(held))
+    known = run.ids.to_pylist()
+    expected = [known.index(name) if name in known else -1 for name in asked]
+    assert run.places_of(pa.array(asked, pa.large_string())).tolist() == expected
+
+
 def test_hits_with_a_nan_score_are_refused():
     hits = Hits(np.array([[np.nan]], dtype=np.float32), np.array([[0]]))
     with pytest.raises(BenchError, match="NaN"):
-        Run.from_hits(hits, ["q"], pa.array(["a"], pa.large_string()))
+        Run.from_hits(hits, ["q"], pa.array(["a"], pa.large_string()), np.arange(1))
 
 
 def test_a_query_id_that_occurs_twice_is_refused():
     hits = Hits(np.ones((2, 1), dtype=np.float32), np.array([[0], [0]]))
     with pytest.raises(BenchError, match="occurs twice"):
-        Run.from_hits(hits, ["q", "q"], pa.array(["a"], pa.large_string()))
+        Run.from_hits(hits, ["q", "q"], pa.array(["a"], pa.large_string()), np.arange(1))
 
 
 def test_the_rank_column_is_ignored(tmp_path):
@@ -99,7 +130,7 @@ def test_any_white_space_separates_columns(tmp_path, text):
 def test_the_size_of_a_block_does_not_matter(tmp_path, monkeypatch, block_bytes):
     path = write(tmp_path, "".join(f"q{i % 3} Q0  d{i} 1 {i / 8} t\n" for i in range(20)))
     whole = rows_of(read_run(path))
-    monkeypatch.setattr(runs_module, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(run_files, "_BLOCK_BYTES", block_bytes)
     assert rows_of(read_run(path)) == whole
 
 
@@ -178,13 +209,16 @@ def test_a_file_that_is_not_gzip_is_refused(tmp_path):
         read_run(write(tmp_path, "q Q0 a 1 1 t\n", "run.trec.gz"))
 
 
-@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
+@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz", "run.arrow"])
 @given(rows=st.dictionaries(st.tuples(IDS, IDS), SCORES, min_size=1, max_size=8))
 def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
     pairs = list(rows)
     run = Run.from_rows([q for q, _ in pairs], [d for _, d in pairs], list(rows.values()))
     path = tmp_path_factory.mktemp("runs") / name
-    write_run(run, path, "tag")
+    if path.suffix == ".arrow":
+        path.write_bytes(columnar(run))
+    else:
+        write_run(run, path, "tag")
     again = read_run(path)
     assert again.query_ids == run.query_ids
     assert again.offsets.tolist() == run.offsets.tolist()
@@ -192,11 +226,93 @@ def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
     assert again.scores.tobytes() == run.scores.tobytes()
 
 
-def test_a_written_line_has_six_columns_a_rank_from_one_and_nine_digits(tmp_path):
+def no_rows() -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    none = Run.from_rows([], [], [])
+    return none.ids, none.documents, none.scores
+
+
+def test_a_columnar_file_keeps_queries_without_documents_and_ids_of_any_characters(tmp_path):
+    empty = Run(("p", ""), np.zeros(3, np.int64), *no_rows())
+    path = write(tmp_path, columnar(empty).to_pybytes(), "empty.arrow")
+    assert read_run(path).query_ids == ("p", "")
+    run = Run.from_rows(["q 1"] * 3, ["", "a b", "\n"], [1, 2, 3])
+    path = write(tmp_path, columnar(run).to_pybytes(), "run.arrow")
+    assert rows_of(read_run(path)) == [("q 1", "\n", 3.0), ("q 1", "a b", 2.0), ("q 1", "", 1.0)]
+
+
+def test_other_programs_read_a_columnar_file(tmp_path):
+    run = Run.from_rows("qqp", ["b", "a", "b"], [0.5, 1.5, 2.5])
+    path = write(tmp_path, columnar(run).to_pybytes(), "run.arrow")
+    frame = pd.read_feather(path)
+    assert frame.astype({"query": str, "document": str}).values.tolist() == [
+        ["q", "a", 1.5],
+        ["q", "b", 0.5],
+        ["p", "b", 2.5],
+    ]
+
+
+def test_a_columnar_file_in_any_order_gives_the_canonical_one(tmp_path):
+    """Also with a dictionary that is not in order, or holds an id twice."""
+    columns = {
+        "query": pa.array(["q", "p", "q", "q"], pa.large_string()).dictionary_encode(),
+        "document": pa.DictionaryArray.from_arrays(
+            pa.array([2, 0, 1, 3], pa.int32()), pa.array(["z", "b", "a", "é"], pa.large_string())
+        ),
+        "score": pa.array([1, 1, 1, 2], pa.float32()),
+    }
+    assert rows_of(read_run(arrow_file(tmp_path, columns))) == [
+        ("q", "é", 2.0),
+        ("q", "b", 1.0),
+        ("q", "a", 1.0),
+        ("p", "z", 1.0),
+    ]
+    twice = pa.array(["a", "a", "b", "c"], pa.large_string())
+    columns["document"] = pa.DictionaryArray.from_arrays(pa.array([0, 2, 1, 3], pa.int32()), twice)
+    with pytest.raises(BenchError, match="document 'a' occurs twice for query 'q'"):
+        read_run(arrow_file(tmp_path, columns))
+
+
+def arrow_file(folder: Path, columns: dict[str, pa.Array]) -> Path:
+    batch = pa.record_batch(columns)
+    with pa.ipc.new_file(folder / "run.arrow", batch.schema) as writer:
+        writer.write_batch(batch)
+    return folder / "run.arrow"
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
+    content = columnar(Run.from_rows("qqp", "bab", [1, 2, 3])).to_pybytes()
+    path = write(tmp_path, b"ARROW1" + content[6 : int(kept * len(content))], "run.arrow")
+    with pytest.raises(BenchError, match=r"run\.arrow is damaged"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("score", pa.array([1, np.nan], pa.float32())),
+        ("score", pa.array(["a", "b"])),
+        ("score", pa.array([1, None], pa.float32())),
+        ("document", pa.array([1, 2])),
+        ("document", pa.array(["a", None], pa.large_string())),
+        ("query", pa.array([["a"], ["b"]])),
+        ("query", None),
+    ],
+    ids=["nan", "text", "no score", "numbers", "no document", "lists", "no column"],
+)
+def test_an_arrow_file_that_holds_no_ranking_is_refused_by_name(tmp_path, name, column):
+    ids = pa.array(["a", "b"], pa.large_string())
+    columns = {"query": ids, "document": ids, "score": pa.array([1, 2], pa.float32())}
+    columns = {**columns, name: column} if column else {"document": ids}
+    with pytest.raises(BenchError, match=r"run\.arrow is damaged, or no file of rankings"):
+        read_run(arrow_file(tmp_path, columns))
+
+
+def test_a_written_line_has_six_columns_a_rank_from_one_and_no_digit_too_many(tmp_path):
     run = Run.from_rows("qq", ["a", "b"], [1 / 3, 2.0])
     write_run(run, tmp_path / "run.trec", "minilm")
     lines = (tmp_path / "run.trec").read_text().splitlines()
-    assert lines == ["q Q0 b 1 2 minilm", "q Q0 a 2 0.333333343 minilm"]
+    assert lines == ["q Q0 b 1 2 minilm", "q Q0 a 2 0.33333334 minilm"]
 
 
 def test_equal_runs_give_equal_compressed_files(tmp_path):

@@ -577,12 +577,12 @@ def test_a_run_without_faiss_writes_the_same_ranking_and_an_index_says_what_is_m
     pytest.importorskip("faiss")
     collection = write_collection(tmp_path / "tiny")
     assert bench("run", collection, "--model", "hashing").code == 0
-    (ranking,) = bench.out.rglob("run.trec*")
+    (ranking,) = bench.out.rglob("run.arrow")
     before = ranking.read_bytes()
     shutil.rmtree(bench.out)
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert bench("run", collection, "--model", "hashing").code == 0
-    (ranking,) = bench.out.rglob("run.trec*")
+    (ranking,) = bench.out.rglob("run.arrow")
     assert ranking.read_bytes() == before
     refused = bench("run", collection, "--model", "hashing", "--index", "HNSW32")
     assert refused.code == 2

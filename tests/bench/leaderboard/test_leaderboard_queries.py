@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from bench.compare.changed import most_changed, most_different
 from bench.compare.panels import Entry
 from bench.compare.statistics import Resampling
-from bench.evaluate.runs import Run, write_run
+from bench.evaluate.run_files import write_run
+from bench.evaluate.runs import Run
 from bench.leaderboard import queries as queries_module
 from bench.leaderboard.assembly import Choice, assemble
 from bench.leaderboard.queries import GRID, dots
 from bench.leaderboard.records import Board, OnQueries
 from bench.leaderboard.rows import results_in
 from bench.leaderboard.texts import at_hand
-from bench.results.result import RUN_FILE
+from bench.results.result import TREC_FILE
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from tests.support.leaderboards import MEASURE, protocol_of, store
@@ -85,7 +86,7 @@ def evaluated(place, collection, model: str, scores, ranked: str = "") -> None:
         ids = [f"q{n}" for n in range(4) for _ in ranked]
         documents = [f"d{digit}" for _ in range(4) for digit in ranked]
         run = Run.from_rows(ids, documents, [-float(n) for n in range(len(ids))])
-        write_run(run, folder / RUN_FILE, model)
+        write_run(run, folder / TREC_FILE, model)
 
 
 def board_of(place, opened, **choices) -> Board:

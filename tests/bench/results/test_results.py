@@ -16,23 +16,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.runs import Run, read_run
+from bench.evaluate.run_files import columnar, read_run, write_run
+from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
-from bench.results import result as results_module
+from bench.results import conditions as conditions_module
+from bench.results.conditions import conditions
 from bench.results.load import load
 from bench.results.result import (
     RESULT_FILE,
     RUN_FILE,
     SCHEMA,
     SCORES_FILE,
+    TREC_FILE,
     Result,
     Timings,
-    conditions,
     save,
 )
 from foundation.errors import BenchError
 from retrievers.models.parameters import Parameters
 from tests.support import results as records
+from tests.support.leaderboards import make_older
 from tests.support.results import CONDITIONS, PROTOCOL
 
 VALUES = {"nDCG@10": np.array([1 / 3, 0.1 + 0.2]), "R@100": np.array([1.0, 0.1])}
@@ -66,10 +69,11 @@ def test_a_result_is_read_as_it_was_saved(tmp_path):
     stored = save(RESULT, SCORES, RUN, tmp_path)
     folder, result = stored.folder, stored.result
     assert load(folder).result == load(folder / RESULT_FILE).result == result
-    assert msgspec.structs.replace(result, per_query_sha256="") == RESULT
+    assert msgspec.structs.replace(result, per_query_sha256="", run_sha256="") == RESULT
     assert (
         result.per_query_sha256 == hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
     )
+    assert result.run_sha256 == hashlib.sha256((folder / RUN_FILE).read_bytes()).hexdigest()
     assert folder == tmp_path / "beir" / "tiny" / "words" / RESULT.key
     assert {path.name for path in folder.iterdir()} == {RESULT_FILE, SCORES_FILE, RUN_FILE}
 
@@ -123,7 +127,8 @@ def test_another_schema_is_refused_even_where_its_fields_differ(schema, tmp_path
 def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_path):
     path = saved(RESULT, tmp_path) / RESULT_FILE
     record = json.loads(path.read_bytes())
-    del record["parameters"], record["per_query_sha256"]
+    del record["parameters"], record["per_query_sha256"], record["run_sha256"]
+    del record["conditions"]["program"]
     path.write_text(json.dumps({**record, "schema": 1}))
     assert load(path).result == changed(parameters=None)
     assert load(path).result.schema == SCHEMA
@@ -210,17 +215,9 @@ def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
-@pytest.mark.parametrize(
-    ("queries", "documents", "model"),
-    [([""], ["d"], "words"), (["q 1"], [""], "words"), (["q"], ["d"], "two words")],
-    ids=["query id", "document id", "model"],
-)
-def test_a_name_that_no_run_file_carries_is_refused_before_any_file(
-    queries, documents, model, tmp_path
-):
-    run = Run.from_rows(queries, documents, [1.0])
+def test_a_name_that_no_run_file_carries_is_refused_before_any_file(tmp_path):
     with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
-        save(changed(model=model), SCORES, run, tmp_path)
+        save(changed(model="two words"), SCORES, RUN, tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -232,11 +229,32 @@ def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
     assert kept.scores.tolist() == run.scores.tolist()
 
 
-def test_ids_without_white_space_are_stored_as_they_are(tmp_path):
-    run = Run.from_rows(["q%201"], ["100%"], [1.0])
-    path = save(RESULT, SCORES, run, tmp_path).folder / RUN_FILE
-    assert gzip.decompress(path.read_bytes()).startswith(b"q%201 Q0 100% 1 1 ")
-    assert next(read_run(path).rankings())[:2] == ("q%201", ["100%"])
+def test_the_ranking_of_a_result_before_schema_4_is_read_from_its_trec_file(tmp_path):
+    folder = saved(RESULT, tmp_path)
+    make_older(folder)
+    (folder / RUN_FILE).unlink()
+    lines = "q%201 percent-encoded 100%25 1 2 words\nq%201 percent-encoded a%20b 2 1 words\n"
+    (folder / TREC_FILE).write_bytes(gzip.compress(lines.encode()))
+    assert next(load(folder).run().rankings())[:2] == ("q 1", ["100%", "a b"])
+    (folder / TREC_FILE).write_bytes(gzip.compress(b"q%201 Q0 100% 1 1 words\n"))
+    assert next(load(folder).run().rankings())[:2] == ("q%201", ["100%"])
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage, tmp_path):
+    folder = saved(RESULT, tmp_path)
+    other = columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
+    (folder / RUN_FILE).write_bytes(other) if damage == "changed" else (folder / RUN_FILE).unlink()
+    with pytest.raises(BenchError, match=r"run\.arrow") as error:
+        load(folder).run()
+    assert str(folder) in str(error.value)
+
+
+def test_a_new_evaluation_leaves_no_trec_file_of_the_one_it_replaces(tmp_path):
+    folder = saved(RESULT, tmp_path)
+    write_run(RUN, folder / TREC_FILE, "words")
+    assert saved(RESULT, tmp_path) == folder
+    assert not (folder / TREC_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -293,9 +311,7 @@ def checkout(tmp_path, monkeypatch):
     git("add", "file", folder=tmp_path)
     git("commit", "--quiet", "-m", "first", folder=tmp_path)
     (tmp_path / "bench").mkdir()
-    monkeypatch.setattr(
-        results_module, "__file__", str(tmp_path / "bench" / "results" / "record.py")
-    )
+    monkeypatch.setattr(conditions_module, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -318,9 +334,7 @@ def test_conditions_are_dirty_where_a_tracked_file_differs(checkout):
 
 
 def test_there_is_no_commit_outside_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        results_module, "__file__", str(tmp_path / "bench" / "results" / "record.py")
-    )
+    monkeypatch.setattr(conditions_module, "ROOT", tmp_path)
     found = conditions("cpu", "cpu", 1)
     assert found.commit == ""
     assert not found.dirty

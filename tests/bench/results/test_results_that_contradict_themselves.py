@@ -11,8 +11,8 @@ import pytest
 
 from bench.__main__ import main as command_line
 from bench.exit_codes import ExitCode
-from bench.results.load import load, load_all
-from bench.results.result import RESULT_FILE, SCHEMA, SCORES_FILE
+from bench.results.load import HASHED_SINCE, load, load_all
+from bench.results.result import RESULT_FILE, SCORES_FILE
 from foundation.errors import BenchError
 from tests.support.leaderboards import make_older, store
 
@@ -160,7 +160,7 @@ STATED: dict[str, tuple[Callable[[Record], Any], str]] = {
     "model": (lambda one: one.update(model="a\x1b[31mb"), "'a\\x1b[31mb' cannot name"),
     "collection": (lambda one: within(one, "protocol", collection="../up"), "'../up' cannot name"),
     "long": (lambda one: one.update(model="m" * 300), "is too long to name a folder"),
-    "hash": (lambda one: one.update(schema=SCHEMA - 1), "do not fit"),
+    "hash": (lambda one: one.update(schema=HASHED_SINCE - 1), "do not fit"),
     "no hash": (lambda one: one.update(per_query_sha256=""), "do not fit"),
 }
 

@@ -1,5 +1,6 @@
 """Tools take turns, and there is no ratio between vectors that differ."""
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,11 +27,11 @@ class Timed:
 
     def encode(self, texts):
         self.log.append(self.tool)
-        return Pass(self.seconds, self.vectors)
+        return Pass(self.seconds, self.seconds / 2, self.vectors)
 
 
-def raced(*contestants, repeats=2, dtype="float32"):
-    return race_encoders(contestants, TEXTS, repeats, dtype)
+def raced(*contestants, repeats=2, dtype="float32", say=lambda _: None):
+    return race_encoders(contestants, TEXTS, repeats, dtype, say)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -46,6 +47,32 @@ def test_tools_warm_up_once_and_then_take_turns():
     assert log == ["a", "b", "a", "b", "b", "a"]
 
 
+def test_each_result_is_said_before_the_next_tool_begins():
+    log, vectors = [], np.zeros((3, 4), np.float32)
+    raced(Timed("a", 1, vectors, log), Timed("b", 2, vectors, log), repeats=1, say=log.append)
+    assert log == [
+        "a",
+        "b",
+        "a",
+        "a: 3 documents/s, 1.00 s on the wall, 0.50 s of the processor",
+        "b",
+        "b: 2 documents/s, 2.00 s on the wall, 1.00 s of the processor",
+    ]
+
+
+def test_the_time_of_the_processor_is_that_of_the_work_and_not_of_waiting(monkeypatch):
+    class Sleeper:
+        clock = None
+
+        def encode_documents(self, titles, texts):
+            time.sleep(0.3)
+            return np.zeros((len(texts), 4), np.float32)
+
+    done = Ours(Sleeper(), "1").encode(TEXTS)
+    assert done.seconds >= 0.3
+    assert done.processor_s < 0.1
+
+
 def test_speeds_follow_from_the_median_and_the_tokens():
     vectors = np.zeros((3, 4), np.float32)
     ours, peer = raced(Timed("ours", 2, vectors), Timed("peer", 4, vectors))
@@ -53,6 +80,7 @@ def test_speeds_follow_from_the_median_and_the_tokens():
     assert ours.documents_per_s == 1.5
     assert ours.difference is ours.speedup is None
     assert (peer.difference, peer.agrees, peer.speedup) == (0, True, 2)
+    assert (peer.processor_s.median, peer.processor_speedup) == (2, 2)
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(9e-6, True), (2e-5, False)])

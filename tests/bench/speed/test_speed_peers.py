@@ -50,7 +50,7 @@ def test_sentence_transformers_gives_our_vectors(model, job):
     encoder = open_encoder(model, "cpu")
     texts = natural(encoder, "as in a/b", [text for _, text in DOCUMENTS.values()])
     with sentence_transformers(job, 2) as peer:
-        ours, theirs = race_encoders([Ours(encoder, "1"), peer], texts, 2, "float32")
+        ours, theirs = race_encoders([Ours(encoder, "1"), peer], texts, 2, "float32", print)
         assert peer.process.poll() is None
     assert peer.process.poll() is not None
     assert theirs.tool == "sentence-transformers (batch 2)"
@@ -80,8 +80,10 @@ def test_the_same_documents_give_the_same_score(tmp_path, job, tool):
         tmp_path / "tiny", queries=queries, qrels=qrels, facts="exclude_self = true\n"
     )
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
-    done = race(dataset, job, [tool], ["--model", "minilm"], 1, None, tmp_path)
+    said: list[str] = []
+    done = race(dataset, job, [tool], ["--model", "minilm"], 1, None, tmp_path, said.append)
     ours, theirs = done.runs
+    assert [line.split(":")[0] for line in said] == [ours.tool, theirs.tool]
     assert done.agree, (ours.scores, theirs.scores)
     assert theirs.tool.startswith(f"{tool} (batch ")
     assert done.ratio == theirs.ratio == pytest.approx(ours.wall_s.median / theirs.wall_s.median)

@@ -69,6 +69,15 @@ def test_a_process_is_timed_and_its_memory_watched():
     assert last_line(done.stdout, "it") == {"a": 1}
 
 
+def test_the_processor_time_of_a_process_is_its_own_and_its_childrens():
+    work = "import time\nwhile time.process_time() < 0.4: pass"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    for code in (work, child):
+        assert 0.4 <= run_process([sys.executable, "-c", code], 1, "it").processor_s < 4
+    idle = run_process([sys.executable, "-c", "import time; time.sleep(1)"], 1, "it")
+    assert idle.processor_s < 0.5 < idle.seconds
+
+
 def test_a_process_gets_its_threads_and_no_hub():
     code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])"
     assert run_process([sys.executable, "-c", code], 3, "it").stdout.split() == ["3", "1"]
@@ -89,7 +98,7 @@ def test_a_peer_without_a_result_is_an_error(stdout):
 
 def runs(tool, seconds, scores):
     return [
-        RaceEvaluation(tool, "1", score, FinishedProcess(took, int(1e9 * took), ""))
+        RaceEvaluation(tool, "1", score, FinishedProcess(took, 2 * took, int(1e9 * took), ""))
         for took, score in zip(seconds, scores, strict=True)
     ]
 
@@ -108,6 +117,8 @@ def test_the_ratio_is_that_of_the_fastest_other_tool():
     assert [run.ratio for run in race.runs] == [None, 0.5, 0.25]
     assert race.ratio == 0.5
     assert race.runs[0].wall_s.median == 2
+    assert race.runs[0].processor_s.median == 4
+    assert [run.processor_ratio for run in race.runs] == [None, 0.5, 0.25]
     assert race.runs[0].peak_bytes == 3_000_000_000
 
 

@@ -66,7 +66,7 @@ def differing(stated: dict[str, float], ranking: oracle.Ranking, grades: oracle.
 
 def only_run(out: Path) -> Path:
     """The one run file below a folder."""
-    (path,) = out.rglob("run.trec.gz")
+    (path,) = out.rglob("run.arrow")
     return path
 
 

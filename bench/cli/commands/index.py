@@ -1,0 +1,98 @@
+"""``index``: a FAISS index of a collection, in a folder that needs nothing of this program."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.cli.commands.common import load_model, workspace
+from bench.cli.options.evaluate import IndexOptions
+from bench.cli.printing import print_json
+from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
+from bench.evaluate.pipeline import Options, build_index
+from bench.exit_codes import ExitCode
+from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.whole_folder import whole_folder
+from foundation.errors import BenchError
+from reports.format import size
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
+from retrievers.models.recipe import Recipe
+
+IDS_FILE, PROGRAM_FILE, MANIFEST_FILE = "ids.json", "search.py", "manifest.json"
+WORTH_AN_ESTIMATE = 20_000  # documents to encode
+PROBE_S = 5.0
+
+PROGRAM = '''\
+"""python search.py QUERIES.npy [K]: vectors of queries (q, dim), as manifest.json's recipe says."""
+import json, pathlib, sys
+import faiss, numpy
+folder = pathlib.Path(__file__).parent
+index = faiss.read_index(str(folder / "index.faiss"))
+ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
+queries = numpy.load(sys.argv[1]).astype("float32")
+for query, (scores, rows) in enumerate(zip(*index.search(queries, int((*sys.argv, 10)[2])))):
+    for score, row in zip(scores, rows):
+        if row >= 0:  # FAISS fills up with -1 where it found fewer than K
+            print(json.dumps([query, ids[row], float(score)]))
+'''
+
+
+def index(options: IndexOptions) -> int:
+    """``index``: the folder is made whole, or not at all."""
+    spec = IndexSpec.parse(options.index)
+    if not spec.needs_faiss:
+        raise BenchError(
+            f"{spec} searches the vectors as they are stored: there is no index to write",
+            "--index Flat writes the vectors themselves as an index of FAISS",
+        )
+    if options.out.exists():
+        raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
+    space = workspace(options.places, options.hardware, options.allow_mismatch)
+    model = load_model(space, options.model, options.use)
+    if model.encoder is None:
+        raise BenchError(f"{model.name} makes no vectors: there is nothing to index")
+    FaissIndex(spec, model.encoder.dim)  # FAISS reads the factory string before hours of encoding
+    opened, choices = space.open(options.dataset), Options(index=spec)
+    space.check_memory(opened, model, choices)
+    own = model.on(opened.name)
+    if own.encoder is None:
+        raise ValueError("a model with vectors has an encoder for every collection")
+    dataset, missing = opened.dataset, space.store.plan(own.encoder, opened.dataset.corpus)
+    if missing.missing_rows >= WORTH_AN_ESTIMATE:
+        speed = measure_speed(own.encoder, dataset.corpus, PROBE_S).tokens_per_s
+        seconds = missing.missing_rows * mean_tokens(own.encoder, dataset.corpus) / speed
+        confirm(seconds, f"{missing.missing_rows:,} documents", options.yes)
+    kept = build_index(dataset, own.encoder, space.store, space.here(choices))
+    dataset.corpus.check()
+    manifest = export_index(kept, options.out, dataset, own.model.recipe)
+    print(
+        f"{manifest.documents:,} documents, {size(manifest.bytes)}: {options.out}", file=sys.stderr
+    )
+    if options.output.json:
+        print_json(manifest)
+    else:
+        print(f"python {options.out / PROGRAM_FILE} QUERIES.npy 10")
+    return ExitCode.OK
+
+
+def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe) -> IndexManifest:
+    """Copy an index of the store to a folder of its own, with what it takes to search it.
+
+    Raises:
+        BenchError: it is damaged, or the folder cannot be written.
+    """
+    if problem := kept.damage():
+        raise BenchError(problem, "type the same command again")
+    manifest = msgspec.structs.replace(kept.manifest(), recipe=recipe)
+    with whole_folder(out) as unfinished:
+        for path in kept.folder.iterdir():
+            shutil.copyfile(path, unfinished / path.name)
+        ids = dataset.corpus.ids.to_pylist()
+        (unfinished / IDS_FILE).write_bytes(msgspec.json.encode(ids))
+        (unfinished / PROGRAM_FILE).write_text(PROGRAM, encoding="utf-8")
+        (unfinished / MANIFEST_FILE).write_bytes(formatted(manifest))
+    if IndexFolder(out).damage():
+        raise BenchError(f"{out / INDEX_FILE} was not copied whole", "name another --out")
+    return manifest

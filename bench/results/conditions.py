@@ -1,0 +1,93 @@
+"""Conditions of this process: the machine, the libraries, and the program itself."""
+
+import hashlib
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bench.results.result import Conditions
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    "faiss-gpu",
+    "numpy",
+    "bm25s",
+    "pystemmer",
+    "ir-measures",
+    "adapters",
+    "peft",
+)
+# All that vectors, rankings and scores come from; commands, reports and decisions are left out.
+PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench/store")
+
+
+@cache
+def program_digest() -> str:
+    """16 hexadecimal digits of the source files and cards; "" where they are not at hand."""
+    files = sorted(
+        path
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.suffix in (".py", ".toml")
+    )
+    content = hashlib.sha256()
+    for path in files:
+        source = path.read_bytes()
+        content.update(f"{path.relative_to(ROOT).as_posix()} {len(source)}\n".encode())
+        content.update(source)
+    return content.hexdigest()[:16] if files else ""
+
+
+def conditions(device: str, search_device: str, threads: int) -> Conditions:
+    """What is true here and now."""
+    from bench import __version__
+
+    commit = _git("rev-parse", "HEAD")
+    return Conditions(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        bench=__version__,
+        commit=commit,
+        dirty=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
+        python=platform.python_version(),
+        machine=machine(),
+        device=device,
+        search_device=search_device,
+        threads=threads,
+        libraries=library_versions(),
+        program=program_digest(),
+    )
+
+
+def machine() -> str:
+    """Operating system and processor family of this machine."""
+    return f"{platform.system()} {platform.machine()}"
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that vectors, rankings and scores come from."""
+    return {name: found for name in LIBRARIES if (found := _version(name))}
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
+
+
+def _git(*arguments: str) -> str:
+    """Output of git in this code's own checkout, "" where there is none."""
+    if not (ROOT / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(ROOT), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,100 @@
+"""Stored results that answer for an evaluation which is asked for again.
+
+A stale score is worse than an evaluation too many. So all that could change a score, or what is
+shown beside it, must be equal, and the files must be whole; where anything is in doubt, there is
+no such result.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.results.conditions import library_versions, machine, program_digest
+from bench.results.load import load
+from bench.results.location import Place, files_below
+from bench.results.result import (
+    RESULT_FILE,
+    Protocol,
+    Result,
+    Stored,
+    place,
+)
+from foundation.errors import BenchError
+from retrievers.models.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """What identifies an evaluation: with all of it equal, a second one gives the same scores.
+
+    Attributes:
+        measures: canonical names, the main one first.
+        search_device: where an approximate index searches; None for exact search, whose ranking is
+            the same everywhere.
+
+    Other attributes as of `Result` and `Conditions`.
+    """
+
+    model: str
+    recipe: Recipe
+    protocol: Protocol
+    index: str
+    measures: tuple[str, ...]
+    in_domain: bool
+    device: str
+    threads: int
+    search_device: str | None
+    recall_queries: int | None
+
+    def gave(self, result: Result) -> bool:
+        """Whether the result is of this evaluation, by this program and these libraries."""
+        here = result.conditions
+        return (
+            bool(here.program)
+            and here.program == program_digest()
+            and here.libraries == library_versions()
+            and here.machine == machine()
+            and (here.device, here.threads) == (self.device, self.threads)
+            and self.search_device in (None, here.search_device)
+            and (result.model, result.in_domain) == (self.model, self.in_domain)
+            and (result.recipe, result.fingerprint) == (self.recipe, self.recipe.fingerprint)
+            and result.recall_queries == self.recall_queries
+            and (result.protocol, result.index) == (self.protocol, self.index)
+            and (result.main_measure, *result.measures) == (self.measures[0], *self.measures)
+        )
+
+
+def find_stored(asked: Evaluating, out: Place) -> Stored | None:
+    """The newest whole result of an evaluation below ``out``; None where any doubt is left.
+
+    What is damaged is named in a warning.
+    """
+    results = [stored for stored in _readable(asked, out) if asked.gave(stored.result)]
+    if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
+        return None  # none; or several that contradict each other, as `merge` keeps them
+    newest = max(results, key=lambda stored: stored.result.conditions.time)
+    return newest if _has_ranking(newest) else None
+
+
+def _readable(asked: Evaluating, out: Place) -> Iterator[Stored]:
+    folder = place(out, asked.protocol.collection, asked.model)
+    for file in files_below(folder, RESULT_FILE):
+        if file.parent.parent == folder:  # and not of a model of a longer name
+            try:
+                yield load(file)
+            except BenchError as damage:
+                logger.warning("%s", damage)
+
+
+def _has_ranking(stored: Stored) -> bool:
+    try:
+        content = stored.run_file.read_bytes()
+    except (OSError, BenchError):
+        content = b""
+    whole = hashlib.sha256(content).hexdigest() == stored.result.run_sha256
+    if not whole:
+        logger.warning("%s is missing or damaged: evaluated again", stored.run_file)
+    return whole

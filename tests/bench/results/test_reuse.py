@@ -1,0 +1,243 @@
+"""``run`` shows a stored result only where everything that it depends on is the same and whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.results import conditions, reuse
+from bench.results.load import load
+from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE
+from tests.support.collections import write_collection
+
+CARD = """\
+name = "words"
+title = "Words"
+licence = "MIT"
+source = "a test"
+kind = "hashing"
+dim = {dim}
+normalize = true
+similarity = "cos"
+{further}
+
+[options]
+dim = {dim}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_collection(tmp_path / "tiny")
+
+
+@pytest.fixture
+def run(bench, folder):
+    """Evaluate, and say whether it was computed: the alternative is that it was only shown."""
+
+    def computed(*options: object, model: object = "hashing") -> bool:
+        done = bench("run", folder, "--model", model, *options)
+        assert done.code == 0, done.stderr
+        shown, kept = "stored in" in done.stderr, "kept in" in done.stderr
+        assert shown != kept, done.stderr
+        return kept
+
+    return computed
+
+
+def test_a_second_run_shows_the_stored_result(bench, folder, run):
+    assert run()
+    record = (bench.results("tiny", "hashing") / RESULT_FILE).read_bytes()
+    first = bench("run", folder, "--model", "hashing")
+    assert not run()
+    assert (bench.results("tiny", "hashing") / RESULT_FILE).read_bytes() == record
+    again = bench("run", folder, "--model", "hashing", "--recompute")
+    assert again.stdout == first.stdout
+    assert "kept in" in again.stderr
+
+
+def test_recompute_evaluates_again(run):
+    assert run()
+    assert run("--recompute")
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--depth", 12, "--measure", "nDCG@3"), ("--index", "HNSW8"), ("--measure", "R@3")],
+    ids=["depth", "index", "measures"],
+)
+def test_what_was_asked_otherwise_is_computed(run, options):
+    assert run()
+    assert run(*options)
+    assert not run(*options)
+
+
+@pytest.mark.parametrize("index", ["flat", "HNSW8"])
+def test_bm25_has_no_index_and_is_shown_whatever_index_is_asked_for(run, index):
+    assert run(model="bm25")
+    assert not run("--index", index, model="bm25")
+
+
+def edit_qrels(folder: Path) -> None:
+    with (folder / "qrels" / "test.tsv").open("a") as file:
+        file.write("q1\td9\t1\n")
+
+
+def edit_queries(folder: Path) -> None:
+    path = folder / "queries.jsonl"
+    path.write_text(path.read_text().replace("wing", "tail", 1))
+
+
+def edit_corpus(folder: Path) -> None:
+    path = folder / "corpus.jsonl"
+    path.write_text(path.read_text().replace("lift", "drag", 1))
+
+
+def edit_facts(folder: Path) -> None:
+    (folder / "dataset.toml").write_text('main_measure = "RR@10"\n')
+
+
+@pytest.mark.parametrize("edit", [edit_qrels, edit_queries, edit_corpus, edit_facts])
+def test_a_collection_that_changed_is_evaluated(run, folder, edit):
+    assert run()
+    edit(folder)
+    assert run()
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    ("dim", "further"), [(32, ""), (16, 'trained_on = ["tiny"]')], ids=["recipe", "in-domain"]
+)
+def test_a_card_that_changed_is_evaluated(run, tmp_path, dim, further):
+    card = tmp_path / "words.toml"
+    card.write_text(CARD.format(dim=16, further=""))
+    assert run(model=card)
+    assert not run(model=card)
+    card.write_text(CARD.format(dim=dim, further=further))
+    assert run(model=card)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, how) for name in (RESULT_FILE, SCORES_FILE, RUN_FILE) for how in ("cut", "gone")),
+        *((name, "one bit") for name in (SCORES_FILE, RUN_FILE)),
+    ],
+)
+def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run, name, how):
+    assert run()
+    path = bench.results("tiny", "hashing") / name
+    whole = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        middle = len(whole) // 2
+        flipped = bytes([whole[middle] ^ 1]) + whole[middle + 1 :] if how == "one bit" else b""
+        path.write_bytes(whole[:middle] + flipped)
+    assert run()
+    assert load(path.parent).run()
+    assert not run()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["conditions"].update(program="0" * 16),
+        lambda record: record["conditions"].update(program=""),
+        lambda record: record["conditions"]["libraries"].update(numpy="1.0"),
+        lambda record: record["conditions"].update(machine="Plan9 mips"),
+        lambda record: record["conditions"].update(device="cuda"),
+        lambda record: record["conditions"].update(threads=4096),
+        lambda record: record.update(in_domain=True),
+        lambda record: record.update(fingerprint="0" * 64),
+        lambda record: record["recipe"].update(dim=8),
+        lambda record: record["protocol"].update(official=False),
+        lambda record: record["protocol"].update(qrels_sha256="0" * 64),
+        lambda record: record["protocol"].update(corpus_sha256="0" * 64),
+        lambda record: record.update(index="HNSW32"),
+        lambda record: record.update(main_measure="R@100"),
+    ],
+)
+def test_a_result_of_anything_else_is_not_shown(bench, run, change):
+    assert run()
+    path = bench.results("tiny", "hashing") / RESULT_FILE
+    record = json.loads(path.read_bytes())
+    change(record)
+    path.write_text(json.dumps(record))
+    assert run()
+
+
+def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
+    assert run("--depth", 12, "--measure", "nDCG@3")
+    shallow = bench.results("tiny", "hashing")
+    assert run()
+    (deep,) = (path for path in shallow.parent.iterdir() if path != shallow)
+    for name in (RESULT_FILE, SCORES_FILE, RUN_FILE):
+        (deep / name).write_bytes((shallow / name).read_bytes())
+    assert run()
+
+
+def test_results_that_contradict_each_other_are_not_shown(bench, run):
+    """As `merge` keeps them: two folders of one key."""
+    assert run()
+    folder = bench.results("tiny", "hashing")
+    other = folder.with_name(f"{folder.name}-other")
+    other.mkdir()
+    for path in folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    assert not run()
+    values = reuse.load(other)
+    halved = {name: array / 2 for name, array in values.scores()[1].items()}
+    rewrite(other, halved)
+    assert run()
+
+
+def rewrite(folder: Path, values: dict) -> None:
+    """Other values of the queries, with the means and the hash that belong to them."""
+    import hashlib
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = load(folder).scores()[0]
+    pq.write_table(pa.table({"query_id": ids, **values}), folder / SCORES_FILE)
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    record["measures"] = {name: float(array.mean()) for name, array in values.items()}
+    record["tie_low"] = record["tie_high"] = None
+    record["per_query_sha256"] = hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
+    (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+def test_another_program_computes(run, monkeypatch, tmp_path):
+    assert run()
+    monkeypatch.setattr(reuse, "program_digest", lambda: "0" * 16)
+    assert run()
+
+
+def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path, monkeypatch):
+    package = tmp_path / "bench" / "evaluate" / "exact"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(conditions, "ROOT", tmp_path)
+    digests = [conditions.program_digest.__wrapped__()]
+    for text in ("a = 1\n", "a = 2\n"):
+        (package / "rescoring.py").write_text(text)
+        digests.append(conditions.program_digest.__wrapped__())
+    (tmp_path / "bench" / "cli").mkdir()
+    (tmp_path / "bench" / "cli" / "page.py").write_text("a = 1\n")
+    assert conditions.program_digest.__wrapped__() == digests[-1]
+    assert digests[0] == ""
+    assert len(set(digests)) == 3
+
+
+def test_a_run_file_is_written_where_it_is_asked_for(bench, folder, run):
+    assert run()
+    place = bench.results("tiny", "hashing")
+    assert not list(bench.out.rglob("*.trec.gz"))
+    assert not run("--run-file")
+    scored = bench("score", place / "run.trec.gz", "--dataset", folder, "--name", "text")
+    assert scored.code == 0, scored.stderr
+    again = bench("score", place / RUN_FILE, "--dataset", folder, "--name", "columns")
+    assert again.code == 0, again.stderr
+    results = [load(bench.results("tiny", name)).result for name in ("hashing", "text", "columns")]
+    assert results[0].measures == results[1].measures == results[2].measures
