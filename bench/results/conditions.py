@@ -28,18 +28,18 @@ PACKAGES = ("foundation", "datasets_cfg", "retrievers", "bench/evaluate", "bench
 
 
 @cache
-def program_digest() -> str:
+def program_digest(root: Path = ROOT) -> str:
     """16 hexadecimal digits of the source files and cards; "" where they are not at hand."""
     files = sorted(
         path
         for name in PACKAGES
-        for path in (ROOT / name).rglob("*")
+        for path in (root / name).rglob("*")
         if path.suffix in (".py", ".toml")
     )
     content = hashlib.sha256()
     for path in files:
         source = path.read_bytes()
-        content.update(f"{path.relative_to(ROOT).as_posix()} {len(source)}\n".encode())
+        content.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode())
         content.update(source)
     return content.hexdigest()[:16] if files else ""
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.results import conditions, reuse
+from bench.results import reuse
+from bench.results.conditions import program_digest
 from bench.results.load import load
 from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE
 from tests.support.collections import write_collection
@@ -215,17 +216,16 @@ def test_another_program_computes(run, monkeypatch, tmp_path):
     assert run()
 
 
-def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path, monkeypatch):
+def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_path):
     package = tmp_path / "bench" / "evaluate" / "exact"
     package.mkdir(parents=True)
-    monkeypatch.setattr(conditions, "ROOT", tmp_path)
-    digests = [conditions.program_digest.__wrapped__()]
+    digests = [program_digest.__wrapped__(tmp_path)]
     for text in ("a = 1\n", "a = 2\n"):
         (package / "rescoring.py").write_text(text)
-        digests.append(conditions.program_digest.__wrapped__())
+        digests.append(program_digest.__wrapped__(tmp_path))
     (tmp_path / "bench" / "cli").mkdir()
     (tmp_path / "bench" / "cli" / "page.py").write_text("a = 1\n")
-    assert conditions.program_digest.__wrapped__() == digests[-1]
+    assert program_digest.__wrapped__(tmp_path) == digests[-1]
     assert digests[0] == ""
     assert len(set(digests)) == 3
 
