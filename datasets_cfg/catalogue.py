@@ -150,8 +150,8 @@ def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:
     Raises:
         BenchError: a name is none of the three.
     """
-    found = (member for name in names for member in _members(name, data_dir))
-    return list(dict.fromkeys(found))
+    members = (member for name in names for member in _members(name, data_dir))
+    return list(dict.fromkeys(members))
 
 
 def unknown(name: str, known: Iterable[str]) -> BenchError:

@@ -187,8 +187,8 @@ class Corpus:
         start = 0
         for chunk in pc.index_in(self.ids, value_set=asked.dictionary).chunks:
             positions = chunk.fill_null(-1).to_numpy()
-            found = np.flatnonzero(positions >= 0)
-            rows[positions[found]] = start + found
+            places = np.flatnonzero(positions >= 0)
+            rows[positions[places]] = start + places
             start += len(chunk)
         result: Int64Array = rows[asked.indices.to_numpy()]
         return result

@@ -93,11 +93,11 @@ def check_md5(path: Path, md5: str, source: str) -> None:
     Raises:
         BenchError: it differs; the message names both sums.
     """
-    found = md5_of(path) if md5 else ""
-    if found != md5:
+    digest = md5_of(path) if md5 else ""
+    if digest != md5:
         path.unlink()
         raise BenchError(
-            f"{source}: the MD5 of the file is {found}, not {md5}; the file was removed",
+            f"{source}: the MD5 of the file is {digest}, not {md5}; the file was removed",
             hint="run again; if it stays, the source has changed: do not compare scores with it",
         )
 

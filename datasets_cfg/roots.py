@@ -15,7 +15,7 @@ def roots(data_dir: Path | None) -> list[Path]:
         BenchError: one of them is no folder.
     """
     named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
-    found = []
+    folders = []
     for source, value in named.items():
         if value:
             root = Path(value).expanduser()
@@ -25,5 +25,5 @@ def roots(data_dir: Path | None) -> list[Path]:
                     hint="name the folder that holds the collections, such as DIR in "
                     "DIR/beir/scifact/corpus.jsonl",
                 )
-            found.append(root)
-    return found
+            folders.append(root)
+    return folders

@@ -112,9 +112,9 @@ def generate(cache_dir: Path, split: str = SPLIT) -> Path:
     if damaged:
         logger.warning("%s is damaged: it is made again from the standard library", folder)
     if damaged or not folder.is_dir():
-        found = list(functions(sources))
-        selected = select(found)
-        write(selected if split == SPLIT else rest(found, selected), folder, split)
+        candidates = list(functions(sources))
+        selected = select(candidates)
+        write(selected if split == SPLIT else rest(candidates, selected), folder, split)
     return folder
 
 
@@ -176,22 +176,22 @@ def code_without_docstrings(node: FunctionNode) -> str:
 
 
 def select(
-    found: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
+    candidates: Iterable[Function], documents: int = DOCUMENTS, queries: int = QUERIES
 ) -> SourceSelection:
     """Choose ``queries`` functions that can be asked for, and others up to ``documents``."""
-    unique, askable = _candidates(found)
+    unique, askable = _candidates(candidates)
     asked = askable[:queries]
     taken = {item.id for item in asked}
     others = [item for item in unique if item.id not in taken]
     return _sorted([*asked, *others[: documents - len(asked)]], asked)
 
 
-def rest(found: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
+def rest(candidates: Iterable[Function], held_out: SourceSelection) -> SourceSelection:
     """All functions that are not in ``held_out``, and those of them that can be asked for.
 
     A sentence that differs from one of ``held_out`` in signs alone is not asked.
     """
-    unique, askable = _candidates(found)
+    unique, askable = _candidates(candidates)
     taken = {item.id for item in held_out.documents}
     read = {_words(item.sentence) for item in held_out.queries}
     documents = [item for item in unique if item.id not in taken]
@@ -237,9 +237,9 @@ def _is_whole(folder: Path, split: str) -> bool:
     return (stated, qrels) == (selection.version, _qrels(selection))
 
 
-def _candidates(found: Iterable[Function]) -> tuple[list[Function], list[Function]]:
+def _candidates(candidates: Iterable[Function]) -> tuple[list[Function], list[Function]]:
     """Functions whose code is unique, and those of them that can be asked for; in hash order."""
-    known = sorted(found, key=_hash_order)
+    known = sorted(candidates, key=_hash_order)
     codes = Counter(item.code for item in known)
     sentences = Counter(item.sentence.casefold() for item in known)
     unique = [item for item in known if codes[item.code] == 1]

@@ -154,8 +154,8 @@ def _refuse_missing(
 ) -> None:
     missing = sorted(set(wanted) - set(taken))
     if missing or not taken:
-        found = f"has no {', '.join(missing)}" if missing else "has no files"
-        raise BenchError(f"{archive} {found} in its folder {inside or '/'!r}")
+        problem = f"has no {', '.join(missing)}" if missing else "has no files"
+        raise BenchError(f"{archive} {problem} in its folder {inside or '/'!r}")
 
 
 def _put_in_place(finished: Path, folder: Path) -> None:

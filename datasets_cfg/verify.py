@@ -81,10 +81,10 @@ def remarks(dataset: Dataset) -> list[Finding]:
 def _checksums(dataset: Dataset) -> Iterator[Finding]:
     for archive in dataset.facts.archives:
         for path in _copies(dataset, archive):
-            if archive.md5 and (found := md5_of(path)) != archive.md5:
+            if archive.md5 and (digest := md5_of(path)) != archive.md5:
                 yield Finding(
                     "error",
-                    f"{path} has the MD5 {found}, not {archive.md5} as published",
+                    f"{path} has the MD5 {digest}, not {archive.md5} as published",
                     1,
                     (archive.file_name,),
                     f"remove it and fetch it again: {archive.url}",

@@ -142,13 +142,13 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
 
 def _meant(problem: str, kind: type[Any]) -> str:
     """The field or choice that a misspelt one was meant to be, from msgspec's message."""
-    if found := _UNKNOWN_FIELD.search(problem):
+    if match := _UNKNOWN_FIELD.search(problem):
         fields = fields_of(kind)
-        return did_you_mean(found[1], fields, f"known fields: {', '.join(sorted(fields))}")
-    if found := _INVALID_CHOICE.search(problem):
+        return did_you_mean(match[1], fields, f"known fields: {', '.join(sorted(fields))}")
+    if match := _INVALID_CHOICE.search(problem):
         records = _records(msgspec.inspect.type_info(kind))
-        choices = {str(one) for record in records for one in _choices(record)}
-        return did_you_mean(found[1], choices)
+        choices = {str(choice) for record in records for choice in _choices(record)}
+        return did_you_mean(match[1], choices)
     return ""
 
 
@@ -165,14 +165,14 @@ def _records(
         return
     for name in ("item_type", "key_type", "value_type", "types", "item_types"):
         inner = getattr(info, name, ())
-        for one in inner if isinstance(inner, tuple) else (inner,):
-            yield from _records(one, seen)
+        for part in inner if isinstance(inner, tuple) else (inner,):
+            yield from _records(part, seen)
 
 
 def _choices(record: msgspec.inspect.StructType) -> Iterator[Any]:
     """Values of the fields of a record that are one of a few."""
     for field in record.fields:
         kinds = getattr(field.type, "types", (field.type,))
-        for kind in (*kinds, *(getattr(one, "key_type", None) for one in kinds)):
+        for kind in (*kinds, *(getattr(member, "key_type", None) for member in kinds)):
             if isinstance(kind, msgspec.inspect.LiteralType):
                 yield from kind.values

@@ -138,9 +138,9 @@ def _entrant(results: Results) -> Entrant:
     several = [results] if isinstance(results, EvaluationResult) else list(results)
     names = sorted({result.model for result in several})
     if len(names) != 1:
-        found = ", ".join(names) or "none"
+        listed = ", ".join(names) or "none"
         raise BenchError(
-            f"results of one model are needed, and these are of {found}",
+            f"results of one model are needed, and these are of {listed}",
             "pass a result, or a list of results of one model",
         )
     entries: Mapping[str, EvaluationResult] = {result.dataset: result for result in several}

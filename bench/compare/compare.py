@@ -106,7 +106,7 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
     """
     if not choices.force:
         _check_protocols(entrants, choices)
-    names = {name for one in entrants for name in one.entries if choices.wanted(name)}
+    names = {name for entrant in entrants for name in entrant.entries if choices.wanted(name)}
     panels = [panel_of(name, entrants, choices) for name in sorted(names)]
     if not any(len(panel.columns) > 1 for panel in panels):
         raise _nothing_shared(entrants, panels, choices)
@@ -121,7 +121,7 @@ def _nothing_shared(
         f"{name} on {panel.collection} has {panel.gaps[name]}"
         for panel in panels
         for name in panel.gaps
-        if any(name == one.name and panel.collection in one.entries for one in entrants)
+        if any(name == entrant.name and panel.collection in entrant.entries for entrant in entrants)
     ]
     if lacking:
         return BenchError(
@@ -129,14 +129,14 @@ def _nothing_shared(
             "choose another --measure, or run or score them again with this one",
         )
     has = [
-        f"{one.name}: {', '.join(name for name in one.entries if choices.wanted(name)) or 'none'}"
-        for one in entrants
+        f"{entrant.name}: {', '.join(filter(choices.wanted, entrant.entries)) or 'none'}"
+        for entrant in entrants
     ]
     return BenchError(f"no two of the models have results on one collection: {'; '.join(has)}")
 
 
 def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
-    found = [
+    mismatches = [
         f"{a.name} and {b.name} on {name}: {', '.join(map(str, differences))}"
         for a, b in combinations(entrants, 2)
         for name in sorted(set(a.entries) & set(b.entries))
@@ -145,9 +145,9 @@ def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
             differences := protocol_differences(a.entries[name].protocol, b.entries[name].protocol)
         )
     ]
-    if found:
-        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
-        lines = "".join(f"\n  {line}" for line in [*found[:SHOWN], *more])
+    if mismatches:
+        more = [f"and {len(mismatches) - SHOWN} more"] if len(mismatches) > SHOWN else []
+        lines = "".join(f"\n  {line}" for line in [*mismatches[:SHOWN], *more])
         raise BenchError(
             f"scores under different protocols cannot be compared:{lines}",
             "evaluate one of them again; or --force, which compares all the same and marks it",
@@ -156,13 +156,13 @@ def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
 
 def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Comparison:
     a, b = pair
-    relevant = [one for one in panels if one.collection in {*a.entries, *b.entries}]
-    parts = {one.collection: one.differences(a.name, b.name) for one in relevant}
-    found = {name: paired([part]) for name, part in parts.items() if part is not None}
-    adjusted = dict(zip(found, holm([one.p for one in found.values()]), strict=True))
+    relevant = [panel for panel in panels if panel.collection in {*a.entries, *b.entries}]
+    parts = {panel.collection: panel.differences(a.name, b.name) for panel in relevant}
+    tests = {name: paired([part]) for name, part in parts.items() if part is not None}
+    adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
     rows = [
-        _on_collection(pair, one, found.get(one.collection), adjusted.get(one.collection))
-        for one in relevant
+        _on_collection(pair, panel, tests.get(panel.collection), adjusted.get(panel.collection))
+        for panel in relevant
     ]
     comparable = {name: part for name, part in parts.items() if part is not None}
     suites = [
@@ -174,10 +174,10 @@ def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Compa
 
 
 def _on_collection(
-    pair: Pair, panel: Panel, found: Paired | None, adjusted: float | None
+    pair: Pair, panel: Panel, test: Paired | None, adjusted: float | None
 ) -> OnCollection:
     a, b = pair
-    entries = [one.entries.get(panel.collection) for one in pair]
+    entries = [entrant.entries.get(panel.collection) for entrant in pair]
     protocols = [entry.protocol for entry in entries if entry]
     return OnCollection(
         collection=panel.collection,
@@ -188,21 +188,23 @@ def _on_collection(
         in_domain_a=bool(entries[0] and entries[0].in_domain),
         in_domain_b=bool(entries[1] and entries[1].in_domain),
         official=all(protocol.official for protocol in protocols),
-        paired=found,
+        paired=test,
         p_holm=adjusted,
-        verdict=_verdict(found, adjusted),
+        verdict=_verdict(test, adjusted),
         missing=tuple(
-            f"{one.name}: {panel.gaps[one.name]}" for one in pair if one.name in panel.gaps
+            f"{entrant.name}: {panel.gaps[entrant.name]}"
+            for entrant in pair
+            if entrant.name in panel.gaps
         ),
         protocol=protocol_differences(*protocols) if len(protocols) == len(pair) else (),
         left_out=panel.left_out,
     )
 
 
-def _verdict(found: Paired | None, p: float | None) -> Verdict:
-    if found is None or p is None or p > ALPHA:
+def _verdict(test: Paired | None, p: float | None) -> Verdict:
+    if test is None or p is None or p > ALPHA:
         return "neither"
-    return "a" if found.difference > 0 else "b"
+    return "a" if test.difference > 0 else "b"
 
 
 def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
@@ -212,7 +214,7 @@ def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
         return
     for name in (name for name in suite_names() if suite_for(name).mean):
         leaves = set(suite_weights(name))
-        if any(leaves <= {n for n in one.entries if choices.wanted(n)} for one in pair):
+        if any(leaves <= {n for n in entrant.entries if choices.wanted(n)} for entrant in pair):
             yield name
 
 
@@ -228,17 +230,17 @@ def _on_suite(
         return None
     missing = tuple(m for m in suite_for(suite).members if not _leaves(m) <= names)
     chosen = [weights[row.collection] for row in members]
-    found = None
+    test = None
     if not missing:
-        found = paired([parts[row.collection] for row in members], chosen)
+        test = paired([parts[row.collection] for row in members], chosen)
     return OnSuite(
         suite=suite,
         measure=measures.pop() if measures else "",
         members=len(suite_for(suite).members),
-        mean_a=_mean(chosen, [row.mean_a for row in members]) if found else None,
-        mean_b=_mean(chosen, [row.mean_b for row in members]) if found else None,
-        paired=found,
-        verdict=_verdict(found, found.p if found else None),
+        mean_a=_mean(chosen, [row.mean_a for row in members]) if test else None,
+        mean_b=_mean(chosen, [row.mean_b for row in members]) if test else None,
+        paired=test,
+        verdict=_verdict(test, test.p if test else None),
         missing=missing,
         forced=any(row.protocol for row in members),
         weighted=len(set(suite_for(suite).weights)) > 1,
@@ -258,7 +260,7 @@ def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]
 
     The recipe behind a run file is not known, so nothing can be said to differ from it.
     """
-    told = [[one.entries[name].recipe for name in collections] for one in pair]
+    told = [[entrant.entries[name].recipe for name in collections] for entrant in pair]
     fields = dict.fromkeys(
         field for recipes in zip(*told, strict=True) for field in differing(recipes)
     )

@@ -187,7 +187,7 @@ def _values(
 def _measure(collection: str, entrants: Sequence[Entrant], choices: Choices) -> str:
     if choices.measure is not None:
         return parse_measure(choices.measure).name
-    entries = [one.entries[collection] for one in entrants if collection in one.entries]
+    entries = [entrant.entries[collection] for entrant in entrants if collection in entrant.entries]
     names = sorted({entry.main_measure for entry in entries})
     if len(names) > 1:
         raise BenchError(
@@ -203,7 +203,7 @@ def _common_queries(
     """Queries that all models have, sorted, so that no order changes what is drawn."""
     sets = [set(value) for value in values.values()]
     common = sorted(set.intersection(*sets)) if sets else []
-    if any(len(one) != len(common) for one in sets) and not force:
+    if any(len(queries) != len(common) for queries in sets) and not force:
         raise BenchError(
             f"the results on {collection} are of different queries, though their protocols agree",
             "one of them is damaged: evaluate it again",

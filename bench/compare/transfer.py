@@ -125,14 +125,15 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
         _check(name, entrants)
     choices = Choices(measure, resampling=resampling)
     panels = {name: _whole(panel_of(name, entrants, choices)) for name in names}
-    last, order = sequence.checkpoints[-1].name, [one.name for one in sequence.checkpoints]
+    order = [checkpoint.name for checkpoint in sequence.checkpoints]
+    last = order[-1]
     base = sequence.base.name if sequence.base else ""
     trained = list(sequence.trained)
     backward = [(name, last, own) for name, own in zip(trained, order, strict=True)][:-1]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=panels[trained[0]].measure,
-        rows=tuple(_row(one.name, panels, resampling) for one in entrants),
+        rows=tuple(_row(entrant.name, panels, resampling) for entrant in entrants),
         base=base,
         trained=tuple(trained),
         also=tuple(sequence.also),
@@ -147,19 +148,19 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
 
 def _check(collection: str, entrants: Sequence[Entrant]) -> None:
     protocols = {}
-    for one in entrants:
-        if collection not in one.entries:
+    for entrant in entrants:
+        if collection not in entrant.entries:
             raise BenchError(
-                f"{one.name} has no result on {collection}",
+                f"{entrant.name} has no result on {collection}",
                 "leave --stored out, and what is missing is evaluated",
             )
-        protocols[one.name] = one.entries[collection].protocol
+        protocols[entrant.name] = entrant.entries[collection].protocol
     first, *others = protocols.items()
     for name, protocol in others:
-        if found := protocol_differences(first[1], protocol):
+        if differences := protocol_differences(first[1], protocol):
             raise BenchError(
                 f"{first[0]} and {name} were evaluated under different protocols on {collection}: "
-                f"{', '.join(map(str, found))}",
+                f"{', '.join(map(str, differences))}",
                 "evaluate them again: python -m bench run --help",
             )
 
@@ -180,8 +181,8 @@ def alone(panel: Panel, name: str, resampling: Resampling) -> Differences:
 
 def mean_level(parts: Sequence[Differences]) -> Level:
     """Mean over collections of what `alone` gives on each."""
-    found = paired(parts, [1 / len(parts)] * len(parts))
-    return Level(found.difference, found.low, found.high)
+    test = paired(parts, [1 / len(parts)] * len(parts))
+    return Level(test.difference, test.low, test.high)
 
 
 def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> TransferRow:
@@ -200,16 +201,17 @@ def _transfers(
     if not asked:
         return None
     parts = [_differences(panels[name], after, before) for name, after, before in asked]
-    found = [paired([part]) for part in parts]
-    adjusted = holm([one.p for one in found])
+    tests = [paired([part]) for part in parts]
+    adjusted = holm([test.p for test in tests])
     rows = [
-        Transfer(*one, result, p) for one, result, p in zip(asked, found, adjusted, strict=True)
+        Transfer(*triple, result, p)
+        for triple, result, p in zip(asked, tests, adjusted, strict=True)
     ]
     return Transfers(paired(parts, [1 / len(parts)] * len(parts)), tuple(rows))
 
 
 def _differences(panel: Panel, after: str, before: str) -> Differences:
-    found = panel.differences(after, before)
-    if found is None:
+    differences = panel.differences(after, before)
+    if differences is None:
         raise ValueError("a whole panel has differences")
-    return found
+    return differences

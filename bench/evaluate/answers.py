@@ -83,14 +83,14 @@ def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Arr
 
 def _needles(answers: Sequence[str]) -> tuple[str, ...]:
     cut = {answer: tokens(answer) for answer in answers}
-    if empty := [answer for answer, found in cut.items() if not found]:
+    if empty := [answer for answer, words in cut.items() if not words]:
         raise BenchError(f"answer {empty[0]!r} has no letter, digit or sign to look for")
-    return tuple(_spaced(found) for found in cut.values())
+    return tuple(_spaced(words) for words in cut.values())
 
 
-def _spaced(found: Sequence[str]) -> str:
+def _spaced(words: Sequence[str]) -> str:
     """Tokens between single spaces: no token holds a space, so substrings are token sequences."""
-    return f" {' '.join(found)} "
+    return f" {' '.join(words)} "
 
 
 def _holds_any(body: str, needles: Sequence[str]) -> bool:

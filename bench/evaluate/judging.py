@@ -58,14 +58,17 @@ def _check_cutoffs(collection: str, measures: Sequence[Measure], depth: int) -> 
 
     The main measure comes first and is always computed; others can be left out.
     """
-    cutoffs = {one.name: one.cutoff for one in measures if one.cutoff != NO_CUTOFF}
+    cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff != NO_CUTOFF}
     beyond = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
     if not beyond:
         return
     name, deepest = max(beyond.items(), key=lambda item: item[1])
     main = measures[0]
-    within = [one.name for one in measures if one.name not in beyond]
-    shallow = [f"--measure {shlex.quote(one)}" for one in dict.fromkeys(within[1:] or within)]
+    within = [measure.name for measure in measures if measure.name not in beyond]
+    shallow = [
+        f"--measure {shlex.quote(measure_name)}"
+        for measure_name in dict.fromkeys(within[1:] or within)
+    ]
     if main.name in beyond:
         shallow = [f"--depth {main.cutoff}", f"--measure {shlex.quote(main.name)}"]
     choices = [f"--depth {deepest}", *([" ".join(shallow)] if deepest > main.cutoff else [])]

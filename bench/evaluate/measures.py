@@ -83,20 +83,20 @@ def parse_measure(name: str) -> Measure:
     import ir_measures
 
     try:
-        found = ir_measures.parse_measure(name)
-        found.validate_params()
+        parsed = ir_measures.parse_measure(name)
+        parsed.validate_params()
     except (ValueError, NameError, AssertionError) as error:
         raise BenchError(f"there is no measure {name!r}", _suggestion(name)) from error
-    params = found.params
+    params = parsed.params
     if "cutoff" in params and (isinstance(params["cutoff"], bool) or params["cutoff"] < 1):
         raise BenchError(f"measure {name!r} has a cutoff below 1", f"see `{LISTING}`")
-    if found.NAME in _NATIVE and _is_plain(params):
+    if parsed.NAME in _NATIVE and _is_plain(params):
         cutoff, rel = params.get("cutoff", NO_CUTOFF), params.get("rel", 1)
-        return Measure(str(found), found.NAME, cutoff, rel)
-    if not providers().supports(found):
+        return Measure(str(parsed), parsed.NAME, cutoff, rel)
+    if not providers().supports(parsed):
         reason = f"measure {name!r} needs a provider of ir_measures that is not installed"
         raise BenchError(reason, f"see `{LISTING}`")
-    return Measure(str(found), found.NAME, params.get("cutoff", NO_CUTOFF), native=False)
+    return Measure(str(parsed), parsed.NAME, params.get("cutoff", NO_CUTOFF), native=False)
 
 
 def providers() -> "ir_measures.providers.FallbackProvider":
@@ -106,7 +106,9 @@ def providers() -> "ir_measures.providers.FallbackProvider":
     """
     import ir_measures
 
-    usable = [found for found in ir_measures.DefaultPipeline.providers if found.NAME != "gdeval"]
+    usable = [
+        provider for provider in ir_measures.DefaultPipeline.providers if provider.NAME != "gdeval"
+    ]
     return ir_measures.providers.FallbackProvider(usable)
 
 
@@ -138,7 +140,10 @@ def measure_names() -> Mapping[str, str]:
     """Name and title of every measure that can be used here, the native ones first."""
     import ir_measures
 
-    known = {found.NAME: found.PRETTY_NAME for found in ir_measures.measures.registry.values()}
+    known = {
+        registered.NAME: registered.PRETTY_NAME
+        for registered in ir_measures.measures.registry.values()
+    }
     native = {f"{kind}@k": known.pop(kind) for kind in _NATIVE}
     others = {name: title for name, title in sorted(known.items()) if _is_available(name)}
     return {**native, **others}
@@ -219,21 +224,21 @@ def _dcg(
 
 def _ndcg(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Järvelin and Kekäläinen (2002) with linear gain; the ideal uses all judged documents."""
-    found = _dcg(judged.hit_query, judged.hit_rank, judged.hit_grade, measure, judged)
+    dcg = _dcg(judged.hit_query, judged.hit_rank, judged.hit_grade, measure, judged)
     ideal_ranks = position_in_group(judged.judged_query)
     ideal = _dcg(judged.judged_query, ideal_ranks, judged.judged_grade, measure, judged)
-    return _ratio(found, ideal)
+    return _ratio(dcg, ideal)
 
 
 def _recall(measure: Measure, judged: JudgedRun) -> Float64Array:
-    found = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return _ratio(found, _relevant(measure, judged))
+    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
+    return _ratio(counts, _relevant(measure, judged))
 
 
 def _precision(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Divides by the cutoff even when fewer documents were retrieved, as trec_eval does."""
-    found = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return found / measure.cutoff
+    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
+    return counts / measure.cutoff
 
 
 def _reciprocal_rank(measure: Measure, judged: JudgedRun) -> Float64Array:
@@ -253,15 +258,15 @@ def _average_precision(measure: Measure, judged: JudgedRun) -> Float64Array:
 
 
 def _success(measure: Measure, judged: JudgedRun) -> Float64Array:
-    found = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
-    return (found > 0).astype(np.float64)
+    counts = _count(judged.hit_query[_relevant_hits(measure, judged)], judged)
+    return (counts > 0).astype(np.float64)
 
 
 def _judged(measure: Measure, judged: JudgedRun) -> Float64Array:
     """Share of the retrieved documents, up to the cutoff, that have a judgement of any grade."""
-    found = _count(judged.hit_query[_within(judged.hit_rank, measure)], judged)
+    counts = _count(judged.hit_query[_within(judged.hit_rank, measure)], judged)
     depth = np.minimum(judged.retrieved, measure.cutoff)
-    return _ratio(found, depth.astype(np.float64))
+    return _ratio(counts, depth.astype(np.float64))
 
 
 _NATIVE: Mapping[str, Callable[[Measure, JudgedRun], Float64Array]] = {

@@ -33,10 +33,10 @@ def parse_size(text: str) -> int:
     Raises:
         BenchError: it is not a size, or less than a byte.
     """
-    found = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
-    factor = UNITS.get(found[2].upper()) if found else None
-    has_number = found and found[1].strip(".")
-    size = int(Decimal(found[1]) * factor) if found and has_number and factor else 0
+    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{0,9})\s*([A-Za-z]*)", text.strip())
+    factor = UNITS.get(match[2].upper()) if match else None
+    has_number = match and match[1].strip(".")
+    size = int(Decimal(match[1]) * factor) if match and has_number and factor else 0
     if size < 1:
         raise BenchError(
             f"cannot read the size {text!r}", "write 2GB, 1.5GiB, 800MB or a number of bytes"

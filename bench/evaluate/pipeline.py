@@ -245,13 +245,13 @@ def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
         record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
         return record
 
-    found = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
-    if found["stop"]:
+    report = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
+    if report["stop"]:
         raise BenchError(
-            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(found['stop'])}",
+            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
             "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
         )
-    return found
+    return report
 
 
 def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:

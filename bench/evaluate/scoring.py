@@ -65,10 +65,10 @@ def score(
     """
     parsed = [parse_measure(name) for name in measures]
     table = _match(run, qrels, queries)
-    native = {one.name: values(one, table.judged) for one in parsed if one.native}
-    others = [one for one in parsed if not one.native]
+    native = {measure.name: values(measure, table.judged) for measure in parsed if measure.native}
+    others = [measure for measure in parsed if not measure.native]
     provided = _provided(run, qrels, table.query_ids, others) if others else {}
-    by_name = {one.name: {**native, **provided}[one.name] for one in parsed}
+    by_name = {measure.name: {**native, **provided}[measure.name] for measure in parsed}
     unanswered = int(np.count_nonzero(table.judged.retrieved == 0))
     return Scores(table.query_ids, by_name, unanswered, table.ignored)
 
@@ -118,7 +118,9 @@ def _match(run: Run, qrels: Qrels, queries: Sequence[str] | None) -> _Match:
     query_ids = _denominator(qrels, queries)
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
     judgements = _judgements(qrels, numbers)
-    run_numbers = np.array([numbers.get(one, -1) for one in run.query_ids], dtype=np.int64)
+    run_numbers = np.array(
+        [numbers.get(query_id, -1) for query_id in run.query_ids], dtype=np.int64
+    )
     rows, grades = _hits(run, judgements, run_numbers)
     places = np.searchsorted(run.offsets, rows, side="right") - 1
     by_query = np.lexsort((rows, run_numbers[places]))
@@ -177,10 +179,10 @@ def _hits(
     queries = run_numbers[np.searchsorted(run.offsets, rows, side="right") - 1]
     rows, queries = rows[queries >= 0], queries[queries >= 0]
     keys = queries * len(judgements.doc_ids) + codes[run.documents[rows]]
-    found = np.searchsorted(judgements.keys, keys)
-    found[found == len(judgements.keys)] = 0
-    judged = judgements.keys[found] == keys
-    return rows[judged], judgements.grades[found[judged]]
+    positions = np.searchsorted(judgements.keys, keys)
+    positions[positions == len(judgements.keys)] = 0
+    judged = judgements.keys[positions] == keys
+    return rows[judged], judgements.grades[positions[judged]]
 
 
 def _provided(
@@ -199,8 +201,8 @@ def _provided(
     numbers = {query_id: number for number, query_id in enumerate(query_ids)}
     result = {measure.name: np.zeros(len(query_ids)) for measure in measures}
     try:
-        for found in providers().iter_calc(parsed, grades, ranked):
-            result[str(found.measure)][numbers[found.query_id]] = found.value
+        for metric in providers().iter_calc(parsed, grades, ranked):
+            result[str(metric.measure)][numbers[metric.query_id]] = metric.value
     except Exception as error:  # each provider fails in its own way
         names = ", ".join(result)
         raise BenchError(

@@ -87,9 +87,9 @@ def times_similarity(
     """
     scores = hits.scores.copy()
     for own, rows, query in zip(scores, hits.rows, queries, strict=True):
-        found = rows >= 0
-        similarities = vectors_of(rows[found]).astype(np.float64) @ query.astype(np.float64)
-        own[found] = (own[found].astype(np.float64) * similarities).astype(np.float32)
+        filled = rows >= 0
+        similarities = vectors_of(rows[filled]).astype(np.float64) @ query.astype(np.float64)
+        own[filled] = (own[filled].astype(np.float64) * similarities).astype(np.float32)
     return Hits(scores, hits.rows)
 
 
@@ -109,9 +109,9 @@ def drop_self(hits: Hits, self_rows: Int64Array, k: int) -> Hits:
     )
 
 
-def recall(found: Hits, truth: Hits, k: int) -> Float64Array:
+def recall(hits: Hits, truth: Hits, k: int) -> Float64Array:
     """Share of the true top k that the found top k holds, float64 ``(q,)``; 1 where none exist."""
-    true_rows, found_rows = truth.rows[:, :k], found.rows[:, :k]
+    true_rows, found_rows = truth.rows[:, :k], hits.rows[:, :k]
     width = int(max(true_rows.max(initial=0), found_rows.max(initial=0))) + 1
     query = np.arange(len(true_rows))[:, None] * width
     present = np.isin(true_rows + query, (found_rows + query)[found_rows >= 0])

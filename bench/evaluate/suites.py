@@ -114,21 +114,23 @@ def mean_weights(typed: Iterable[str]) -> dict[str, float]:
     for name in typed:
         if is_suite(name):
             count = len(suite_for(name).members)
-            inner = {one: count * weight for one, weight in suite_weights(name).items()}
+            inner = {member: count * weight for member, weight in suite_weights(name).items()}
         else:
             inner = {name: 1.0}
-        weights |= {one: min(weight, weights.get(one, weight)) for one, weight in inner.items()}
+        weights |= {
+            member: min(weight, weights.get(member, weight)) for member, weight in inner.items()
+        }
     total = sum(weights.values())
     return {name: weight / total for name, weight in weights.items()}
 
 
 def with_inner(names: Iterable[str]) -> list[str]:
     """The suites among the names, each after the suites that it contains; no duplicates."""
-    found: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for name in names:
         if is_suite(name):
-            found |= dict.fromkeys([*with_inner(suite_for(name).members), name])
-    return list(found)
+            ordered |= dict.fromkeys([*with_inner(suite_for(name).members), name])
+    return list(ordered)
 
 
 def _touches(member: str, in_domain: Collection[str]) -> bool:

@@ -71,7 +71,7 @@ def detectable_effects(
         measure: instead of the main one of each collection.
         floor: models whose means are further apart are no pair: the floor decides on such a one.
     """
-    asked = {name: measure or one.result.main_measure for name, one in baselines.items()}
+    asked = {name: measure or baseline.result.main_measure for name, baseline in baselines.items()}
     effects = [
         _effect_on(kind, baselines[name], known, asked[name], floor)
         for name in weights

@@ -109,9 +109,13 @@ def compare_speed(
         _encoding(both, speeds, dataset, tolerance),
         _answering(both, rows, dataset, tolerance),
     )
-    decisions = [Decision(one.outcome, (_reason(one, tolerance.slower),)) for one in slowdowns]
+    decisions = [
+        Decision(measured.outcome, (_reason(measured, tolerance.slower),)) for measured in slowdowns
+    ]
     outcome = worse(decisions).outcome
-    reasons = [why for one in decisions if one.outcome == outcome for why in one.reasons]
+    reasons = [
+        why for decision in decisions if decision.outcome == outcome for why in decision.reasons
+    ]
     return SpeedCheck(
         baseline=baseline.recipe.model,
         slower=tolerance.slower,

@@ -103,12 +103,12 @@ class _Layout:
         self.columns = tuple(_column(name, some) for name, some in placed.items())
         self.suites = _suites(self.columns, choice.suite)
         self._choice, self._cards = choice, cards
-        self._results = [one.result for some in placed.values() for one in some]
+        self._results = [stored.result for some in placed.values() for stored in some]
         official = {column.name for column in self.columns if column.official}
-        places = official | {one.name for one in self.suites}
-        models = {one.result.model for some in placed.values() for one in some}
+        places = official | {suite.name for suite in self.suites}
+        models = {stored.result.model for some in placed.values() for stored in some}
         known = gathered(cards, models, choice.published)
-        self._claims = tuple(one for one in known if one.name in places)
+        self._claims = tuple(claim for claim in known if claim.name in places)
 
     def board(self, stand: Standings, pairs: tuple[Pair, ...], resampling: Resampling) -> Board:
         """The leaderboard with these standings."""
@@ -118,7 +118,7 @@ class _Layout:
         )
         measures = dict.fromkeys(name for column in self.columns for name in column.measures)
         show = self._choice.published is not None
-        claimed = {one.name for one in self._claims} if show else set()
+        claimed = {claim.name for claim in self._claims} if show else set()
         claimed.add(self._choice.suite)
         return Board(
             measures=tuple(measures),
@@ -163,13 +163,13 @@ def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
     if not choice.suite:
         return list(stored)
     members = collections_of(choice.suite)
-    found = [one for one in stored if one.result.protocol.collection in members]
-    if not found:
+    inside = [entry for entry in stored if entry.result.protocol.collection in members]
+    if not inside:
         raise BenchError(
             f"there are no results on the {len(members)} collections of {choice.suite}",
             f"python -m bench run {choice.suite} --model bm25",
         )
-    return found
+    return inside
 
 
 def _wanted(column: CollectionColumn, choice: Choice) -> Sequence[str]:
@@ -185,20 +185,26 @@ def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
 
 
 def _column(name: str, some: Sequence[Stored]) -> CollectionColumn:
-    results = [one.result for one in some]
+    results = [stored.result for stored in some]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)
-    found = dict.fromkeys([main, *(measure for one in results for measure in one.measures)])
-    protocol = max((result.protocol for result in results), key=lambda one: one.corpus_sha256)
+    measures = dict.fromkeys(
+        [main, *(measure for result in results for measure in result.measures)]
+    )
+    protocol = max(
+        (result.protocol for result in results), key=lambda candidate: candidate.corpus_sha256
+    )
     return CollectionColumn(
         name=name,
         collection=protocol.collection,
         main=name == protocol.collection,
         official=protocol.official,
         main_measure=main,
-        measures=tuple(found),
+        measures=tuple(measures),
         queries=results[0].queries,
-        documents=next((one.documents for one in results if one.documents is not None), None),
+        documents=next(
+            (result.documents for result in results if result.documents is not None), None
+        ),
         title_track=protocol.title_track,
         protocol=protocol_facts(protocol),
         about=_about(protocol.collection),
@@ -221,13 +227,13 @@ def _suites(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
         within = set(collections_of(only))
         inner = [name for name in names if name != only and within.issuperset(collections_of(name))]
         names = (only, *inner)
-    found = []
+    suites = []
     for suite in (suite_for(name) for name in names):
         members = tuple(suite_weights(suite.name))
         mains = {measured[name] for name in members if name in measured}
         if suite.mean and mains:
             main = mains.pop() if len(mains) == 1 else ""
-            found.append(
+            suites.append(
                 SuiteColumn(
                     name=suite.name,
                     title=suite.title,
@@ -236,7 +242,7 @@ def _suites(shown: Iterable[CollectionColumn], only: str) -> list[SuiteColumn]:
                     collections=members,
                 )
             )
-    return found
+    return suites
 
 
 def _has_mean(suite: SuiteColumn, made: Iterable[Row], wanted: Collection[str]) -> bool:

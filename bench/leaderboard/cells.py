@@ -25,13 +25,13 @@ def row_of(
         claims: those of its own checkpoint stand beside its scores.
         cards: by name of model.
     """
-    results = {column: one.result for column, one in by_column.items()}
+    results = {column: stored.result for column, stored in by_column.items()}
     first = next(iter(results.values()))
     card = cards.get(first.model)
     own = {
-        (one.name, one.measure): one
-        for one in claims
-        if one.model == first.model and not one.publication
+        (claim.name, claim.measure): claim
+        for claim in claims
+        if claim.model == first.model and not claim.publication
     }
 
     def score(place: str, measure: str, value: float) -> Score:
@@ -56,7 +56,9 @@ def row_of(
         speed_device=device,
         training=training,
         step=step,
-        parameters=next((one.parameters for one in results.values() if one.parameters), None),
+        parameters=next(
+            (result.parameters for result in results.values() if result.parameters), None
+        ),
     )
 
 
@@ -75,22 +77,24 @@ def _means(
     suite: str, results: Mapping[str, Result], score: Callable[[str, str, float], Score]
 ) -> dict[str, Mean]:
     """By measure. Only the published collections count, as their columns are named."""
-    official = {name: one for name, one in results.items() if one.protocol.official}
-    seen = {name for name, one in official.items() if one.in_domain}
-    found = {}
-    for measure in dict.fromkeys(key for one in official.values() for key in one.measures):
+    official = {name: result for name, result in results.items() if result.protocol.official}
+    seen = {name for name, result in official.items() if result.in_domain}
+    means = {}
+    for measure in dict.fromkeys(key for result in official.values() for key in result.measures):
         values = {
-            name: one.measures[measure] for name, one in official.items() if measure in one.measures
+            name: result.measures[measure]
+            for name, result in official.items()
+            if measure in result.measures
         }
         mean = suite_mean(suite, measure, values, seen)
         if len(mean.missing) < mean.members:
-            found[measure] = Mean(
+            means[measure] = Mean(
                 score=None if mean.value is None else score(suite, measure, mean.value),
                 zero_shot=mean.zero_shot,
                 zero_shot_members=mean.zero_shot_members,
                 missing=mean.missing,
             )
-    return found
+    return means
 
 
 def _cell(result: Result, scores: dict[str, Score]) -> Cell:
@@ -111,7 +115,9 @@ def _cell(result: Result, scores: dict[str, Score]) -> Cell:
             "time": where.time,
             "commit": where.commit[:12] + (" with changes" if where.dirty else ""),
             "machine": _machine(result),
-            "libraries": ", ".join(f"{name} {found}" for name, found in where.libraries.items()),
+            "libraries": ", ".join(
+                f"{name} {version}" for name, version in where.libraries.items()
+            ),
             "result": result.key,
         },
         warnings=tuple(result.preflight.get("warnings", ())),
@@ -133,11 +139,11 @@ def _speed(results: Sequence[Result]) -> tuple[float | None, str]:
     """Tokens per second, and on what: the machine that encoded most."""
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    for one in results:
-        if _encode_s(one.timings):
-            where = _machine(one)
-            tokens[where] = tokens.get(where, 0) + one.timings.encoded_tokens
-            seconds[where] = seconds.get(where, 0.0) + _encode_s(one.timings)
+    for result in results:
+        if _encode_s(result.timings):
+            where = _machine(result)
+            tokens[where] = tokens.get(where, 0) + result.timings.encoded_tokens
+            seconds[where] = seconds.get(where, 0.0) + _encode_s(result.timings)
     if not tokens:
         return None, ""
     where = max(tokens, key=lambda name: tokens[name])

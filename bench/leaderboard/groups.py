@@ -51,7 +51,7 @@ class _Means:
     def plus(self, weight: float, other: "_Means") -> "_Means":
         """This sum and another weighted part, for the rows that are in both."""
         rows = tuple(row for row in self.rows if row in other.rows)
-        mine, theirs = ([one.rows.index(row) for row in rows] for one in (self, other))
+        mine, theirs = ([side.rows.index(row) for row in rows] for side in (self, other))
         bootstrap = self.drawn.bootstrap[:, mine] + weight * other.drawn.bootstrap[:, theirs]
         flipped = self.drawn.flipped[:, mine] + weight * other.drawn.flipped[:, theirs]
         exact = self.exact[mine] + weight * other.exact[theirs]
@@ -84,7 +84,7 @@ def standings(
             for so many models.
     """
     _check_resamples(by_row, wanted, resampling)
-    found: Standings = {}
+    by_column: Standings = {}
     sums: dict[tuple[str, str], _Means] = {}
     weights = {suite: suite_weights(suite) for suite in suites}
     weights = {suite: some for suite, some in weights.items() if _is_filled(by_row, some)}
@@ -93,7 +93,7 @@ def standings(
         for measure, ids, scores, means in _resampled(
             results, wanted[column], resampling, stream_of(column)
         ):
-            found[column, measure] = _stand(means)
+            by_column[column, measure] = _stand(means)
             if measure == wanted[column][0]:
                 pairs.add(column, measure, means.rows, ids, scores, means.drawn)
             for suite, shares in weights.items():
@@ -105,8 +105,8 @@ def standings(
                         else means.times(shares[column])
                     )
         advance(1)
-    whole = {key: one for key, one in sums.items() if one.columns == len(weights[key[0]])}
-    return found | {key: _stand(one) for key, one in whole.items()}
+    whole = {key: total for key, total in sums.items() if total.columns == len(weights[key[0]])}
+    return by_column | {key: _stand(total) for key, total in whole.items()}
 
 
 def _check_resamples(
@@ -129,8 +129,8 @@ def _resampled(
 
     All measures are resampled at once: drawing the queries takes longer than the products.
     """
-    loaded = {row: _load(one) for row, one in by_row.items()}
-    known = {row: found for row, found in loaded.items() if found is not None}
+    loaded = {row: _load(stored) for row, stored in by_row.items()}
+    known = {row: values for row, values in loaded.items() if values is not None}
     cells = [(name, row) for name in measures for row in known if name in known[row][1]]
     if not cells:
         return
@@ -144,9 +144,9 @@ def _resampled(
         yield measure, ids, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
 
 
-def _load(one: Stored) -> Values | None:
+def _load(stored: Stored) -> Values | None:
     """Values by query; None for an older record that came without them."""
-    return one.scores() if one.per_query else None
+    return stored.scores() if stored.per_query else None
 
 
 def _aligned(
@@ -192,15 +192,15 @@ def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
     """
     order = np.argsort(-means, kind="stable")
     signs = np.ascontiguousarray(flipped.T[order])
-    found, start, group = [0] * len(means), 0, 0
+    numbers, start, group = [0] * len(means), 0, 0
     while start < len(order):
         group += 1
         behind = means[order[start]] - means[order[start + 1 :]]
         size = 1 + _not_separable(behind, signs[start] - signs[start + 1 :])
         for place in order[start : start + size]:
-            found[place] = group
+            numbers[place] = group
         start += size
-    return found
+    return numbers
 
 
 def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:

@@ -81,12 +81,12 @@ class PairWork:
             drawn: resampled means, a column for each of the rows.
         """
         place = {row: number for number, row in enumerate(rows)}
-        for pair, found in self._found.items():
+        for pair, by_column in self._found.items():
             if pair[0] in place and pair[1] in place:
                 a, b = place[pair[0]], place[pair[1]]
                 tables = (scores, drawn.bootstrap, drawn.flipped)
                 part = Differences(*(table[:, a] - table[:, b] for table in tables))
-                found[column] = Versus(column, measure, paired([part]))
+                by_column[column] = Versus(column, measure, paired([part]))
                 if self._look:
                     own = self._look(column, measure, pair, ids, scores[:, [a, b]])
                     self._queries[pair].append(own)
@@ -99,28 +99,28 @@ class PairWork:
         return tuple(
             Pair(
                 *pair,
-                (*self._whole(pair), *_corrected(list(found.values()))),
+                (*self._whole(pair), *_corrected(list(by_column.values()))),
                 tuple(self._queries[pair]),
             )
-            for pair, found in self._found.items()
+            for pair, by_column in self._found.items()
         )
 
     def _whole(self, pair: Names) -> list[Versus]:
         made = []
         for suite, share in self._shares.items():
             total = self._sums.get((pair, suite))
-            measures = {found.measure for found in self._on(pair, share)}
+            measures = {versus.measure for versus in self._on(pair, share)}
             if total and len(total.weights) == len(share) and len(measures) == 1:
                 made.append(Versus(suite, measures.pop(), total.paired()))
         return made
 
     def _on(self, pair: Names, columns: Mapping[str, float]) -> list[Versus]:
-        return [found for column, found in self._found[pair].items() if column in columns]
+        return [versus for column, versus in self._found[pair].items() if column in columns]
 
 
-def _corrected(found: Sequence[Versus]) -> list[Versus]:
-    adjusted = holm([one.paired.p for one in found])
+def _corrected(comparisons: Sequence[Versus]) -> list[Versus]:
+    adjusted = holm([versus.paired.p for versus in comparisons])
     return [
-        Versus(one.place, one.measure, one.paired, p)
-        for one, p in zip(found, adjusted, strict=True)
+        Versus(versus.place, versus.measure, versus.paired, p)
+        for versus, p in zip(comparisons, adjusted, strict=True)
     ]

@@ -35,7 +35,9 @@ class System(Record, kw_only=True):
     note: str = ""
 
     def __post_init__(self) -> None:
-        for place, value in (item for found in self.scores.values() for item in found.items()):
+        for place, value in (
+            item for by_place in self.scores.values() for item in by_place.items()
+        ):
             if not 0 <= value <= 1:
                 raise ValueError(f"{self.name} on {place}: {value} is not in 0..1")
 
@@ -77,11 +79,11 @@ def gathered(
     """
     wanted = names or ()
     every = not wanted
-    own = [one for one in _of_cards(cards) if every or CARDS in wanted or one.model in models]
-    found = publications() if names is not None else {}
-    _check_names(wanted, found)
-    shown = (one for name, one in found.items() if every or name in wanted)
-    return own + [claim for one in shown for claim in claims_of(one)]
+    own = [claim for claim in _of_cards(cards) if every or CARDS in wanted or claim.model in models]
+    published = publications() if names is not None else {}
+    _check_names(wanted, published)
+    shown = (publication for name, publication in published.items() if every or name in wanted)
+    return own + [claim for publication in shown for claim in claims_of(publication)]
 
 
 def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:
@@ -97,8 +99,10 @@ def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) 
 def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
     """What cards state of their own checkpoints."""
     for card in cards.values():
-        for one in card.expected:
-            yield Claim(card.name, one.dataset, one.measure, one.value, one.source)
+        for expected in card.expected:
+            yield Claim(
+                card.name, expected.dataset, expected.measure, expected.value, expected.source
+            )
 
 
 def claims_of(publication: Publication) -> Iterable[Claim]:

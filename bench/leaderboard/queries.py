@@ -48,7 +48,7 @@ def dots(ids: Sequence[str], a: Float64Array, b: Float64Array) -> tuple[Dot, ...
     order = np.argsort(place, kind="stable").tolist()
     ends = counts.cumsum().tolist()
     return tuple(
-        Dot(x, y, count, tuple(ids[one] for one in order[end - count : end][:NAMED]))
+        Dot(x, y, count, tuple(ids[number] for number in order[end - count : end][:NAMED]))
         for x, y, count, end in zip(
             means[0].tolist(), means[1].tolist(), counts.tolist(), ends, strict=True
         )
@@ -86,16 +86,16 @@ class QueryWork:
             ids: of all queries, sorted.
             scores: float64 ``(queries, 2)``.
         """
-        found = dots(ids, scores[:, 0], scores[:, 1])
+        points = dots(ids, scores[:, 0], scores[:, 1])
         dataset = self._open(self.by_row[pair[0]][column].result.protocol)
         if not isinstance(dataset, str):
-            self._remember(column, dataset, found)
+            self._remember(column, dataset, points)
         left_out = self._left_out(pair, column)
         changes = None
         if self.count:
             gains = scores[:, 0] - scores[:, 1]
             chosen = most_different(gains, self.count)
-            values = {ids[one]: scores[one] for one in chosen}
+            values = {ids[number]: scores[number] for number in chosen}
             sides = [
                 self._entry(row, column, not left_out, measure, values, side)
                 for side, row in enumerate(pair)
@@ -103,7 +103,7 @@ class QueryWork:
             changes = most_changed(pair, (sides[0], sides[1]), measure, self.count, dataset)
             changed = int((np.abs(gains) > SAME_SCORE).sum())
             changes = msgspec.structs.replace(_shortened(changes), changed=changed)
-        return OnQueries(place=column, dots=found, changes=changes, without_rankings=left_out)
+        return OnQueries(place=column, dots=points, changes=changes, without_rankings=left_out)
 
     def _entry(
         self,
@@ -123,9 +123,9 @@ class QueryWork:
             run=lambda: self._run(row, column) if read else NO_RUN,
         )
 
-    def _remember(self, column: str, dataset: Dataset, found: Sequence[Dot]) -> None:
+    def _remember(self, column: str, dataset: Dataset, points: Sequence[Dot]) -> None:
         known = self.texts.setdefault(column, {})
-        new = {query for dot in found for query in dot.queries}.difference(known)
+        new = {query for dot in points for query in dot.queries}.difference(known)
         if new:
             pairs = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
             known.update((query, text) for query, text in pairs if query in new)
@@ -150,8 +150,10 @@ def _shortened(changes: Changes) -> Changes:
         msgspec.structs.replace(
             query,
             judged=tuple(
-                msgspec.structs.replace(one, text=shorten(one.text, WIDTH, placeholder=" …"))
-                for one in query.judged
+                msgspec.structs.replace(
+                    document, text=shorten(document.text, WIDTH, placeholder=" …")
+                )
+                for document in query.judged
             ),
         )
         for query in changes.queries

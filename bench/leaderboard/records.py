@@ -255,11 +255,11 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     def systems(self) -> list[tuple[Claim, ...]]:
         """Claims of one system in one source together, of those that are no row, as given."""
         known = {row.model for row in self.rows}
-        found: dict[tuple[str, str], list[Claim]] = {}
-        for one in self.claims:
-            if one.publication or one.model not in known:
-                found.setdefault((one.model, one.source), []).append(one)
-        return [tuple(some) for some in found.values()]
+        by_system: dict[tuple[str, str], list[Claim]] = {}
+        for claim in self.claims:
+            if claim.publication or claim.model not in known:
+                by_system.setdefault((claim.model, claim.source), []).append(claim)
+        return [tuple(some) for some in by_system.values()]
 
     @property
     def places(self) -> list[AnyColumn]:

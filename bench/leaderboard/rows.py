@@ -37,15 +37,15 @@ def results_in(place: Place) -> list[Stored]:
     Raises:
         BenchError: there is none, or one is damaged or of another schema.
     """
-    found = find_results(place)
-    if not found:
+    results = find_results(place)
+    if not results:
         raise _nothing(place)
-    return _without_repeats(found)
+    return _without_repeats(results)
 
 
 def _nothing(place: Place) -> BenchError:
     if claims := find_claims(place):
-        models = len({one.model for one in claims})
+        models = len({claim.model for claim in claims})
         return BenchError(
             f"{place} holds no results, only published scores of {models} models, and these are "
             "shown beside what was measured",
@@ -58,19 +58,21 @@ def _nothing(place: Place) -> BenchError:
     )
 
 
-def _without_repeats(found: Iterable[Stored]) -> list[Stored]:
+def _without_repeats(results: Iterable[Stored]) -> list[Stored]:
     """The newest of those that have the same key and the same scores."""
     kept: dict[str, list[Stored]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.result.conditions.time, reverse=True):
-        if not any(_is_repeat(one.result, other.result) for other in kept[one.result.key]):
-            kept[one.result.key].append(one)
-    return sorted((one for some in kept.values() for one in some), key=lambda one: str(one.folder))
+    for stored in sorted(results, key=lambda entry: entry.result.conditions.time, reverse=True):
+        if not any(_is_repeat(stored.result, other.result) for other in kept[stored.result.key]):
+            kept[stored.result.key].append(stored)
+    return sorted(
+        (entry for some in kept.values() for entry in some), key=lambda entry: str(entry.folder)
+    )
 
 
-def _is_repeat(one: Result, other: Result) -> bool:
-    shared = one.measures.keys() & other.measures.keys()
-    close = (abs(one.measures[name] - other.measures[name]) <= SAME_SCORE for name in shared)
-    return one.model == other.model and all(close)
+def _is_repeat(result: Result, other: Result) -> bool:
+    shared = result.measures.keys() & other.measures.keys()
+    close = (abs(result.measures[name] - other.measures[name]) <= SAME_SCORE for name in shared)
+    return result.model == other.model and all(close)
 
 
 def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
@@ -81,9 +83,9 @@ def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
     """
     by_collection: dict[str, dict[Protocol, list[Stored]]] = defaultdict(lambda: defaultdict(list))
     whole = _known_corpora(stored)
-    for one in stored:
-        protocol = whole.get(one.result.protocol, one.result.protocol)
-        by_collection[protocol.collection][protocol].append(one)
+    for entry in stored:
+        protocol = whole.get(entry.result.protocol, entry.result.protocol)
+        by_collection[protocol.collection][protocol].append(entry)
     named: dict[str, list[Stored]] = {}
     for collection in sorted(by_collection, key=natural):
         protocols = by_collection[collection]
@@ -100,7 +102,7 @@ def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
     A run file is scored without its corpus.
     """
     known: dict[Protocol, set[Protocol]] = defaultdict(set)
-    for protocol in {one.result.protocol for one in stored}:
+    for protocol in {entry.result.protocol for entry in stored}:
         if protocol.corpus_sha256:
             known[msgspec.structs.replace(protocol, corpus_sha256="")].add(protocol)
     return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
@@ -108,7 +110,7 @@ def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
 
 def _standing(protocol: Protocol, some: Sequence[Stored]) -> tuple[bool, bool, str, int, bytes]:
     """Larger for what stands for a collection; the last two only make the choice the same."""
-    newest = max(one.result.conditions.time for one in some)
+    newest = max(stored.result.conditions.time for stored in some)
     return (
         protocol.official,
         _is_declared(protocol),
@@ -137,10 +139,10 @@ def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Store
 
     A model of which there are several recipes has a row for each: ``minilm@index=IVF64,Flat``.
     """
-    placed = [(column, one) for column, some in by_column.items() for one in some]
+    placed = [(column, entry) for column, some in by_column.items() for entry in some]
     by_model: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
-    for column, one in placed:
-        by_model[one.result.model].append((column, one))
+    for column, stored in placed:
+        by_model[stored.result.model].append((column, stored))
     named: dict[str, dict[str, Stored]] = {}
     for model in sorted(by_model, key=natural):
         variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
@@ -168,13 +170,13 @@ def _split(
     some: Sequence[tuple[str, Stored]], ladder: Sequence[Callable[[Result], Hashable]]
 ) -> list[Sequence[tuple[str, Stored]]]:
     parts: dict[Hashable, list[tuple[str, Stored]]] = defaultdict(list)
-    for column, one in some:
-        parts[ladder[0](one.result)].append((column, one))
-    found: list[Sequence[tuple[str, Stored]]] = []
+    for column, stored in some:
+        parts[ladder[0](stored.result)].append((column, stored))
+    variants: list[Sequence[tuple[str, Stored]]] = []
     for part in parts.values():
         most = max(Counter(column for column, _ in part).values())
-        found += _split(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
-    return found
+        variants += _split(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
+    return variants
 
 
 def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
@@ -189,7 +191,7 @@ def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
     ]
     if len(set(labels)) == len(labels):
         return labels
-    times = [max(one.result.conditions.time for one in some.values()) for some in variants]
+    times = [max(stored.result.conditions.time for stored in some.values()) for some in variants]
     numbered = enumerate(zip(labels, times, strict=True), start=1)
     return [f"{label}, {time}, {number}".lstrip(", ") for number, (label, time) in numbered]
 
@@ -213,7 +215,7 @@ def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:
     """Facts that all results of a row share: not prompts that depend on the collection."""
-    facts = [recipe_facts(one.result) for one in some]
+    facts = [recipe_facts(stored.result) for stored in some]
     varied = differing(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
 
@@ -224,11 +226,11 @@ def training_step(name: str, model: str) -> tuple[str, int | None]:
     Args:
         name: of the row; what tells recipes of one model apart tells trainings apart too.
     """
-    found = CHECKPOINT.fullmatch(model)
-    if not found:
+    match = CHECKPOINT.fullmatch(model)
+    if not match:
         return "", None
-    training = found["training"].rstrip("-_./") or "checkpoints"
-    return training + name.removeprefix(model), int(found["step"])
+    training = match["training"].rstrip("-_./") or "checkpoints"
+    return training + name.removeprefix(model), int(match["step"])
 
 
 def row_facts(some: Sequence[Stored]) -> dict[str, str]:

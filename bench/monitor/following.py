@@ -32,7 +32,9 @@ class Ending:
         """Whether this was the last look, ``quiet_s`` after the last new checkpoint."""
         if self.stop_after_s is not None and quiet_s >= self.stop_after_s:
             return True
-        if self.until is not None and any(one.step >= self.until for one in look.finished):
+        if self.until is not None and any(
+            checkpoint.step >= self.until for checkpoint in look.finished
+        ):
             return True
         return self.once
 
@@ -57,10 +59,10 @@ def _follow(
     look = scanner.look()
     latest = time.monotonic()
     while True:
-        soon = ending.once or any(not one.broken for one in look.unfinished)
+        soon = ending.once or any(not checkpoint.broken for checkpoint in look.unfinished)
         time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
         look = scanner.look()
-        new = [one for one in look.finished if watcher.is_new(one)]
+        new = [checkpoint for checkpoint in look.finished if watcher.is_new(checkpoint)]
         _evaluate(new, watcher, publish)
         watcher.report_incomplete(look.unfinished)
         latest = time.monotonic() if new else latest
@@ -72,8 +74,8 @@ def _evaluate(
     new: Sequence[FinishedCheckpoint], watcher: Watcher, publish: Callable[[], None]
 ) -> None:
     fresh, published = False, time.monotonic()
-    for one in new:
-        fresh |= watcher.evaluate(one)
-        if fresh and (one is new[-1] or time.monotonic() - published >= PUBLISH_S):
+    for checkpoint in new:
+        fresh |= watcher.evaluate(checkpoint)
+        if fresh and (checkpoint is new[-1] or time.monotonic() - published >= PUBLISH_S):
             publish()
             fresh, published = False, time.monotonic()

@@ -114,7 +114,7 @@ class Ledger:
             file.write(msgspec.json.Encoder().encode_lines(self.lines))
 
     def _said(self, line: Broken) -> bool:
-        earlier = [one for one in self.lines if one.checkpoint == line.checkpoint]
+        earlier = [other for other in self.lines if other.checkpoint == line.checkpoint]
         last = earlier[-1] if earlier else None
         return isinstance(last, Broken) and last.why == line.why
 
@@ -123,20 +123,29 @@ class Ledger:
     ) -> Evaluated | None:
         """The last line of this very evaluation whose result is still there."""
         asked = (checkpoint, fingerprint, protocol, measure)
-        for one in reversed(self.evaluated()):
-            told = (one.checkpoint, one.fingerprint, one.protocol, one.measure)
-            if told == asked and has_result(one):
-                return one
+        for evaluation in reversed(self.evaluated()):
+            told = (
+                evaluation.checkpoint,
+                evaluation.fingerprint,
+                evaluation.protocol,
+                evaluation.measure,
+            )
+            if told == asked and has_result(evaluation):
+                return evaluation
         return None
 
     def files_of(self, checkpoint: str) -> str:
         """Hash of the files that were evaluated last under this name; "" for none."""
-        found = [one.files_sha256 for one in self.evaluated() if one.checkpoint == checkpoint]
-        return found[-1] if found else ""
+        digests = [
+            evaluation.files_sha256
+            for evaluation in self.evaluated()
+            if evaluation.checkpoint == checkpoint
+        ]
+        return digests[-1] if digests else ""
 
     def evaluated(self) -> tuple[Evaluated, ...]:
         """All evaluations."""
-        return tuple(one for one in self.lines if isinstance(one, Evaluated))
+        return tuple(line for line in self.lines if isinstance(line, Evaluated))
 
     def __enter__(self) -> Self:
         return self

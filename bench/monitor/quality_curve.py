@@ -89,10 +89,14 @@ def curve_of(lines: Sequence[Line], aim: Aim) -> Curve | None:
         BenchError: results are damaged, or the baseline's have another protocol.
     """
     latest, left_out = _latest(lines, aim)
-    complete = {name: one for name, one in latest.items() if set(one) == set(aim.weights)}
+    complete = {
+        name: by_collection
+        for name, by_collection in latest.items()
+        if set(by_collection) == set(aim.weights)
+    }
     left_out += [
-        f"{name}: not yet evaluated on {', '.join(sorted(set(aim.weights) - set(one)))}"
-        for name, one in latest.items()
+        f"{name}: not yet evaluated on {', '.join(sorted(set(aim.weights) - set(by_collection)))}"
+        for name, by_collection in latest.items()
         if name not in complete
     ]
     if not complete:
@@ -103,16 +107,21 @@ def curve_of(lines: Sequence[Line], aim: Aim) -> Curve | None:
     _check_gaps(panels)
     weights = list(aim.weights.values())
     parts = parts_of(panels, weights, aim.resampling)
-    steps = {name: max(line.step for line in one.values()) for name, one in complete.items()}
-    points = [_point(one.name, steps.get(one.name, 0), panels, parts) for one in entrants]
+    steps = {
+        name: max(line.step for line in by_collection.values())
+        for name, by_collection in complete.items()
+    }
+    points = [
+        _point(entrant.name, steps.get(entrant.name, 0), panels, parts) for entrant in entrants
+    ]
     barred = [aim.baseline[0]] if aim.baseline else []
     return Curve(
         training=aim.training,
         measure=aim.measure,
         collections=tuple(aim.weights),
         headline=MEAN if len(aim.weights) > 1 else next(iter(aim.weights)),
-        points=tuple(one for one in points if one.checkpoint not in barred),
-        baseline=next((one for one in points if one.checkpoint in barred), None),
+        points=tuple(point for point in points if point.checkpoint not in barred),
+        baseline=next((point for point in points if point.checkpoint in barred), None),
         selection=select(panels, weights, aim.resampling, aim.method, barred, _splits(complete))
         if len(points) > 1
         else None,
@@ -128,22 +137,22 @@ Latest = dict[str, dict[str, Evaluated]]  # by checkpoint and collection
 def _latest(lines: Sequence[Line], aim: Aim) -> tuple[Latest, list[str]]:
     """The last line of each checkpoint and collection, as the newest of all was evaluated."""
     wanted = [
-        one
-        for one in lines
-        if isinstance(one, Evaluated)
-        and one.collection in aim.weights
-        and one.measure == aim.measure
+        line
+        for line in lines
+        if isinstance(line, Evaluated)
+        and line.collection in aim.weights
+        and line.measure == aim.measure
     ]
     if not wanted:
         return {}, []
     settings = wanted[-1].settings
-    protocols = {one.collection: one.protocol for one in wanted}
+    protocols = {line.collection: line.protocol for line in wanted}
     same = [
-        one
-        for one in wanted
-        if one.settings == settings and one.protocol == protocols[one.collection]
+        line
+        for line in wanted
+        if line.settings == settings and line.protocol == protocols[line.collection]
     ]
-    there = [one for one in same if has_result(one)]
+    there = [line for line in same if has_result(line)]
     left_out = [
         f"{count:,} evaluations {why}"
         for count, why in (
@@ -152,21 +161,21 @@ def _latest(lines: Sequence[Line], aim: Aim) -> tuple[Latest, list[str]]:
         )
         if count
     ]
-    newest = {one.checkpoint: one.files_sha256 for one in there}
+    newest = {line.checkpoint: line.files_sha256 for line in there}
     latest: Latest = {}
-    for one in sorted(there, key=lambda one: one.step):
-        if one.files_sha256 == newest[one.checkpoint]:
-            latest.setdefault(one.checkpoint, {})[one.collection] = one
+    for evaluation in sorted(there, key=lambda line: line.step):
+        if evaluation.files_sha256 == newest[evaluation.checkpoint]:
+            latest.setdefault(evaluation.checkpoint, {})[evaluation.collection] = evaluation
     return latest, left_out
 
 
 def _entrants(complete: Latest, aim: Aim) -> list[Entrant]:
-    found = [
-        Entrant(name, {key: _entry(line) for key, line in one.items()})
-        for name, one in complete.items()
+    entrants = [
+        Entrant(name, {key: _entry(line) for key, line in by_collection.items()})
+        for name, by_collection in complete.items()
     ]
     if aim.baseline is None:
-        return found
+        return entrants
     name, entries = aim.baseline
     if name in complete:
         raise BenchError(
@@ -174,13 +183,13 @@ def _entrants(complete: Latest, aim: Aim) -> list[Entrant]:
             "name the baseline by its folder of results",
         )
     for key in aim.weights:
-        mine = found[0].entries[key].protocol
+        mine = entrants[0].entries[key].protocol
         if key not in entries or protocol_differences(mine, entries[key].protocol):
             raise BenchError(
                 f"the baseline {name} has no result on {key} under the protocol of the checkpoints",
                 f"python -m bench run {key} --model {name}",
             )
-    return [*found, Entrant(name, entries)]
+    return [*entrants, Entrant(name, entries)]
 
 
 def _entry(line: Evaluated) -> Entry:
@@ -205,14 +214,18 @@ def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part])
 
 
 def _level(parts: Sequence[Part], column: int) -> Level:
-    found = level_of(parts, column)
-    return Level(found.difference, found.low, found.high)
+    level = level_of(parts, column)
+    return Level(level.difference, level.low, level.high)
 
 
 def _splits(complete: Latest) -> list[str]:
-    return [line.protocol.split for one in complete.values() for line in one.values()]
+    return [
+        line.protocol.split
+        for by_collection in complete.values()
+        for line in by_collection.values()
+    ]
 
 
 def _broken(lines: Sequence[Line], latest: Latest) -> dict[str, str]:
-    told = {one.checkpoint: one.why for one in lines if isinstance(one, Broken)}
+    told = {line.checkpoint: line.why for line in lines if isinstance(line, Broken)}
     return {name: why for name, why in told.items() if name not in latest}

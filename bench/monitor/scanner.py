@@ -84,37 +84,42 @@ class CheckpointScanner:
     def look(self) -> ScannedFolder:
         """Complete is what lacks nothing and did not change since the last look."""
         folders = _checkpoints(self.folder)
-        files = {name: found for name, one in folders.items() if (found := _files(one))}
-        by_trainer = any(STATE in one for one in files.values())
+        files = {name: listing for name, path in folders.items() if (listing := _files(path))}
+        by_trainer = any(STATE in inside for inside in files.values())
         finished, unfinished = [], []
-        for name, found in files.items():
+        for name, listing in files.items():
             folder, step = folders[name], _step(folders[name])
-            if found != self._before.get(name):
+            if listing != self._before.get(name):
                 unfinished.append(Unfinished(name, step, "it is being written", broken=False))
-            elif why := missing_parts(folder, found, by_trainer):
-                unfinished.append(Unfinished(name, step, why, broken=STATE in found))
+            elif why := missing_parts(folder, listing, by_trainer):
+                unfinished.append(Unfinished(name, step, why, broken=STATE in listing))
             else:
-                finished.append(FinishedCheckpoint(name, step, folder, found))
+                finished.append(FinishedCheckpoint(name, step, folder, listing))
         self._before = files
         return _by_step(finished, unfinished)
 
 
 def _by_step(finished: list[FinishedCheckpoint], unfinished: list[Unfinished]) -> ScannedFolder:
-    latest = max((one.step for one in finished), default=-1)
+    latest = max((checkpoint.step for checkpoint in finished), default=-1)
     told = [
-        Unfinished(one.name, one.step, one.why, one.broken or one.step < latest)
-        for one in unfinished
+        Unfinished(
+            checkpoint.name,
+            checkpoint.step,
+            checkpoint.why,
+            checkpoint.broken or checkpoint.step < latest,
+        )
+        for checkpoint in unfinished
     ]
     return ScannedFolder(
-        tuple(sorted(finished, key=lambda one: (one.step, one.name))),
-        tuple(sorted(told, key=lambda one: (one.step, one.name))),
+        tuple(sorted(finished, key=lambda checkpoint: (checkpoint.step, checkpoint.name))),
+        tuple(sorted(told, key=lambda checkpoint: (checkpoint.step, checkpoint.name))),
     )
 
 
 def _checkpoints(folder: Path) -> dict[str, Path]:
     """Folders whose name ends in a number, by name; none where a training has removed them."""
-    found = [path for place in (folder, folder / INNER) for path in _inside(place)]
-    return {path.name: path for path in found if STEP.fullmatch(path.name) and path.is_dir()}
+    paths = [path for place in (folder, folder / INNER) for path in _inside(place)]
+    return {path.name: path for path in paths if STEP.fullmatch(path.name) and path.is_dir()}
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -153,8 +158,8 @@ def _step(folder: Path) -> int:
         stated = records.read_json(folder / STATE, _TrainerState).global_step
     except BenchError:
         stated = None
-    found = STEP.fullmatch(folder.name)
-    return int(found[1]) if stated is None and found else stated or 0
+    match = STEP.fullmatch(folder.name)
+    return int(match[1]) if stated is None and match else stated or 0
 
 
 def missing_parts(folder: Path, files: Files, by_trainer: bool = False) -> str:

@@ -85,7 +85,7 @@ class Selection(Record, kw_only=True):
     @property
     def inseparable(self) -> tuple[str, ...]:
         """Checkpoints that cannot be told apart from the best one."""
-        return tuple(one.name for one in self.rivals if one.verdict == "cannot tell")
+        return tuple(rival.name for rival in self.rivals if rival.verdict == "cannot tell")
 
 
 def parts_of(

@@ -54,7 +54,7 @@ def max_statistic(parts: Sequence[Part], pairs: Sequence[Pair]) -> tuple[list[fl
     """
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
     shares = [part.shares for part in parts]
-    scale = np.sqrt(sum(_squares(one, first, second) for one in shares))
+    scale = np.sqrt(sum(_squares(share, first, second) for share in shares))
     flips, exact = _flips(parts, shares)
     largest = np.zeros(len(flips))
     for some in _blocks(len(pairs)):
@@ -75,11 +75,11 @@ def _blocks(pairs: int) -> Iterator[slice]:
 
 def _squares(shares: Float64Array, first: Int64Array, second: Int64Array) -> Float64Array:
     """Sum of squared differences of each pair."""
-    found = [
+    sums = [
         ((shares[:, first[some]] - shares[:, second[some]]) ** 2).sum(axis=0)
         for some in _blocks(len(first))
     ]
-    return np.concatenate(found)
+    return np.concatenate(sums)
 
 
 def _ratios(differences: Float64Array | float, scale: Float64Array) -> Float64Array:
@@ -94,7 +94,7 @@ def _flips(parts: Sequence[Part], shares: Sequence[Float64Array]) -> tuple[Float
     Queries on which all checkpoints are equal cancel, so that few others have few flips.
     """
     changed = [np.ptp(part.scores, axis=1) > SAME_SCORE for part in parts]
-    kept = np.concatenate([one[rows] for one, rows in zip(shares, changed, strict=True)])
+    kept = np.concatenate([share[rows] for share, rows in zip(shares, changed, strict=True)])
     if len(kept) > math.log2(len(parts[0].resampled.flipped)):
         return np.sum([part.weight * part.resampled.flipped for part in parts], axis=0), False
     signs = np.array(list(product((1.0, -1.0), repeat=len(kept))))

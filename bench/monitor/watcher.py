@@ -68,13 +68,15 @@ class Watcher:
 
     def report_incomplete(self, unfinished: Sequence[Unfinished]) -> None:
         """Report each incomplete checkpoint once; a broken one goes into the ledger."""
-        for one in unfinished:
-            if self.reported.get(one.name) != one.why:
-                state = "broken" if one.broken else "not complete"
-                print(f"{one.name} is {state}, and left out: {one.why}", file=sys.stderr)
-                self.reported[one.name] = one.why
-            if one.broken:
-                self._add_broken(one.name, one.step, one.why)
+        for checkpoint in unfinished:
+            if self.reported.get(checkpoint.name) != checkpoint.why:
+                state = "broken" if checkpoint.broken else "not complete"
+                print(
+                    f"{checkpoint.name} is {state}, and left out: {checkpoint.why}", file=sys.stderr
+                )
+                self.reported[checkpoint.name] = checkpoint.why
+            if checkpoint.broken:
+                self._add_broken(checkpoint.name, checkpoint.step, checkpoint.why)
 
     def evaluate(self, checkpoint: FinishedCheckpoint) -> bool:
         """Evaluate on every collection; a checkpoint that fails is reported and left out.

@@ -71,7 +71,7 @@ def machine() -> str:
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that vectors, rankings and scores come from."""
-    return {name: found for name in LIBRARIES if (found := _version(name))}
+    return {name: installed for name in LIBRARIES if (installed := _version(name))}
 
 
 def _version(library: str) -> str:

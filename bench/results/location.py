@@ -30,13 +30,13 @@ def place_of(text: str) -> Place:
         BenchError: a URL without a bucket, one that lost a slash, or of what is no object store:
             results in ``memory:`` would be gone with this process.
     """
-    if found := _COLLAPSED.fullmatch(text):
-        raise BenchError(f"{text} has one slash too few", f"{found[1]}://{found[2]}")
-    if not (found := _URL.fullmatch(text)):
+    if match := _COLLAPSED.fullmatch(text):
+        raise BenchError(f"{text} has one slash too few", f"{match[1]}://{match[2]}")
+    if not (match := _URL.fullmatch(text)):
         return Path(text)
-    scheme, rest = found[1], found[2].rstrip("/")
+    scheme, rest = match[1], match[2].rstrip("/")
     if scheme == "file":
-        return Path(found[2])
+        return Path(match[2])
     if scheme not in STORES:
         raise BenchError(
             f"{text}: no kind of store is called {scheme}",
@@ -49,7 +49,7 @@ def place_of(text: str) -> Place:
 
 def files_below(place: Place, name: str) -> list[Place]:
     """Files of this name in a place and below, in the order of their paths."""
-    return sorted(place.rglob(name), key=lambda one: one.as_posix().split("/"))
+    return sorted(place.rglob(name), key=lambda file: file.as_posix().split("/"))
 
 
 def read_all(files: Sequence[Place]) -> list[bytes]:

@@ -93,31 +93,31 @@ class Conflict(msgspec.Struct, frozen=True):
 
 def union(variants: Iterable[Duplicate]) -> dict[Evaluation, dict[str, Duplicate]]:
     """By evaluation, then by hash of the scores: the record that is kept."""
-    found: dict[Evaluation, dict[str, Duplicate]] = defaultdict(dict)
-    for one in variants:
-        same = found[one.evaluation]
-        known = same.get(one.digest)
-        if known is None or known.standing < one.standing:
-            same[one.digest] = one
-    return {key: dict(sorted(found[key].items())) for key in sorted(found)}
+    merged: dict[Evaluation, dict[str, Duplicate]] = defaultdict(dict)
+    for variant in variants:
+        same = merged[variant.evaluation]
+        known = same.get(variant.digest)
+        if known is None or known.standing < variant.standing:
+            same[variant.digest] = variant
+    return {key: dict(sorted(merged[key].items())) for key in sorted(merged)}
 
 
 def conflicts(merged: Mapping[Evaluation, Mapping[str, Duplicate]]) -> list[Conflict]:
     """Evaluations that were kept with several scores for one measure."""
-    found = []
+    disagreements = []
     for (model, key), kept in merged.items():
         variants = list(kept.values())
-        if any(one.disagrees(other) for one in variants for other in variants):
-            results = [one.stored.result for one in variants]
+        if any(variant.disagrees(other) for variant in variants for other in variants):
+            results = [variant.stored.result for variant in variants]
             collection = results[0].protocol.collection
-            folders = tuple(str(one.stored.folder) for one in variants)
-            found.append(Conflict(collection, model, key, folders, _differing(results)))
-    return found
+            folders = tuple(str(variant.stored.folder) for variant in variants)
+            disagreements.append(Conflict(collection, model, key, folders, _differing(results)))
+    return disagreements
 
 
 def _differing(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
-    shared = set.intersection(*(set(one.measures) for one in results))
-    means = {name: tuple(one.measures[name] for one in results) for name in sorted(shared)}
+    shared = set.intersection(*(set(result.measures) for result in results))
+    means = {name: tuple(result.measures[name] for result in results) for name in sorted(shared)}
     return {name: values for name, values in means.items() if len(set(values)) > 1}
 
 
@@ -137,8 +137,8 @@ def write(
     Raises:
         BenchError: the place cannot be written.
     """
-    known = {(*one.evaluation, one.digest): one for one in there}
-    taken = {one.stored.folder for one in known.values()}
+    known = {(*duplicate.evaluation, duplicate.digest): duplicate for duplicate in there}
+    taken = {duplicate.stored.folder for duplicate in known.values()}
     copied = 0
     for (model, key), variants in merged.items():
         for digest, variant in variants.items():

@@ -87,7 +87,7 @@ def race_encoders(
         dtype: of the weights; decides how far vectors may differ.
         say: told the result of each pass as soon as it is there.
     """
-    warm = [one.encode(texts).vectors for one in contestants]
+    warm = [contestant.encode(texts).vectors for contestant in contestants]
     passes: list[list[Pass]] = [[] for _ in contestants]
     for turn in range(repeats):
         for place in in_turn(len(contestants), turn):
@@ -97,7 +97,10 @@ def race_encoders(
             say(
                 f"{contestants[place].tool}: {rate}, {said_seconds(done.seconds, done.processor_s)}"
             )
-    rows = [_throughput(one, texts, own) for one, own in zip(contestants, passes, strict=True)]
+    rows = [
+        _throughput(contestant, texts, own)
+        for contestant, own in zip(contestants, passes, strict=True)
+    ]
     tolerance = TOLERANCES[dtype]
     return (
         rows[0],
@@ -118,12 +121,12 @@ def in_turn(count: int, turn: int) -> list[int]:
     return [(turn + place) % count for place in range(count)]
 
 
-def _throughput(one: Contestant, texts: Texts, passes: Sequence[Pass]) -> Throughput:
+def _throughput(contestant: Contestant, texts: Texts, passes: Sequence[Pass]) -> Throughput:
     lengths = texts.lengths
     seconds = Spread.of([done.seconds for done in passes])
     return Throughput(
-        tool=one.tool,
-        version=one.version,
+        tool=contestant.tool,
+        version=contestant.version,
         lengths=lengths,
         seconds=seconds,
         processor_s=Spread.of([done.processor_s for done in passes]),
@@ -147,5 +150,5 @@ def _compared(row: Throughput, ours: Throughput, difference: float, tolerance: f
 
 def spreads(repeated: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
     """Repeated measurements of several things, by name; what is absent took no time."""
-    names = dict.fromkeys(name for one in repeated for name in one)
-    return {name: Spread.of([one.get(name, 0.0) for one in repeated]) for name in names}
+    names = dict.fromkeys(name for phases in repeated for name in phases)
+    return {name: Spread.of([phases.get(name, 0.0) for phases in repeated]) for name in names}

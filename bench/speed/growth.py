@@ -35,15 +35,19 @@ def encode_growth(
     texts = of_length(encoder, sources, documents, length)
     sizes = [documents >> shift for shift in reversed(range(SIZES))]
     by_size = growth.measure(lambda count: _encode(encoder, texts.first(count)), sizes, repeats)
-    found = [growth.fit("documents", "encode, s", f"{length} tokens each", sizes, by_size)]
-    lengths = [one for one in LENGTHS if one <= limit]
+    fits = [growth.fit("documents", "encode, s", f"{length} tokens each", sizes, by_size)]
+    lengths = [text_length for text_length in LENGTHS if text_length <= limit]
     if len(lengths) > 1:
         count = max(8, tokens // lengths[-1])
-        made = {one: of_length(encoder, sources, count, one) for one in lengths}
-        by_length = growth.measure(lambda one: _encode(encoder, made[one]), lengths, repeats)
+        made = {
+            text_length: of_length(encoder, sources, count, text_length) for text_length in lengths
+        }
+        by_length = growth.measure(
+            lambda text_length: _encode(encoder, made[text_length]), lengths, repeats
+        )
         at = f"{count:,} documents"
-        found.append(growth.fit("tokens of a document", "encode, s", at, lengths, by_length))
-    return tuple(found)
+        fits.append(growth.fit("tokens of a document", "encode, s", at, lengths, by_length))
+    return tuple(fits)
 
 
 def _encode(encoder: Encoder, texts: Texts) -> None:
@@ -80,8 +84,8 @@ def run_growth(
                 command = run_command(own, arguments, Path(temporary) / f"{turn}-{size}")
                 done[size].append(run_process(command, job.threads, OURS))
     at = f"{length} tokens each, {QUERIES} queries, a fresh process and cache"
-    seconds = [Spread.of([one.seconds for one in done[size]]) for size in sizes]
-    memory = [Spread.of([one.peak_bytes / 1e6 for one in done[size]]) for size in sizes]
+    seconds = [Spread.of([process.seconds for process in done[size]]) for size in sizes]
+    memory = [Spread.of([process.peak_bytes / 1e6 for process in done[size]]) for size in sizes]
     return (
         growth.fit("documents", "whole run, s", at, sizes, seconds),
         growth.fit("documents", "peak memory, MB", at, sizes, memory),

@@ -14,9 +14,9 @@ def timed(work: Callable[[], Found]) -> tuple[float, Found]:
     """Wall-clock seconds of some work, and what it gave; GPUs are idle at both ends."""
     synchronise()
     start = time.perf_counter()
-    found = work()
+    result = work()
     synchronise()
-    return time.perf_counter() - start, found
+    return time.perf_counter() - start, result
 
 
 def synchronise() -> None:
@@ -37,8 +37,8 @@ def peak_bytes(process: int | str = "self") -> int:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
         return 0
-    _, found, rest = status.partition("VmHWM:")
-    return int(rest.split()[0]) * 1024 if found else 0
+    _, separator, rest = status.partition("VmHWM:")
+    return int(rest.split()[0]) * 1024 if separator else 0
 
 
 def processor_name() -> str:

@@ -69,7 +69,7 @@ def export(dataset: Dataset, folder: Path, limit: int | None = None) -> Exported
         "depth": dataset.facts.depth,
         "exclude_self": bool(dataset.facts.exclude_self),
     }
-    judgements = [one for one in triples if one[0] in queries]
+    judgements = [triple for triple in triples if triple[0] in queries]
     write_folder(folder, documents, queries, judgements, facts)
     return Exported(folder, count, len(queries))
 
@@ -91,11 +91,11 @@ def write_folder(
 ) -> None:
     """Documents (id, title, text), queries and judgements in BEIR's layout, with their facts."""
     (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": one, "title": title, "text": text} for one, title, text in documents]
+    rows = [{"_id": document, "title": title, "text": text} for document, title, text in documents]
     questions = [{"_id": query, "text": text} for query, text in queries.items()]
     _write_lines(folder / "corpus.jsonl", [json.dumps(row) for row in rows])
     _write_lines(folder / "queries.jsonl", [json.dumps(row) for row in questions])
-    lines = ["\t".join(map(str, one)) for one in judgements]
+    lines = ["\t".join(map(str, judgement)) for judgement in judgements]
     _write_lines(folder / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *lines])
     # Strings, numbers and truth values are written the same in JSON and TOML.
     _write_lines(
@@ -215,8 +215,8 @@ def _row(own: Sequence[RaceEvaluation]) -> RaceRun:
     return RaceRun(
         tool=own[0].tool,
         version=own[0].version,
-        wall_s=Spread.of([one.finished.seconds for one in own]),
-        scores=tuple(one.score for one in own),
-        peak_bytes=max(one.finished.peak_bytes for one in own),
-        processor_s=Spread.of([one.finished.processor_s for one in own]),
+        wall_s=Spread.of([evaluation.finished.seconds for evaluation in own]),
+        scores=tuple(evaluation.score for evaluation in own),
+        peak_bytes=max(evaluation.finished.peak_bytes for evaluation in own),
+        processor_s=Spread.of([evaluation.finished.processor_s for evaluation in own]),
     )

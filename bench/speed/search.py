@@ -35,7 +35,7 @@ def stand_ins(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
     first, second = real[rng.integers(0, len(real), (2, rows))]
     share = rng.random((rows, 1), dtype=np.float32)
     mixed = share * first + (1 - share) * second
-    lengths = [np.linalg.norm(one, axis=1, keepdims=True) for one in (first, second, mixed)]
+    lengths = [np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (first, second, mixed)]
     noise = rng.standard_normal(mixed.shape, dtype=np.float32) / np.sqrt(mixed.shape[1])
     mixed += 0.5 * lengths[2] * noise
     wanted = share * lengths[0] + (1 - share) * lengths[1]
@@ -108,7 +108,7 @@ def compare_indexes(
         if spec.needs_faiss:
             build_s, index = timed(lambda spec=spec: _built(spec, documents, device))  # type: ignore[misc]
             size, find = _saved_bytes(index), _finder(index, queries, k)
-        found = search.canonical(find(), ranks, k)
+        hits = search.canonical(find(), ranks, k)
         rates = [len(queries) / timed(find)[0] for _ in range(repeats)]
         points.append(
             IndexPoint(
@@ -117,7 +117,7 @@ def compare_indexes(
                 dim=dim,
                 k=k,
                 queries=len(queries),
-                recall=float(search.recall(found, truth, k).mean()),
+                recall=float(search.recall(hits, truth, k).mean()),
                 queries_per_s=Spread.of(rates),
                 build_s=build_s,
                 index_bytes=size,
@@ -163,8 +163,8 @@ def search_growth(
     depths = [depth for depth in GROWTH_K if depth <= rows]
     by_rows = growth.measure(lambda count: find(count, k), sizes, repeats)
     by_depth = growth.measure(lambda depth: find(rows, depth), depths, repeats)
-    found = [growth.fit("documents", "search, s", f"{asked}, k = {k}", sizes, by_rows)]
+    fits = [growth.fit("documents", "search, s", f"{asked}, k = {k}", sizes, by_rows)]
     if len(depths) > 1:
         at = f"{asked}, {rows:,} documents"
-        found.append(growth.fit("k", "search, s", at, depths, by_depth))
-    return tuple(found)
+        fits.append(growth.fit("k", "search, s", at, depths, by_depth))
+    return tuple(fits)

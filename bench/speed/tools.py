@@ -135,10 +135,10 @@ def last_line(stdout: str, what: str) -> dict[str, Any]:
         BenchError: there is none.
     """
     try:
-        found: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
     except (IndexError, ValueError) as error:
         raise BenchError(f"{what} gave no result") from error
-    return found
+    return answer
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,11 @@ class SentenceTransformers:
             if question:
                 stdin.write(json.dumps(question) + "\n")
                 stdin.flush()
-            found: dict[str, Any] = json.loads(stdout.readline())
+            answer: dict[str, Any] = json.loads(stdout.readline())
         except (OSError, ValueError) as error:
             said = (self.folder / LOG).read_text(encoding="utf-8", errors="replace")
             raise _failed(self.tool, said) from error
-        return found
+        return answer
 
 
 @contextmanager

@@ -50,14 +50,14 @@ def _problems(model: Model) -> list[str]:
     if recipe.kind != "transformer" or checkpoint is None:
         return ["it has no transformer"]
     plain = not is_st_folder(checkpoint.root)
-    found = {
+    problems = {
         "its queries have an encoder of their own": model.query is not None,
         "it has an adapter": recipe.adapter is not None,
         f"its title_join is {recipe.title_join}": recipe.title_join != "space",
         f"its pooling is {recipe.pooling}": plain and recipe.pooling not in POOLING,
         "it has layers after pooling": plain and bool(recipe.stages),
     }
-    return [problem for problem, is_one in found.items() if is_one]
+    return [problem for problem, is_one in problems.items() if is_one]
 
 
 def _describe(folder: Path, recipe: Recipe) -> None:

@@ -77,7 +77,7 @@ def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     Both are sorted by their upper halves, because a search in rising order stays in the
     processor's cache. Two different keys may share an upper half: then the next row is looked at.
     """
-    found = np.full(len(keys), -1, np.int64)
+    places_among = np.full(len(keys), -1, np.int64)
     order = np.argsort(among[:, 0], kind="stable")
     upper = among[order, 0]
     asked = np.argsort(keys[:, 0], kind="stable")
@@ -89,9 +89,9 @@ def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
         asked, place = asked[alike], place[alike]
         rows = order[place]
         same = among[rows, 1] == keys[asked, 1]
-        found[asked[same]] = rows[same]
+        places_among[asked[same]] = rows[same]
         asked, place = asked[~same], place[~same] + 1
-    return found
+    return places_among
 
 
 def _digests(role: Role, documents: Iterable[tuple[str, str]]) -> Iterator[bytes]:

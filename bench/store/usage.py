@@ -68,9 +68,9 @@ def damaged(store: Path) -> Iterator[Damage]:
     """Read everything in a store and name what does not fit its checksum."""
     with ThreadPoolExecutor() as pool:
         for folder in _folders(store):
-            for found in pool.map(_damage, sorted(folder.rglob("*"))):
-                if found:
-                    yield found
+            for damage in pool.map(_damage, sorted(folder.rglob("*"))):
+                if damage:
+                    yield damage
 
 
 def selected(

@@ -90,9 +90,9 @@ def _read(shard: Shard, local: Int64Array, into: Int64Array, vectors: Stored) ->
             if direct:
                 _read_run(handle, shard, first, vectors[targets[0] : targets[0] + count])
             else:
-                found = np.empty((count, shard.manifest.dim), vectors.dtype)
-                _read_run(handle, shard, first, found)
-                vectors[targets] = found[rows - first]
+                span = np.empty((count, shard.manifest.dim), vectors.dtype)
+                _read_run(handle, shard, first, span)
+                vectors[targets] = span[rows - first]
     finally:
         os.close(handle)
 

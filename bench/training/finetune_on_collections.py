@@ -42,10 +42,10 @@ def finetune_on(
         BenchError: a split is itself evaluated, or there is nothing to train on.
         BenchError: see `retrievers.training.finetune.finetune.finetune`.
     """
-    splits = tuple(Split.of(one, leaked(one, evaluated)) for one in training)
+    splits = tuple(Split.of(dataset, leaked(dataset, evaluated)) for dataset in training)
     return finetune(
         preset,
-        with_prompts(model, [one.name for one in training]),
+        with_prompts(model, [dataset.name for dataset in training]),
         training_set(splits),
         context,
         mine=Searcher(splits, store, context.out, context.device),
@@ -60,22 +60,22 @@ def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
     """
     left_out: set[str] = set()
     for other in evaluated:
-        found = leaks(training, other)
-        if found.ids:
+        shared = leaks(training, other)
+        if shared.ids:
             raise BenchError(
-                f"split {training.facts.split} of {training.name} has {len(found.ids)} queries of "
+                f"split {training.facts.split} of {training.name} has {len(shared.ids)} queries of "
                 f"the split {other.facts.split} that {other.name} is evaluated on",
                 "train on another split: --split train",
             )
-        if found.texts:
-            named = ", ".join(found.texts[:NAMED_QUERIES])
-            more = ", …" if len(found.texts) > NAMED_QUERIES else ""
+        if shared.texts:
+            named = ", ".join(shared.texts[:NAMED_QUERIES])
+            more = ", …" if len(shared.texts) > NAMED_QUERIES else ""
             print(
-                f"warning: {len(found.texts)} training queries of {training.name} read like test "
+                f"warning: {len(shared.texts)} training queries of {training.name} read like test "
                 f"queries of {other.name} and are left out: {named}{more}",
                 file=sys.stderr,
             )
-        left_out |= found.queries
+        left_out |= shared.queries
     return frozenset(left_out)
 
 
@@ -85,10 +85,10 @@ def with_prompts(model: Model, names: Sequence[str]) -> Model:
     Raises:
         BenchError: it has different ones for them.
     """
-    found = [model.for_dataset(name) for name in names]
-    if any(one.recipe.prompts != found[0].recipe.prompts for one in found):
+    models = [model.for_dataset(name) for name in names]
+    if any(other.recipe.prompts != models[0].recipe.prompts for other in models):
         raise BenchError(
             f"{model.card.name} has different prompts for these collections",
             "fine-tune on one after the other",
         )
-    return found[0]
+    return models[0]

@@ -46,8 +46,8 @@ def leaks(training: Dataset, evaluated: Dataset) -> Leaks:
     A judged pair leaks with its query: documents alone are shared by any two splits.
     """
     same = family(training.name) == family(evaluated.name) or _same_files(training, evaluated)
-    found = shared_queries(training.queries, evaluated.queries, same)
-    return Leaks(training.name, evaluated.name, *found)
+    shared = shared_queries(training.queries, evaluated.queries, same)
+    return Leaks(training.name, evaluated.name, *shared)
 
 
 def shared_queries(
@@ -94,6 +94,6 @@ def seen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(member for name in names for member in family(name)))
 
 
-def _same_files(one: Dataset, other: Dataset) -> bool:
-    paths = [{path.resolve() for path in each.reader.corpus_files()} for each in (one, other)]
+def _same_files(dataset: Dataset, other: Dataset) -> bool:
+    paths = [{path.resolve() for path in each.reader.corpus_files()} for each in (dataset, other)]
     return bool(paths[0] & paths[1])

@@ -39,14 +39,17 @@ class Searcher:
 
     def __call__(self, model: Model | None, depth: int) -> Mined:
         """Search with an encoder, exactly; with BM25 where ``model`` is None."""
-        found = [self._search(split, model, depth) for split in self.splits]
+        searches = [self._search(split, model, depth) for split in self.splits]
         starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
         rows = [
             np.where(hits.rows >= 0, hits.rows + start, -1)
-            for (hits, _), start in zip(found, starts, strict=False)
+            for (hits, _), start in zip(searches, starts, strict=False)
         ]
-        scores = np.concatenate([hits.scores for hits, _ in found])
-        return Mined(Hits(scores, np.concatenate(rows)), [one for _, own in found for one in own])
+        scores = np.concatenate([hits.scores for hits, _ in searches])
+        return Mined(
+            Hits(scores, np.concatenate(rows)),
+            [scores_of_query for _, own in searches for scores_of_query in own],
+        )
 
     def _search(
         self, split: Split, model: Model | None, depth: int

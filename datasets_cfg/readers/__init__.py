@@ -74,15 +74,15 @@ def detect_layout(folder: Path) -> str:
     Raises:
         BenchError: it holds none, or more than one.
     """
-    found = [
+    layouts = [
         layout
         for layout, (name, *_) in CORPUS_FILES.items()
         if (folder / name).is_file() or (folder / f"{name}.gz").is_file()
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(layouts) == 1:
+        return layouts[0]
     expected = ", ".join(f"{name} ({layout})" for layout, (name, *_) in CORPUS_FILES.items())
     raise BenchError(
-        f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
+        f"{folder} holds the corpus of {' and '.join(layouts) if layouts else 'no known layout'}",
         hint=f"one of these files belongs there, plain or .gz: {expected}",
     )

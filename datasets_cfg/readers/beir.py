@@ -62,8 +62,8 @@ class BeirReader:
         try:
             return find_file(folder, [f"{self.split}.tsv"])
         except MissingFileError as error:
-            found = sorted({path.name.split(".tsv")[0] for path in folder.glob("*.tsv*")})
-            hint = f"splits found: {', '.join(found)}" if found else error.hint
+            splits = sorted({path.name.split(".tsv")[0] for path in folder.glob("*.tsv*")})
+            hint = f"splits found: {', '.join(splits)}" if splits else error.hint
             raise MissingFileError(str(error), hint=hint) from error
 
 

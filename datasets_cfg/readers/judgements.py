@@ -111,15 +111,15 @@ def _check_header(path: Path) -> None:
     header = decoded(path, number, line)
     if header.split("\t") == BEIR_HEADER:
         return
-    found = f"the header is {header!r}"
+    problem = f"the header is {header!r}"
     if len(header.split()) == 4:
-        found = "this is the TREC qrels format (query, iteration, document, grade)"
+        problem = "this is the TREC qrels format (query, iteration, document, grade)"
     elif _GRADE.fullmatch(header.split("\t")[-1]):
-        found = "there is no header line"
+        problem = "there is no header line"
     raise bad_line(
         path,
         number,
-        f"{found}, where the BEIR qrels format belongs",
+        f"{problem}, where the BEIR qrels format belongs",
         hint="write the header query-id<tab>corpus-id<tab>score, then those three columns",
     )
 

@@ -73,8 +73,8 @@ def _refuse_two_versions(path: Path) -> None:
 
 def _same_content(plain: Path, packed: Path) -> bool:
     try:
-        with plain.open("rb") as one, gzip.open(packed) as other:
-            while block := one.read(_BLOCK_BYTES):
+        with plain.open("rb") as unpacked, gzip.open(packed) as other:
+            while block := unpacked.read(_BLOCK_BYTES):
                 if other.read(_BLOCK_BYTES) != block:
                     return False
             return not other.read(1)

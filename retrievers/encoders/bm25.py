@@ -90,11 +90,11 @@ class BM25:
         So that the caller can cut ties in its own order, the width may pass k; it holds no order
         among equal scores. A document that shares no word with the query is never a hit.
         """
-        found = [_best(self._scores(query), k) for query in queries]
-        width = max([k, *(len(rows) for rows, _ in found)])
+        ranked = [_best(self._scores(query), k) for query in queries]
+        width = max([k, *(len(rows) for rows, _ in ranked)])
         rows = np.full((len(queries), width), -1, np.int64)
         scores = np.full((len(queries), width), -np.inf, np.float32)
-        for place, (own_rows, own_scores) in enumerate(found):
+        for place, (own_rows, own_scores) in enumerate(ranked):
             rows[place, : len(own_rows)] = own_rows
             scores[place, : len(own_rows)] = own_scores
         return Hits(scores, rows)

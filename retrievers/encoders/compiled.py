@@ -59,8 +59,8 @@ def variable_length_kernel() -> Attention:
     whole: dict[str, Any] = {"num_splits": 1} if torch.__version__ >= "2.13" else {}
 
     def attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
-        found = varlen_attn(query, key, value, ends, ends, longest, longest, **whole)
-        return cast(Tensor, found)
+        attended = varlen_attn(query, key, value, ends, ends, longest, longest, **whole)
+        return cast(Tensor, attended)
 
     return attention
 

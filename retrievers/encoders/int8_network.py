@@ -42,9 +42,9 @@ class Int8Linear(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Float32 ``(tokens, in)`` to float32 ``(tokens, out)``."""
         rounded, scale = quantize_rows(tokens)
-        found = torch._int_mm(rounded, self._weight).to(torch.float32)
+        product = torch._int_mm(rounded, self._weight).to(torch.float32)
         # One operation at a time: fused ones round differently at the end of an array.
-        return found.mul_(self._scale).mul_(scale).add_(self._bias)
+        return product.mul_(self._scale).mul_(scale).add_(self._bias)
 
 
 def quantize_rows(tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,15 +73,15 @@ class _Int8Layer(nn.Module):
         attended = torch.cat([self._attend(text) for text in texts])
         tokens = self._attention_norm(self._attended(attended).add_(tokens))
         narrow = self._narrow(self._activation(self._wide(tokens)))
-        found: Tensor = self._norm(narrow.add_(tokens))
-        return found
+        output: Tensor = self._norm(narrow.add_(tokens))
+        return output
 
     def _attend(self, projected: Tensor) -> Tensor:
         """Attention within one text, ``(n, 3 width)`` to ``(n, width)``."""
         split = projected.view(1, len(projected), 3, self._heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(query, key, value)
-        return found.transpose(1, 2).reshape(len(projected), -1)
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        return attended.transpose(1, 2).reshape(len(projected), -1)
 
 
 class Int8Network(nn.Module):

@@ -33,10 +33,10 @@ class OneDNNLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self._weight, self._bias, self._after, [], "none"
         )
-        return found
+        return output
 
 
 def usable(network: Any) -> bool:

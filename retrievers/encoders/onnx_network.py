@@ -44,7 +44,7 @@ class OnnxNetwork(nn.Module):
         self.config = network.config
         hidden = _LastHiddenState(network).eval()
         self._session = _session(hidden)
-        self._inputs = tuple(one.name for one in self._session.get_inputs())
+        self._inputs = tuple(node.name for node in self._session.get_inputs())
         self._check(hidden)
 
     def forward(self, **inputs: Tensor) -> SimpleNamespace:
@@ -65,8 +65,8 @@ class OnnxNetwork(nn.Module):
             inputs = _example(hidden.network, shape)
             present = inputs["attention_mask"].bool()
             expected = hidden(*(inputs[name] for name in hidden.inputs))[present]
-            found = self.forward(**inputs).last_hidden_state[present]
-            difference = float((found - expected).abs().max() / expected.abs().max())
+            actual = self.forward(**inputs).last_hidden_state[present]
+            difference = float((actual - expected).abs().max() / expected.abs().max())
             if not difference <= TOLERANCE:
                 raise BenchError(
                     f"the ONNX graph of this {self.config.model_type} differs from the network by "
@@ -86,8 +86,8 @@ class _LastHiddenState(nn.Module):
         self.inputs = tuple(name for name in INPUTS if name in reads)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        found = self.network(**dict(zip(self.inputs, inputs, strict=True)))
-        hidden = getattr(found, "last_hidden_state", None)
+        output = self.network(**dict(zip(self.inputs, inputs, strict=True)))
+        hidden = getattr(output, "last_hidden_state", None)
         if not isinstance(hidden, Tensor):
             raise BenchError(
                 "back end onnx needs a network with last hidden states", "use --backend torch"

@@ -46,11 +46,11 @@ class PackedBatch:
 
 def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
     """Attention within each text, text after text; any device and dtype."""
-    found = []
+    attended = []
     for start, end in pairwise(ends.tolist()):
         q, k, v = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
-        found.append(functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
-    return torch.cat(found)
+        attended.append(functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
+    return torch.cat(attended)
 
 
 def known(network: nn.Module) -> bool:
@@ -229,7 +229,7 @@ def pool_packed(
     if mode in ("pooler", "none"):
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
     if mode == "every":
-        return torch.cat([pool_packed(one, hidden, cu_seqlens) for one in EVERY], dim=1)
+        return torch.cat([pool_packed(kind, hidden, cu_seqlens) for kind in EVERY], dim=1)
     if mode == "cls":
         return hidden[ends[:-1]].float()
     if mode == "last":

@@ -62,7 +62,7 @@ def pool(mode: StoredPooling, hidden: Tensor | None, mask: Tensor, pooled: Tenso
     if hidden is None or mode in ("pooler", "none"):
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
     if mode == "every":
-        return torch.cat([pool(one, hidden, mask, pooled) for one in EVERY], dim=1)
+        return torch.cat([pool(kind, hidden, mask, pooled) for kind in EVERY], dim=1)
     if mode == "cls":
         return hidden[:, 0].float()
     if mode == "last":

@@ -254,17 +254,17 @@ class Tower:
         if flight.landed is not None:
             with self._clock.phase("forward"):
                 flight.landed.synchronize()
-        found = flight.vectors.numpy()
-        if found.shape[1] != self._recipe.dim:
+        vectors = flight.vectors.numpy()
+        if vectors.shape[1] != self._recipe.dim:
             raise BenchError(
-                f"{self._recipe.model} gave vectors {found.shape[1]} long, not {self._recipe.dim}"
+                f"{self._recipe.model} gave vectors {vectors.shape[1]} long, not {self._recipe.dim}"
             )
-        if not np.isfinite(found).all():
+        if not np.isfinite(vectors).all():
             raise BenchError(
                 f"{self._recipe.model} gave a vector with NaN or infinity",
                 "try --dtype float32; if it stays, the checkpoint is damaged",
             )
-        return flight.rows, found
+        return flight.rows, vectors
 
     @property
     def _pad(self) -> int:

@@ -161,8 +161,8 @@ class Prepared:
         first, distinct = self._first, self._distinct
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
-        for rows, found in launched or self._tower.vectors(self._tokens, self._batches):
-            vectors[distinct[rows]] = found
+        for rows, encoded in launched or self._tower.vectors(self._tokens, self._batches):
+            vectors[distinct[rows]] = encoded
             if advance:
                 advance(len(rows))
         repeated = np.flatnonzero(first != np.arange(len(first)))

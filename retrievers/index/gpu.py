@@ -56,12 +56,12 @@ def search(index: Any, queries: Float32Array, k: int) -> tuple[Float32Array, Int
     while True:
         pieces = [queries[first : first + step] for first in range(0, count, step)]
         try:
-            found = [index.search(piece, k) for piece in pieces]
+            hits = [index.search(piece, k) for piece in pieces]
         except FAISS_ERRORS as error:
             if step == 1 or not is_out_of_memory(error):
                 raise
         else:
-            scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            scores, rows = (np.concatenate(parts) for parts in zip(*hits, strict=True))
             return scores, rows
         if step == count:
             logger.warning("the GPU is out of memory: fewer than %d queries at a time", count)

@@ -171,9 +171,9 @@ def find_weights(folder: Path) -> str:
         if (folder / name).is_file():
             return name
     others = sorted(path.name for path in folder.glob("*") if path.suffix in {".h5", ".msgpack"})
-    found = f"; found {', '.join(others)}, which PyTorch cannot load" if others else ""
+    unusable = f"; found {', '.join(others)}, which PyTorch cannot load" if others else ""
     raise BenchError(
-        f"{folder} has no weights{found}", "it needs model.safetensors or pytorch_model.bin"
+        f"{folder} has no weights{unusable}", "it needs model.safetensors or pytorch_model.bin"
     )
 
 

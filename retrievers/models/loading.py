@@ -145,8 +145,8 @@ def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> Lo
         folder = inside(checkpoint.root, name)
         weights = find_weights(folder)
         prefix = "linear" if stage.kind == "dense" else "norm"
-    found = read_tensors(folder, weights, (f"{prefix}.weight", f"{prefix}.bias"))
-    weight, bias = found.get(f"{prefix}.weight"), found.get(f"{prefix}.bias")
+    tensors = read_tensors(folder, weights, (f"{prefix}.weight", f"{prefix}.bias"))
+    weight, bias = tensors.get(f"{prefix}.weight"), tensors.get(f"{prefix}.bias")
     needs_bias = where == "key" or read_stage_file(folder).bias
     if weight is None or (bias is None and needs_bias):
         raise BenchError(f"{folder} has no weights for the stage {stage.source}")
@@ -169,17 +169,17 @@ def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, 
     Raises:
         BenchError: a file is damaged or holds more than tensors.
     """
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     files = (path for path in weight_files(folder, weights) if path.suffix != ".json")
     for path in files:
         try:
-            found |= _read_file(path, names)
+            tensors |= _read_file(path, names)
         except LOAD_ERRORS as error:
             raise BenchError(
                 f"{path} cannot be loaded: {first_line(error)}",
                 "the file is damaged, or holds more than tensors; nothing of it was executed",
             ) from error
-    return found
+    return tensors
 
 
 def _read_file(path: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:

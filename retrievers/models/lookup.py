@@ -149,7 +149,7 @@ def _card_of_repository(repository: str) -> Card:
     return replace_fields(card, {"checkpoint": repository})
 
 
-def provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) -> tuple[str, str]:
+def provenance(checkpoint: str, revision: str, base: Path, resolved: Checkpoint) -> tuple[str, str]:
     """Name and revision to show: a Hub id and its commit, or a folder's name and no revision.
 
     A branch, whose content changes, is no revision: where the commit is not known, none is shown.
@@ -157,7 +157,7 @@ def provenance(checkpoint: str, revision: str, base: Path, found: Checkpoint) ->
     folder = base / Path(checkpoint).expanduser()
     if folder.is_dir():
         return folder.resolve().name, ""
-    return checkpoint, found.revision or ("" if revision == BRANCH else revision)
+    return checkpoint, resolved.revision or ("" if revision == BRANCH else revision)
 
 
 def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:

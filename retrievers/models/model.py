@@ -113,11 +113,11 @@ def resolve_model(
         card = _adapted(card, Path(adapter))
     if card.warning:
         logger.warning("%s: %s", card.name, card.warning)
-    found = _resolve(card, base, trust_code)
+    resolved = _resolve(card, base, trust_code)
     recipe = msgspec.structs.replace(
-        found.recipe, store_dtype=store_dtype, backend=_backend(backend, found.recipe)
+        resolved.recipe, store_dtype=store_dtype, backend=_backend(backend, resolved.recipe)
     )
-    return replace_field(found, recipe=recipe)
+    return replace_field(resolved, recipe=recipe)
 
 
 def _with_query_prompt(card: Card, text: str) -> Card:
@@ -152,7 +152,9 @@ def _adapted(card: Card, folder: Path) -> Card:
 
 def _backend(name: str | None, recipe: Recipe) -> Backend:
     """The back end of that name, where it can run the model."""
-    chosen: Backend | None = next((one for one in get_args(Backend) if one == name), None)
+    chosen: Backend | None = next(
+        (backend for backend in get_args(Backend) if backend == name), None
+    )
     if name is not None and chosen is None:
         raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
     if chosen is None or chosen == "torch":

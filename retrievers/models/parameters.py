@@ -54,8 +54,8 @@ def count_parameters(model: "Model") -> Parameters | None:
     """
     if model.recipe.encoder:
         return None
-    towers = [one for one in (model.document, model.query) if one is not None]
-    network = sum(_count_tower(one, model) for one in towers)
+    towers = [tower for tower in (model.document, model.query) if tower is not None]
+    network = sum(_count_tower(tower, model) for tower in towers)
     adapter = _count_adapter(model)
     return Parameters(network + adapter, adapter)
 
@@ -111,4 +111,4 @@ def _read_pickle(path: Path) -> dict[str, Any]:
             f"{path} cannot be read: {str(error).strip().partition(chr(10))[0]}",
             "the file is damaged, or holds more than tensors; nothing of it was executed",
         ) from error
-    return {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}

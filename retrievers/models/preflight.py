@@ -102,7 +102,9 @@ def preflight(
     difference = _batch_difference(encoder, titles, texts, vectors)
     tolerance = BATCH_TOLERANCE[encoder.recipe.dtype]
     facts = {"documents": documents, "queries": questions}
-    warnings = [line for role, found in facts.items() for line in _warnings(role, found, encoder)]
+    warnings = [
+        line for role, measured in facts.items() for line in _warnings(role, measured, encoder)
+    ]
     if difference > tolerance:
         warnings.append(
             f"a document alone and in a batch differ by {difference:.1e} of its length "
@@ -113,7 +115,7 @@ def preflight(
         queries=questions,
         batch_difference=difference,
         batch_tolerance=tolerance,
-        stop=tuple(line for role, found in facts.items() for line in _stops(role, found)),
+        stop=tuple(line for role, measured in facts.items() for line in _stops(role, measured)),
         warnings=tuple(warnings),
     )
 

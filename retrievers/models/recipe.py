@@ -168,5 +168,7 @@ class Recipe(Record, kw_only=True):
         """
         parts = name.split("/")
         candidates = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        found = (self.dataset_prompts[c] for c in candidates if c in self.dataset_prompts)
-        return msgspec.structs.replace(self, prompts=next(found, self.prompts), dataset_prompts={})
+        prompts = (self.dataset_prompts[c] for c in candidates if c in self.dataset_prompts)
+        return msgspec.structs.replace(
+            self, prompts=next(prompts, self.prompts), dataset_prompts={}
+        )

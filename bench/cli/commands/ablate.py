@@ -124,16 +124,16 @@ def _differing(plan: Plan, space: Workspace) -> tuple[str, ...]:
     """A sentence for each collection of the evaluation that is not the published one."""
     evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     return tuple(
-        f"This is not the published {one.name}: {'; '.join(different)}."
-        for one in evaluated
-        if (different := differences(one))
+        f"This is not the published {dataset.name}: {'; '.join(different)}."
+        for dataset in evaluated
+        if (different := differences(dataset))
     )
 
 
 def _weights(plan: Plan, space: Workspace) -> dict[str, float]:
     """Weights of the collections in the mean; {} where each counts the same."""
-    found = space.weights(plan.rows[0].settings["evaluate"]["on"])
-    return {} if max(found.values()) - min(found.values()) < EQUAL else found
+    weights = space.weights(plan.rows[0].settings["evaluate"]["on"])
+    return {} if max(weights.values()) - min(weights.values()) < EQUAL else weights
 
 
 def _show(
@@ -150,8 +150,8 @@ def _show(
         tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
     rows = [(row.name, row.against, row.change) for row in plan.rows]
     if options.output.json:
-        found = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
-        print_json({**found, "cells": len(plan.cells)})
+        summary = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
+        print_json({**summary, "cells": len(plan.cells)})
     else:
         print(plan_table(rows, tasks), end="\n\n")
         print("\n".join([_overview(plan, options.out), *differing, *leaks]))

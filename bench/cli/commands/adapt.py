@@ -49,7 +49,7 @@ def _print(
     options: AdaptOptions,
 ) -> None:
     start = preset.start.model
-    folders = [_near(Path(one.folder)) for one in trained]
+    folders = [_near(Path(checkpoint.folder)) for checkpoint in trained]
     card = (
         start in card_names() and options.against.method != "adapter"
     )  # those have the start's recipe
@@ -58,8 +58,13 @@ def _print(
     losses = [(curve[0].losses["loss"], curve[-1].losses["loss"]) for curve in curves]
     if options.output.json:
         rows = [
-            {**msgspec.structs.asdict(one), "collection": name, "first_loss": a, "last_loss": b}
-            for one, name, (a, b) in zip(trained, names, losses, strict=True)
+            {
+                **msgspec.structs.asdict(checkpoint),
+                "collection": name,
+                "first_loss": a,
+                "last_loss": b,
+            }
+            for checkpoint, name, (a, b) in zip(trained, names, losses, strict=True)
         ]
         print_json({"checkpoints": rows, "forgetting": line})
         return

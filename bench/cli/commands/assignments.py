@@ -31,13 +31,15 @@ def assignments(typed: Sequence[str]) -> dict[str, Any]:
     Raises:
         BenchError: one has no name or no value.
     """
-    found = {}
-    for one in typed:
-        name, sign, value = one.partition("=")
+    overrides = {}
+    for assignment in typed:
+        name, sign, value = assignment.partition("=")
         if not (name and sign):
-            raise BenchError(f"--set {one} is not FIELD=VALUE", "such as --set optimizer.warmup=0")
+            raise BenchError(
+                f"--set {assignment} is not FIELD=VALUE", "such as --set optimizer.warmup=0"
+            )
         try:
-            found[name] = msgspec.toml.decode(f"value = {value}")["value"]
+            overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
         except msgspec.DecodeError:
-            found[name] = value
-    return found
+            overrides[name] = value
+    return overrides

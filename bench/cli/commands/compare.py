@@ -55,8 +55,8 @@ def compare(options: CompareOptions) -> int:
     comparisons = compare_entrants(entrants, choices)
     changes = _changes(comparisons, entrants, dataset, options.changed, space)
     if options.output.json:
-        found = {"resampling": choices.resampling, "comparisons": comparisons}
-        print_json({**found, "changed": list(changes)})
+        summary = {"resampling": choices.resampling, "comparisons": comparisons}
+        print_json({**summary, "changed": list(changes)})
         return ExitCode.OK
     for comparison in comparisons:
         print(comparison_table(comparison), end="\n\n")
@@ -117,16 +117,16 @@ def _entrants(
     collections: Collection[str] | None,
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
-    found = [
+    models = [
         _found(name, choose_results(name, stored, collections))
         if opened is None or stored
         else _run_file(name, opened, options)
         for name, stored in named.items()
     ]
-    short = [one.short for one in found]
+    short = [model.short for model in models]
     return [
-        Entrant(one.short if short.count(one.short) == 1 else one.typed, one.entries)
-        for one in found
+        Entrant(model.short if short.count(model.short) == 1 else model.typed, model.entries)
+        for model in models
     ]
 
 
@@ -137,9 +137,9 @@ def _run_file(name: str, opened: OpenDataset, options: CompareOptions) -> _Found
 
 
 def _found(name: str, stored: Mapping[str, Stored]) -> _Found:
-    models = {one.result.model for one in stored.values()}
+    models = {record.result.model for record in stored.values()}
     short = models.pop() if len(models) == 1 and place_of(name).exists() else name
-    return _Found(name, short, {key: Entry.of(one) for key, one in stored.items()})
+    return _Found(name, short, {key: Entry.of(record) for key, record in stored.items()})
 
 
 def _is_run_file(name: str, dataset: Dataset | None) -> bool:
@@ -211,12 +211,15 @@ def _changes(
     space: Workspace,
 ) -> Iterator[Changes]:
     by_name = {entrant.name: entrant.entries for entrant in entrants}
-    for one in comparisons if changed else ():
-        for row in one.collections:
+    for comparison in comparisons if changed else ():
+        for row in comparison.collections:
             if row.paired is not None:
-                entries = (by_name[one.a][row.collection], by_name[one.b][row.collection])
+                entries = (
+                    by_name[comparison.a][row.collection],
+                    by_name[comparison.b][row.collection],
+                )
                 opened = _at_hand(entries[0].protocol, dataset, space)
-                names = (one.a, one.b)
+                names = (comparison.a, comparison.b)
                 yield most_changed(names, entries, row.measure, changed, opened)
 
 

@@ -44,7 +44,7 @@ def compose(options: ComposeOptions) -> int:
         folder=str(options.out),
         how=options.how,
         base=base.card.name,
-        adapters=tuple(str(one) for one in options.folders),
+        adapters=tuple(str(folder) for folder in options.folders),
         parameters=counted.adapter if counted else 0,
     )
     if options.output.json:

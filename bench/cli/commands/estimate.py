@@ -70,8 +70,8 @@ def _rows(
     sample = next(at_hand, None) or space.dataset(PROBE_COLLECTION)
     speed = measure_speed(encoder.for_dataset(sample.name), sample.corpus, probe_s)
     for name, dataset in datasets.items():
-        one = encoder.for_dataset(name)
+        collection_encoder = encoder.for_dataset(name)
         if dataset is None:
-            yield estimate_from_counts(facts_for(name), one, speed, limits)
+            yield estimate_from_counts(facts_for(name), collection_encoder, speed, limits)
         else:
-            yield estimate_at_hand(dataset, one, space.store, speed, limits)
+            yield estimate_at_hand(dataset, collection_encoder, space.store, speed, limits)

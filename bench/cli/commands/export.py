@@ -51,8 +51,8 @@ def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
         else None
     )
     stored = choose_results(typed, results, wanted)
-    for name, one in list(stored.items()) if options.format == "mteb" else ():
-        if why := mteb_results.why_not(one.result):
+    for name, record in list(stored.items()) if options.format == "mteb" else ():
+        if why := mteb_results.why_not(record.result):
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
             del stored[name]
     if not stored:
@@ -71,13 +71,13 @@ def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
     elif format_ == "model-index":
         yield f"{name}/{CARD_FILE}", model_index.card_file(name, stored)
     else:
-        for collection, one in stored.items():
-            yield f"{name}/{collection}.trec.gz", _run_file(name, one)
+        for collection, record in stored.items():
+            yield f"{name}/{collection}.trec.gz", _run_file(name, record)
 
 
-def _run_file(tag: str, one: Stored) -> bytes:
+def _run_file(tag: str, record: Stored) -> bytes:
     content = io.BytesIO()
-    write_lines(one.run(), content, tag, compress=True)
+    write_lines(record.run(), content, tag, compress=True)
     return content.getvalue()
 
 

@@ -53,7 +53,7 @@ def _evaluated(
     names: Sequence[str], held_out: Sequence[str], space: Workspace
 ) -> dict[str, Dataset]:
     """The splits that are held out: what was named, and what else the collections have."""
-    found = {}
+    datasets = {}
     for name in dict.fromkeys((*held_out, *names)):
         try:
             dataset = space.dataset(name)
@@ -62,8 +62,8 @@ def _evaluated(
                 raise
             continue  # a folder that has nothing but a training split
         if name in held_out or dataset.facts.split != TRAINING:
-            found[name] = dataset
-    return found
+            datasets[name] = dataset
+    return datasets
 
 
 def _report(trained: Finetuned, options: FinetuneOptions, evaluated: list[str]) -> None:

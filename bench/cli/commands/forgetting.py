@@ -34,18 +34,18 @@ def forgetting(options: ForgettingOptions) -> int:
     """``forgetting``: the matrix, then transfer; a heat map with --plot."""
     _check(options)
     sequence, measure = _stored(options) if options.stored else _evaluated(options)
-    found = forgetting_of(sequence, measure, resampling_of(options.resampling))
+    matrix = forgetting_of(sequence, measure, resampling_of(options.resampling))
     if options.plot is not None:
-        draw_forgetting({options.plot: found})
-    _print(found, options)
+        draw_forgetting({options.plot: matrix})
+    _print(matrix, options)
     return ExitCode.OK
 
 
-def _print(found: Forgetting, options: ForgettingOptions) -> None:
+def _print(matrix: Forgetting, options: ForgettingOptions) -> None:
     if options.output.json:
-        print_json(found)
+        print_json(matrix)
     else:
-        print(figures(found).csv() if options.format == "csv" else markdown(found), end="")
+        print(figures(matrix).csv() if options.format == "csv" else markdown(matrix), end="")
 
 
 def _check(options: ForgettingOptions) -> None:
@@ -79,12 +79,12 @@ def _stored(options: ForgettingOptions) -> tuple[Sequenced, str]:
 
     def entrant(name: str) -> Entrant:
         entries = choose_results(name, named[name], {*trained, *also})
-        return Entrant(name, {key: Entry.of(one) for key, one in entries.items()})
+        return Entrant(name, {key: Entry.of(record) for key, record in entries.items()})
 
     checkpoints = [entrant(name) for name in options.checkpoints]
     base = entrant(options.base) if options.base else None
-    found = [entry for one in checkpoints for entry in one.entries.values()]
-    mains = sorted({entry.main_measure for entry in found})
+    all_entries = [entry for checkpoint in checkpoints for entry in checkpoint.entries.values()]
+    mains = sorted({entry.main_measure for entry in all_entries})
     if options.measure is None and len(mains) > 1:
         raise BenchError(
             f"the main measures of the collections differ: {', '.join(mains)}",
@@ -130,7 +130,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _label(own: tuple[str, ...], every: Sequence[tuple[str, ...]]) -> str:
     counts = range(1, len(own) + 1)
-    alone = (n for n in counts if sum(one[-n:] == own[-n:] for one in every) == 1)
+    alone = (n for n in counts if sum(parts[-n:] == own[-n:] for parts in every) == 1)
     return "_".join("/".join(own[-next(alone, len(own)) :]).split())
 
 

@@ -18,9 +18,9 @@ RUNS = (".trec", ".gz", ".run", ".txt")
 
 def import_(options: ImportOptions) -> int:
     """``import``: everything is read before anything is written."""
-    found = [one for path in _files(options.files) for one in _read(path, options)]
-    claims = [one for one in found if isinstance(one, Claimed)]
-    left_out = [one for one in found if isinstance(one, str)]
+    outcomes = [outcome for path in _files(options.files) for outcome in _read(path, options)]
+    claims = [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
+    left_out = [outcome for outcome in outcomes if isinstance(outcome, str)]
     for why in left_out:
         print(f"left out: {why}", file=sys.stderr)
     if not claims:
@@ -30,7 +30,7 @@ def import_(options: ImportOptions) -> int:
     if options.output.json:
         print_json({"claims": claims, "left_out": left_out})
     else:
-        print(columns([(f"{one.model} on {one.collection}", _said(one)) for one in claims]))
+        print(columns([(f"{claim.model} on {claim.collection}", _said(claim)) for claim in claims]))
     return ExitCode.OK
 
 
@@ -39,7 +39,7 @@ def _files(named: Sequence[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        inside = [one for one in path.rglob("*.json") if one.name != mteb_results.META_FILE]
+        inside = [file for file in path.rglob("*.json") if file.name != mteb_results.META_FILE]
         if not inside:
             raise BenchError(f"{path} holds no results of mteb", "name a file, such as README.md")
         yield from sorted(inside)

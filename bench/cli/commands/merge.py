@@ -33,12 +33,12 @@ def merge(options: MergeOptions) -> int:
     """``merge``: everything is read before anything is written."""
     sources = [_variants(place) for place in options.sources]
     stated = [find_claims(place) for place in options.sources]
-    for place, *found in zip(options.sources, sources, stated, strict=True):
-        if not any(found):
+    for place, *held in zip(options.sources, sources, stated, strict=True):
+        if not any(held):
             raise BenchError(f"{place} holds no results", "name a folder that run wrote to")
-    claims = [claim for found in stated for claim in found]
+    claims = [claim for of_source in stated for claim in of_source]
     there = _variants(options.out)
-    merged = union(one for found in (there, *sources) for one in found)
+    merged = union(variant for variants in (there, *sources) for variant in variants)
     total = sum(len(variants) for variants in merged.values())
     with tqdm(desc="merge", total=total, unit=" results") as bar:
         copied = write(merged, there, claims, options.out, bar.update)
@@ -52,7 +52,7 @@ def merge(options: MergeOptions) -> int:
 
 def _variants(place: Place) -> list[Duplicate]:
     with tqdm(find_results(place), desc=f"read {place}", unit=" results") as bar:
-        return [Duplicate.of(one) for one in bar]
+        return [Duplicate.of(record) for record in bar]
 
 
 def _say(done: Merged, out: Place) -> None:
@@ -61,9 +61,11 @@ def _say(done: Merged, out: Place) -> None:
         f"{out}, {len(done.conflicts):,} conflicts",
         file=sys.stderr,
     )
-    for one in done.conflicts:
-        print(f"conflict: {one.model} on {one.collection}, {one.key}", file=sys.stderr)
-        for row, folder in enumerate(one.folders):
-            means = [f"{name} {values[row]:.6f}" for name, values in one.measures.items()]
+    for conflict in done.conflicts:
+        print(
+            f"conflict: {conflict.model} on {conflict.collection}, {conflict.key}", file=sys.stderr
+        )
+        for row, folder in enumerate(conflict.folders):
+            means = [f"{name} {values[row]:.6f}" for name, values in conflict.measures.items()]
             said = ", ".join(means) or "the same means, other queries"
             print(f"  {folder}: {said}", file=sys.stderr)

@@ -151,7 +151,7 @@ def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
     """Refuse names that cannot stand in results, or two that tables would not tell apart."""
     for model in models:
         place(out, "collection", model.name)
-    for name, count in Counter(one.name for one in models).items():
+    for name, count in Counter(loaded.name for loaded in models).items():
         if count > 1:
             raise BenchError(
                 f"{count} of the models are called {name}",
@@ -161,7 +161,7 @@ def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
 
 def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
     """FAISS reads the factory string when an index is made: do that before hours of encoding."""
-    for encoder in (one.encoder for one in models if one.encoder and spec.needs_faiss):
+    for encoder in (loaded.encoder for loaded in models if loaded.encoder and spec.needs_faiss):
         FaissIndex(spec, encoder.dim)
 
 
@@ -205,9 +205,9 @@ def _say_how_long(
 
 def _published(models: Iterable[LoadedModel]) -> dict[tuple[str, str, str], float]:
     return {
-        (one.name, expected.dataset, expected.measure): expected.value
-        for one in models
-        for expected in one.model.card.expected
+        (loaded.name, expected.dataset, expected.measure): expected.value
+        for loaded in models
+        for expected in loaded.model.card.expected
     }
 
 

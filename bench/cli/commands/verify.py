@@ -11,13 +11,15 @@ from reports.findings import findings
 
 def verify(options: VerifyOptions) -> int:
     """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
-    found: dict[str, list[Finding]] = {}
+    by_collection: dict[str, list[Finding]] = {}
     space = workspace(options.places)
     for name in space.expand(options.names):
-        found[name] = verify_dataset(space.dataset(name, options.split))
+        by_collection[name] = verify_dataset(space.dataset(name, options.split))
         if not options.output.json:
-            print(findings(name, found[name]), end="\n\n", flush=True)
+            print(findings(name, by_collection[name]), end="\n\n", flush=True)
     if options.output.json:
-        print_json(found)
-    bad = any(finding.severity == "error" for findings in found.values() for finding in findings)
+        print_json(by_collection)
+    bad = any(
+        finding.severity == "error" for findings in by_collection.values() for finding in findings
+    )
     return ExitCode.BAD_INPUT if bad else ExitCode.OK

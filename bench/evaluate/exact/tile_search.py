@@ -96,8 +96,8 @@ class ProcessorSearch:
         return max(1, self.task.block_bytes // (2 * candidates))
 
     def _merge_block(self, tile: Tile, asked: Asked, best: Best) -> None:
-        found, crowded = self._reaching(tile, asked, best)
-        self._merge(found, tile, asked, best)
+        pairs, crowded = self._reaching(tile, asked, best)
+        self._merge(pairs, tile, asked, best)
         if len(crowded):
             self._merge_crowded(crowded, tile, asked, best)
 
@@ -126,9 +126,9 @@ class ProcessorSearch:
             wanted = arrays[1][: shape[0] * shape[1]].reshape(shape)
             np.matmul(asked.queries, rows.T, out=scores)
             np.greater_equal(scores, lowest[:, None], out=wanted)
-            found = np.count_nonzero(wanted, axis=1)
+            added = np.count_nonzero(wanted, axis=1)
             with counting:
-                count[:] += found
+                count[:] += added
                 crowded = count > most
             wanted[crowded] = False
             pairs = Pairs.where(wanted, first)
@@ -137,8 +137,8 @@ class ProcessorSearch:
 
         with self.task.clock.phase("search"), self.blas.limit(limits=1, user_api="blas"):
             parts = list(self.each(reaching, range(0, len(tile.vectors), step)))
-            found = Pairs.together([Pairs.none(), *parts]).of(count <= most)
-        return found, np.flatnonzero(count > most)
+            reached = Pairs.together([Pairs.none(), *parts]).of(count <= most)
+        return reached, np.flatnonzero(count > most)
 
     def _product_rows(self, queries: int, rows: int) -> int:
         """Rows of one matrix product: as many as fit, a few products for each thread."""
@@ -159,9 +159,9 @@ class ProcessorSearch:
                 lowest = lowest_score(bar, asked.error[some])
                 wanted = scores >= lowest[:, None]
             for group in self._fitting(np.count_nonzero(wanted, axis=1)):
-                found = Pairs.where(wanted[group])
-                found = Pairs(some[group][found.queries], found.rows)
-                self._merge(found, tile, asked, best)
+                pairs = Pairs.where(wanted[group])
+                pairs = Pairs(some[group][pairs.queries], pairs.rows)
+                self._merge(pairs, tile, asked, best)
 
     def _products(self, queries: Float32Array, vectors: Float32Array) -> Float32Array:
         """All inner products, ``(q, m)``; threads share the rows."""
@@ -193,16 +193,16 @@ class ProcessorSearch:
             fitting = np.searchsorted(np.cumsum(count[first:]), most, side="right")
             yield slice(first, first := first + max(1, int(fitting)))
 
-    def _merge(self, found: Pairs, tile: Tile, asked: Asked, best: Best) -> None:
+    def _merge(self, pairs: Pairs, tile: Tile, asked: Asked, best: Best) -> None:
         """Score candidates in float64 and keep the best k; threads share the queries."""
         step = max(1, MERGE_PLACES // (best.depth + most_candidates(best.depth)))
         firsts = range(0, len(asked.queries), step)
-        cuts = np.searchsorted(found.queries, [*firsts, len(asked.queries)])
+        cuts = np.searchsorted(pairs.queries, [*firsts, len(asked.queries)])
 
         def merge(number: int) -> None:
             block = slice(firsts[number], firsts[number] + step)
             some = slice(cuts[number], cuts[number + 1])
-            rows, queries = found.rows[some], found.queries[some] - block.start
+            rows, queries = pairs.rows[some], pairs.queries[some] - block.start
             scores = exact_scores(tile.vectors, rows, asked.doubles[block], queries)
             keys = order_keys(scores, tile.tie_rank[rows])
             best[block].merge(queries, rows + tile.start, keys)

@@ -53,7 +53,7 @@ def keep(claims: Iterable[Claimed], out: Place) -> list[Place]:
     Raises:
         BenchError: a name that leads out of ``out``, or the place cannot be written.
     """
-    files = [(_file(one, out), one.content) for one in claims]
+    files = [(_file(claim, out), claim.content) for claim in claims]
     for file, content in files:
         if not file.exists():
             with replacing(file) as opened:
@@ -92,9 +92,9 @@ def cards_with(cards: Mapping[str, Card], claims: Sequence[Claimed]) -> dict[str
 
     A model without a card gets one that only holds its claims.
     """
-    found = dict(cards)
+    extended = dict(cards)
     for claim in claims:
-        known = found.get(claim.model) or Card(
+        known = extended.get(claim.model) or Card(
             name=claim.model, title="", missing="only its scores are known"
         )
         stated = tuple(
@@ -106,5 +106,5 @@ def cards_with(cards: Mapping[str, Card], claims: Sequence[Claimed]) -> dict[str
             )
             for name, value in claim.measures.items()
         )
-        found[claim.model] = msgspec.structs.replace(known, expected=(*stated, *known.expected))
-    return found
+        extended[claim.model] = msgspec.structs.replace(known, expected=(*stated, *known.expected))
+    return extended

@@ -28,7 +28,7 @@ def card_file(name: str, stored: Mapping[str, Stored]) -> bytes:
     """A model card that holds nothing but the scores, by collection."""
     from huggingface_hub import ModelCardData
 
-    entries = [entry for one in stored.values() for entry in entries_of(one.result)]
+    entries = [entry for record in stored.values() for entry in entries_of(record.result)]
     return f"---\n{ModelCardData(model_name=name, eval_results=entries).to_yaml()}\n---\n".encode()
 
 
@@ -107,9 +107,11 @@ def _collection(entry: "EvalResult") -> str:
 
 
 def _measures(some: "Sequence[EvalResult]") -> dict[str, float]:
-    numbers = [(one, value) for one in some if (value := _number(one.metric_value)) is not None]
+    numbers = [
+        (entry, value) for entry in some if (value := _number(entry.metric_value)) is not None
+    ]
     scale = PERCENT if any(value > 1 for _, value in numbers) else 1
-    named = ((_measure(one), value / scale) for one, value in numbers)
+    named = ((_measure(entry), value / scale) for entry, value in numbers)
     return {name: value for name, value in named if name}
 
 
@@ -121,8 +123,8 @@ def _number(value: object) -> float | None:
 def _measure(entry: "EvalResult") -> str:
     """Canonical name of a metric; its pretty name is asked first, since ours are written there."""
     for name in (entry.metric_name or "", entry.metric_type):
-        if found := our_measure(name):
-            return found
+        if measure := our_measure(name):
+            return measure
         try:
             return parse_measure(name).name
         except BenchError:
@@ -138,8 +140,8 @@ def _read(path: Path) -> "Iterator[tuple[str, list[EvalResult]]]":
     if not isinstance(index, list):
         raise BenchError(f"{path} has no model-index", "it is in the YAML block of a model card")
     try:
-        for one in index:
-            yield model_index_to_eval_results([one])
+        for entry in index:
+            yield model_index_to_eval_results([entry])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BenchError(
             f"{path}: its model-index is not as the Hub defines it: {error!r}"
@@ -154,10 +156,10 @@ def _front_matter(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         block = REGEX_YAML_BLOCK.search(text)
-        found = yaml.safe_load(block[2] if block else "" if path.suffix == ".md" else text)
+        parsed = yaml.safe_load(block[2] if block else "" if path.suffix == ".md" else text)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}") from error
     # ValueError: no UTF-8, no such date, or a number of more digits than Python converts
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BenchError(f"{path} is not a model card: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -62,14 +62,14 @@ def mteb_files(name: str, stored: Mapping[str, Stored]) -> dict[str, bytes]:
         name: of the model, as the files are to say it.
         stored: by collection; all of them `why_not` lets pass.
     """
-    recipes = (one.result.recipe for one in stored.values())
+    recipes = (record.result.recipe for record in stored.values())
     revision = next(
         (recipe.revision for recipe in recipes if recipe and recipe.revision), NO_REVISION
     )
     folder = f"{name.replace('/', '__')}/{revision}"
     files = {
-        f"{folder}/{TASKS[collection].name}.json": _json(task_document(one.result))
-        for collection, one in stored.items()
+        f"{folder}/{TASKS[collection].name}.json": _json(task_document(record.result))
+        for collection, record in stored.items()
     }
     return {f"{folder}/{META_FILE}": _json({"name": name, "revision": revision}), **files}
 

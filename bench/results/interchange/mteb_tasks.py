@@ -98,14 +98,14 @@ def collection_of(name: str) -> str:
 
 def their_measure(measure: str) -> str:
     """``ndcg_at_10`` for ``nDCG@10``; "" for a measure that MTEB does not have."""
-    found = _WITH_CUTOFF.fullmatch(measure)
-    return f"{_KINDS[found[1]]}_at_{found[2]}" if found and found[1] in _KINDS else ""
+    match = _WITH_CUTOFF.fullmatch(measure)
+    return f"{_KINDS[match[1]]}_at_{match[2]}" if match and match[1] in _KINDS else ""
 
 
 def our_measure(name: str) -> str:
     """``nDCG@10`` for ``ndcg_at_10`` and for ``cosine_ndcg@10``; "" for none of ours."""
-    found = _THEIR_NAME.fullmatch(name)
-    if not found:
+    match = _THEIR_NAME.fullmatch(name)
+    if not match:
         return ""
     kinds = {theirs: ours for ours, theirs in _KINDS.items()}
-    return f"{kinds[found[1].lower()]}@{found[2]}"
+    return f"{kinds[match[1].lower()]}@{match[2]}"

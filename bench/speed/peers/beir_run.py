@@ -29,9 +29,9 @@ def evaluate(job: Job) -> float:
     search = DenseRetrievalExactSearch(model, batch_size=job.batch_size)
     kind = "cos_sim" if job.similarity == "cos" else "dot"
     retriever = EvaluateRetrieval(search, score_function=kind)
-    found = retriever.retrieve(corpus, queries)
+    rankings = retriever.retrieve(corpus, queries)
     ndcg, *_ = retriever.evaluate(
-        qrels, found, retriever.k_values, ignore_identical_ids=job.exclude_self
+        qrels, rankings, retriever.k_values, ignore_identical_ids=job.exclude_self
     )
     return float(ndcg["NDCG@10"])
 

@@ -54,12 +54,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _judgements(path: Path) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    grades: dict[str, dict[str, int]] = {}
     for line in path.read_text(encoding="utf-8").split("\n")[1:]:
         if line:
             query, document, grade = line.split("\t")
-            found.setdefault(query, {})[document] = int(grade)
-    return found
+            grades.setdefault(query, {})[document] = int(grade)
+    return grades
 
 
 def evaluate(job: Job) -> float:

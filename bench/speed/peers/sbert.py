@@ -43,7 +43,7 @@ def encode(model: Any, job: Job, texts: list[str], vectors: Path) -> dict[str, f
 
     synchronise()
     start, processor = time.perf_counter(), time.process_time()
-    found = model.encode(
+    encoded = model.encode(
         texts,
         batch_size=job.batch_size,
         show_progress_bar=False,
@@ -55,7 +55,7 @@ def encode(model: Any, job: Job, texts: list[str], vectors: Path) -> dict[str, f
         "processor_s": time.process_time() - processor,
     }
     if not vectors.exists():
-        np.save(vectors, np.asarray(found, dtype=np.float32))
+        np.save(vectors, np.asarray(encoded, dtype=np.float32))
     return spent
 
 
