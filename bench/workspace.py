@@ -296,19 +296,18 @@ class Workspace:
             BenchError: a source of the corpus changed since it was built.
         """
         own, names = model.on(dataset.name), options.measures
-        approximate = options.index.needs_faiss
         protocol = protocol_here(dataset, options)
         asked = Evaluating(
             model=own.name,
             recipe=own.model.recipe,
             protocol=protocol,
-            index=str(options.index) if own.encoder else "",
+            index=options.index_name if own.encoder else "",
             measures=measure_names(dataset.dataset, names, protocol.depth),
             in_domain=in_domain(own.model.card, dataset.name),
             device=self.device,
             threads=len(os.sched_getaffinity(0)),
-            search_device=search_device(self.device) if approximate else None,
-            recall_queries=options.recall_queries if own.encoder and approximate else None,
+            search_device=search_device(self.device),
+            recall_queries=options.sampled(len(dataset.dataset.queries)) if own.encoder else None,
         )
         stored = find_stored(asked, out)
         if stored:

@@ -74,6 +74,22 @@ class Options:
     recall_queries: int | None = None
     from_index: Path | None = None
 
+    @property
+    def index_name(self) -> str:
+        """The index in a result: one that the user brought is known by its content, too.
+
+        Raises:
+            BenchError: there is no such index.
+        """
+        if self.from_index is None:
+            return str(self.index)
+        return f"{self.index} (file {IndexFolder(self.from_index).manifest().sha256[:12]})"
+
+    def sampled(self, queries: int) -> int | None:
+        """On how many of the queries recall is measured; None for all, and without an index."""
+        wanted = self.recall_queries if self.index.needs_faiss else None
+        return None if wanted is None or wanted >= queries else wanted
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -125,9 +141,9 @@ def evaluate(
         documents=len(dataset.corpus),
         unanswered=scores.unanswered,
         ignored=scores.ignored,
-        index=str(options.index) if encoder else "",
+        index=options.index_name if encoder else "",
         index_recall=searched.recall,
-        recall_queries=options.recall_queries if encoder and options.index.needs_faiss else None,
+        recall_queries=options.sampled(len(dataset.queries)) if encoder else None,
         in_domain=in_domain(model.card, dataset.name),
         protocol=protocol_of(dataset, depth, dataset.corpus.sha256, official),
         recipe=model.recipe,

@@ -104,7 +104,10 @@ def columnar(run: Run) -> pa.Buffer:
 
 def _from_columns(path: Place, content: bytes) -> Run:
     try:
-        batch = pa.ipc.open_file(pa.BufferReader(content)).get_batch(0)
+        file = pa.ipc.open_file(pa.BufferReader(content))
+        if file.num_record_batches != 1:
+            raise TypeError(f"it has {file.num_record_batches} batches, where rankings have one")
+        batch = file.get_batch(0)
         batch.validate(full=True)
         scores = as_float32(batch.column("score").to_numpy())
         return Run.from_columns(_ids(batch, "query"), _ids(batch, "document"), scores)
@@ -117,8 +120,9 @@ def _ids(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
     encoded = pa.types.is_dictionary(column.type)
     kind = column.type.value_type if encoded else column.type
-    if kind != pa.large_string() or column.null_count:
-        raise TypeError(f"its column {name} is {column.type}, {column.null_count} of them missing")
+    missing = column.null_count + (column.dictionary.null_count if encoded else 0)
+    if kind != pa.large_string() or missing:
+        raise TypeError(f"its column {name} is {column.type}, {missing} of them missing")
     return column
 
 

@@ -73,7 +73,14 @@ class Evaluate:
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
         """All fields of `EvaluateSettings`."""
         settings = convert_table(table, EvaluateSettings, "[evaluate]")
-        _check_index(IndexSpec.parse(settings.index))
+        spec = IndexSpec.parse(settings.index)
+        _check_index(spec)
+        if spec.is_bm25 and settings.view and settings.view.similarity == "euclidean":
+            raise BenchError(
+                "[evaluate]: the index bm25 multiplies with similarities, and euclidean ones are "
+                "below 0",
+                'similarity = "dot"',
+            )
         if not settings.on:
             raise BenchError("[evaluate] needs on, a list of collections")
         for dataset in self.space.datasets(settings.on):

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
     "torch",
     "transformers",
+    "tokenizers",
+    "onnxruntime",
     "faiss-cpu",
     "faiss-gpu",
     "numpy",

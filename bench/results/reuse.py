@@ -7,6 +7,7 @@ no such result.
 
 import hashlib
 import logging
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,8 +33,6 @@ class Evaluating:
 
     Attributes:
         measures: canonical names, the main one first.
-        search_device: where an approximate index searches; None for exact search, whose ranking is
-            the same everywhere.
 
     Other attributes as of `Result` and `Conditions`.
     """
@@ -46,7 +45,7 @@ class Evaluating:
     in_domain: bool
     device: str
     threads: int
-    search_device: str | None
+    search_device: str
     recall_queries: int | None
 
     def gave(self, result: Result) -> bool:
@@ -58,7 +57,9 @@ class Evaluating:
             and here.libraries == library_versions()
             and here.machine == machine()
             and (here.device, here.threads) == (self.device, self.threads)
-            and self.search_device in (None, here.search_device)
+            and here.search_device == self.search_device
+            and here.python == platform.python_version()
+            and not self.recipe.encoder  # a class of others may read files that nobody hashes
             and (result.model, result.in_domain) == (self.model, self.in_domain)
             and (result.recipe, result.fingerprint) == (self.recipe, self.recipe.fingerprint)
             and result.recall_queries == self.recall_queries

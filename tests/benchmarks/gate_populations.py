@@ -104,7 +104,9 @@ def _pushed(run: Run, first: np.ndarray, count: int) -> Run:
     queries = np.diff(offsets)
     ranks = np.arange(len(ids)) - np.repeat(offsets[:-1], queries)
     scores = -ranks.astype(np.float32)
-    return Run(run.query_ids, offsets, pa.array(ids.tolist(), pa.large_string()), scores)
+    codes = pa.array(np.repeat(np.arange(len(queries)), queries))
+    names = pa.DictionaryArray.from_arrays(codes, pa.array(run.query_ids, pa.large_string()))
+    return Run.from_columns(names, pa.array(ids.tolist(), pa.large_string()), scores)
 
 
 if __name__ == "__main__":

@@ -168,9 +168,9 @@ def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
 def _choices(options: RunOptions) -> Options:
     for name in options.measure or ():
         parse_measure(name)
-    spec = options.index
+    spec = options.index or FLAT
     if options.from_index:
-        if spec != FLAT:
+        if options.index:
             raise BenchError("--index and --from-index both say what is searched", "leave one out")
         spec = IndexFolder(options.from_index).manifest().spec
     return Options(

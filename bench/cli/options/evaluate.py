@@ -49,10 +49,9 @@ class RunOptions:
     name: str | None = None
     """Name of the model in results, where there is only one. Default: its own; with --adapter,
     MODEL+ADAPTER."""
-    index: str = "flat"
-    """flat (exact), a FAISS factory string with search parameters, or bm25: what BM25 finds, by its
-    score times the similarity."""
-    """flat (exact), or a FAISS factory string with search parameters."""
+    index: str | None = None
+    """flat (exact; the default), a FAISS factory string with search parameters, or bm25: what BM25
+    finds, by its score times the similarity."""
     from_index: LocalPath | None = None
     """Search the index in this folder, which `index` wrote, instead of one of the cache."""
     recall_queries: Count | None = None

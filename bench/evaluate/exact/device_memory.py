@@ -14,6 +14,7 @@ from foundation.errors import BenchError
 
 FREE_SHARE = 0.8  # of a GPU's free memory: allocators leave gaps, and others use it too
 SMALLEST_TILE_ROWS = 1 << 10
+LANDING_ROWS = 1 << 12
 MOST_SCORES = 2**31 - 2  # of one matrix: kernels count its places with 32 bits
 SCORE_BYTES = 10  # of one query and row: two scores, two comparisons
 PAIR_BYTES = 128  # of one candidate until it is merged
@@ -112,9 +113,9 @@ class Uploads:
 
         Both are good until the next but one. The copy is under way on the stream of `copying`.
         """
-        self._turn = 1 - self._turn
-        tile = self._tiles[self._turn][: len(vectors)]
-        raw = self._buffers[self._turn][: vectors.nbytes]
+        turn = 1 - self._turn
+        tile = self._tiles[turn][: len(vectors)]
+        raw = self._buffers[turn][: vectors.nbytes]
         kind = torch.float16 if vectors.dtype == np.float16 else torch.float32
         buffer = raw.view(kind).view(len(vectors), self._dim)
         kept: TileArray = buffer.numpy()
@@ -122,9 +123,12 @@ class Uploads:
             buffer.copy_(torch.from_numpy(vectors))  # on several threads
         else:
             np.copyto(kept, vectors)
-        if kind == torch.float16:  # a copy that also converts would convert on the processor
-            buffer = buffer.to(self._device, non_blocking=True)
-        tile.copy_(buffer, non_blocking=True)
+        # A copy that also converts would convert on the processor: float16 lands first, in parts.
+        rows = LANDING_ROWS if kind == torch.float16 else max(1, len(vectors))
+        for place, part in zip(torch.split(tile, rows), torch.split(buffer, rows), strict=True):
+            landed = part.to(self._device, non_blocking=True) if kind == torch.float16 else part
+            place.copy_(landed, non_blocking=True)
+        self._turn = turn
         return tile, kept
 
     def copying(self) -> AbstractContextManager[Any]:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from threading import Lock
 
 import numpy as np
 import torch
@@ -35,11 +36,14 @@ from bench.evaluate.exact.task import SearchTask
 from bench.evaluate.exact.torch_tiles import DeviceTile, TileMerger
 from bench.evaluate.exact.vectors import HasStored, TileArray, Vectors
 from bench.evaluate.search import scores_of_keys
+from foundation.arrays import Float32Array
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.device import pick_device
 from retrievers.index.faiss_index import Hits
 
 logger = logging.getLogger(__name__)
+
+NORM_ROWS = 1 << 12
 
 
 class TorchEngine:
@@ -111,6 +115,7 @@ class TorchSearch:
     def __init__(self, task: SearchTask, engine: TorchEngine) -> None:
         self._task, self._engine, self._device = task, engine, engine.device
         self._halved = False
+        self._merging = Lock()  # held while the device has a block's scores and candidates
         self.close()
 
     def read(self, vectors: Vectors) -> Iterator[tuple[int, TileArray]]:
@@ -124,6 +129,24 @@ class TorchSearch:
         Raises:
             BenchError: a vector is not finite or too long for float32.
         """
+        try:
+            tensor, vectors, on_device, squares = self._copied(start, vectors)
+            staged = True
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            staged = False
+        if not staged:  # the tile before it is merged at the same time, and gives its memory back
+            with self._merging:
+                self._engine.release_unused()
+                tensor, vectors, on_device, squares = self._copied(start, vectors)
+        bounds = norms_of_squares(squares, tensor.shape[1], "document", start)
+        return DeviceTile(start, tensor, vectors, on_device, float(bounds.max(initial=0.0)))
+
+    def _copied(
+        self, start: int, vectors: TileArray
+    ) -> tuple[torch.Tensor, TileArray, torch.Tensor, Float32Array]:
+        """A tile on the device, its copy, the ranks of its ids there, and its norms squared."""
         with self._uploads.copying() if self._uploads else nullcontext():
             if self._uploads:
                 tensor, vectors = self._uploads.upload(vectors)
@@ -131,10 +154,12 @@ class TorchSearch:
                 tensor = tensor_of(vectors).float()
             ranks = self._task.tie_rank[start : start + len(vectors)]
             on_device = tensor_of(ranks).to(self._device)
-            norms = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
-            squares = norms.square().float().cpu().numpy()  # waits for the copy, too
-        bounds = norms_of_squares(squares, tensor.shape[1], "document", start)
-        return DeviceTile(start, tensor, vectors, on_device, float(bounds.max(initial=0.0)))
+            norms = [  # PyTorch copies what it adds up to float64 first: not all rows at once
+                torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
+                for part in torch.split(tensor, NORM_ROWS)
+            ]
+            squares = torch.cat(norms).square().float().cpu().numpy()  # waits for the copy, too
+        return tensor, vectors, on_device, squares
 
     def merge(self, tile: DeviceTile) -> int:
         """Make the best so far the best of this tile too; fewer queries at a time if need be.
@@ -208,8 +233,9 @@ class TorchSearch:
     def _merges(self, tile: DeviceTile, block: slice) -> bool:
         """Whether there was memory enough; if not, nothing has changed."""
         try:
-            best = self._keys[block].to(self._device), self._rows[block].to(self._device)
-            keys, rows = self._merger.merged(tile, block, best, self._plan.workspace_bytes)
+            with self._merging:
+                best = self._keys[block].to(self._device), self._rows[block].to(self._device)
+                keys, rows = self._merger.merged(tile, block, best, self._plan.workspace_bytes)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -79,7 +79,7 @@ class TileMerger:
         with task.clock.phase("rescore"):
             if not len(queries):
                 return best
-            scores = self._exact_scores(tile, block, queries, rows)
+            scores = self._exact_scores(tile, block, queries, rows, workspace_bytes)
             keys = kernels.order_keys(scores, tile.tie_rank[rows])
             return kernels.merge(best, queries, (keys, rows + tile.start), count)
 
@@ -136,10 +136,16 @@ class TileMerger:
         self, scores: torch.Tensor, lowest: Float32Array
     ) -> tuple[torch.Tensor, Int64Array]:
         wanted = scores >= torch.from_numpy(lowest).to(self.queries.device)[:, None]
-        return wanted, wanted.sum(dim=1).cpu().numpy()
+        # In int64, PyTorch would first copy the matrix to eight bytes a place.
+        return wanted, wanted.sum(dim=1, dtype=torch.int32).long().cpu().numpy()
 
     def _exact_scores(
-        self, tile: DeviceTile, block: slice, queries: torch.Tensor, rows: torch.Tensor
+        self,
+        tile: DeviceTile,
+        block: slice,
+        queries: torch.Tensor,
+        rows: torch.Tensor,
+        workspace_bytes: int,
     ) -> torch.Tensor:
         """Float64 scores rounded to float32 as the processor's code rounds them, ``(n,)``.
 
@@ -152,7 +158,8 @@ class TileMerger:
         distance = tensor_of(double_distance(dim, norms, tile.norm)).to(self.queries.device)
         scores = torch.empty(len(rows), dtype=torch.float32, device=self.queries.device)
         sure = torch.empty(len(rows), dtype=torch.bool, device=self.queries.device)
-        step = max(1, RESCORED_BYTES[self.queries.device.type] // (20 * dim))
+        at_once = min(RESCORED_BYTES[self.queries.device.type], workspace_bytes // 4)
+        step = max(1, at_once // (20 * dim))
         for first in range(0, len(rows), step):
             some = slice(first, first + step)
             terms = tile.vectors[rows[some]].double()

@@ -250,7 +250,7 @@ def test_an_exported_index_is_evaluated_and_its_recall_is_known(bench, folder, t
     assert again.result.timings.encoded_documents == 0
     assert rankings(again) == rankings(first)
     assert again.result.index_recall == first.result.index_recall
-    assert again.result.index == SPEC
+    assert again.result.index.startswith(f"{SPEC} (file ")
 
 
 def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not_to(
@@ -264,6 +264,25 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
     assert whole.timings.encoded_documents == 300
     assert searched_exactly == [20]
     assert whole.index_recall == run(bench, folder, "--index", SPEC).result.index_recall
+
+
+def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
+    bench, folder, tmp_path
+):
+    own = run(bench, folder, "--index", SPEC)
+    assert export(bench, folder, tmp_path / "deployed").code == 0
+    brought = ("--from-index", tmp_path / "deployed")
+    assert bench("run", folder, "--model", "hashing", *brought).code == 0
+    assert len(list(own.folder.parent.iterdir())) == 2
+    again = bench("run", folder, "--model", "hashing", "--index", SPEC)
+    assert f"stored in {own.folder}" in again.stderr
+
+
+def test_recall_of_a_sample_as_large_as_the_collection_is_that_of_all(bench, folder):
+    first = run(bench, folder, "--index", SPEC)
+    again = run(bench, folder, "--index", SPEC, "--recall-queries", 10_000)
+    assert (again.folder, again.result.recall_queries) == (first.folder, None)
+    assert again.result.conditions.time == first.result.conditions.time
 
 
 def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path):
@@ -289,6 +308,8 @@ def test_what_is_no_index_is_refused(bench, folder, tmp_path):
     assert export(bench, folder, tmp_path / "deployed").code == 0
     both = ("--index", SPEC, "--from-index", tmp_path / "deployed")
     assert "leave one out" in bench("run", folder, "--model", "hashing", *both).stderr
+    flat = ("--index", "flat", "--from-index", tmp_path / "deployed")
+    assert "leave one out" in bench("run", folder, "--model", "hashing", *flat).stderr
     path = tmp_path / "deployed" / INDEX_FILE
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     refused = bench("run", folder, "--model", "hashing", *both[2:])

@@ -272,6 +272,32 @@ def test_a_columnar_file_in_any_order_gives_the_canonical_one(tmp_path):
         read_run(arrow_file(tmp_path, columns))
 
 
+@pytest.mark.parametrize("batches", [0, 2])
+def test_a_columnar_file_of_several_batches_or_none_is_refused(tmp_path, batches):
+    names = pa.array(["a"], pa.large_string())
+    batch = pa.record_batch(
+        {"query": names, "document": names, "score": pa.array([1], pa.float32())}
+    )
+    with pa.ipc.new_file(tmp_path / "run.arrow", batch.schema) as writer:
+        for _ in range(batches):
+            writer.write_batch(batch)
+    with pytest.raises(BenchError, match=f"it has {batches} batches"):
+        read_run(tmp_path / "run.arrow")
+
+
+@pytest.mark.parametrize("column", ["query", "document"])
+def test_an_id_that_is_missing_in_a_dictionary_is_refused(tmp_path, column):
+    ids = {"query": ["q", "r"], "document": ["a", "b"]}
+    ids[column][1] = None
+    columns = {
+        name: pa.DictionaryArray.from_arrays([0, 1], pa.array(values, pa.large_string()))
+        for name, values in ids.items()
+    }
+    path = arrow_file(tmp_path, {**columns, "score": pa.array([2, 1], pa.float32())})
+    with pytest.raises(BenchError, match="1 of them missing"):
+        read_run(path)
+
+
 def arrow_file(folder: Path, columns: dict[str, pa.Array]) -> Path:
     batch = pa.record_batch(columns)
     with pa.ipc.new_file(folder / "run.arrow", batch.schema) as writer:

@@ -319,6 +319,26 @@ def test_out_of_memory_halves_the_queries_says_so_once_and_changes_nothing(monke
     assert said == ["cpu is out of memory with 60 queries at a time: the search goes on with fewer"]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_out_of_memory_while_a_tile_is_staged_waits_for_the_one_before_it(dtype, monkeypatch):
+    vectors, queries, tie_rank = planted(2000, 24, 60)
+    vectors = vectors.astype(dtype)
+    norm, calls = torch.linalg.vector_norm, []
+
+    def vector_norm(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) in (2, 5):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return norm(*arguments, **options)
+
+    monkeypatch.setattr(torch.linalg, "vector_norm", vector_norm)
+    engine = TorchEngine("cpu")
+    engine.copies_tiles = True
+    hits = exact_search(ArrayVectors(vectors), queries, 50, tie_rank, tile_rows=300, engine=engine)
+    assert len(calls) == 9
+    assert_same(hits, brute_force(vectors.astype(np.float32), queries, 50, tie_rank))
+
+
 def test_out_of_memory_while_candidates_are_merged_merges_none_twice(monkeypatch):
     vectors, queries, tie_rank = planted(2000, 24, 60)
     whole, calls = kernels.merge, []

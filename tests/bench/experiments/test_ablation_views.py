@@ -37,6 +37,11 @@ def test_a_view_like_the_model_itself_scores_as_a_plain_evaluation(evaluated):
     assert viewed.recipe.similarity == "cos"
 
 
+def test_bm25_is_multiplied_with_no_similarity_below_zero(evaluated):
+    with pytest.raises(BenchError, match="euclidean ones are below 0"):
+        evaluated("both", index="bm25", view={**MEAN, "similarity": "euclidean"})
+
+
 @pytest.mark.parametrize("index", ["flat", "HNSW4?efSearch=8&seed=0"])
 def test_documents_are_encoded_once_for_all_views(evaluated, index):
     first = evaluated("first", view=MEAN, index=index)

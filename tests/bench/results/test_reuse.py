@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.results import reuse
@@ -149,6 +150,9 @@ def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run, name, how):
         lambda record: record["conditions"]["libraries"].update(numpy="1.0"),
         lambda record: record["conditions"].update(machine="Plan9 mips"),
         lambda record: record["conditions"].update(device="cuda"),
+        lambda record: record["conditions"].update(search_device="cuda"),
+        lambda record: record["conditions"].update(python="3.99.0"),
+        lambda record: record["conditions"]["libraries"].update(tokenizers="9.9"),
         lambda record: record["conditions"].update(threads=4096),
         lambda record: record.update(in_domain=True),
         lambda record: record.update(fingerprint="0" * 64),
@@ -167,6 +171,29 @@ def test_a_result_of_anything_else_is_not_shown(bench, run, change):
     change(record)
     path.write_text(json.dumps(record))
     assert run()
+
+
+def test_what_a_class_of_others_computed_is_never_shown(bench, run):
+    """It may read files that no hash of the recipe is of."""
+    assert run()
+    result = load(bench.results("tiny", "hashing")).result
+    own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
+    for recipe, shown in ((result.recipe, True), (own, False)):
+        record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
+        conditions = record.conditions
+        asked = reuse.Evaluating(
+            model=record.model,
+            recipe=recipe,
+            protocol=record.protocol,
+            index=record.index,
+            measures=tuple(record.measures),
+            in_domain=record.in_domain,
+            device=conditions.device,
+            threads=conditions.threads,
+            search_device=conditions.search_device,
+            recall_queries=record.recall_queries,
+        )
+        assert asked.gave(record) == shown
 
 
 def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
