@@ -272,9 +272,9 @@ def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
     own = run(bench, folder, "--index", SPEC)
     assert export(bench, folder, tmp_path / "deployed").code == 0
     brought = ("--from-index", tmp_path / "deployed")
-    assert bench("run", folder, "--model", "hashing", *brought).code == 0
+    assert bench("run", folder, "--model", "hashing", *COMMON, *brought).code == 0
     assert len(list(own.folder.parent.iterdir())) == 2
-    again = bench("run", folder, "--model", "hashing", "--index", SPEC)
+    again = bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
     assert f"stored in {own.folder}" in again.stderr
 
 
@@ -282,7 +282,6 @@ def test_recall_of_a_sample_as_large_as_the_collection_is_that_of_all(bench, fol
     first = run(bench, folder, "--index", SPEC)
     again = run(bench, folder, "--index", SPEC, "--recall-queries", 10_000)
     assert (again.folder, again.result.recall_queries) == (first.folder, None)
-    assert again.result.conditions.time == first.result.conditions.time
 
 
 def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path):
