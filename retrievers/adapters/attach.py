@@ -4,6 +4,7 @@ import logging
 import pickle
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from os.path import lexists
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -227,9 +228,9 @@ def load_adapterhub(network: Any, folder: Path, name: str) -> None:
     missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
     named = _load_prompt(network, folder, name, missing, extra)
     _refuse_misfit(folder, missing - set(named.values()), extra - set(named))
-    if (folder / SHARED).is_file():
+    if lexists(folder / SHARED):
         _load_shared(network, folder, name)
-    if (folder / NORMS).is_file():
+    if lexists(folder / NORMS):
         if name != NAME or len(network.adapters_config.adapters) > 1:
             raise BenchError(
                 f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
@@ -333,7 +334,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
 
 
 def _weights(folder: Path, kind: Kind) -> list[Path]:
-    shared = [folder / name for name in (SHARED, NORMS) if (folder / name).is_file()]
+    shared = [folder / name for name in (SHARED, NORMS) if lexists(folder / name)]
     for name in WEIGHTS[kind]:
         path = folder / name
         if path.is_file():

@@ -7,6 +7,7 @@ sentence-transformers 2 to 6: the class paths and some keys differ between versi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -263,7 +264,7 @@ def read_pooling(path: Path) -> Pooling:
 
 
 def _read_transformer(folder: Path) -> _Transformer:
-    path = next((folder / name for name in TRANSFORMER_FILES if (folder / name).is_file()), None)
+    path = next((folder / name for name in TRANSFORMER_FILES if lexists(folder / name)), None)
     settings = read_json(path, _Transformer) if path else _Transformer()
     text = settings.modality_config.get("text", _Modality())
     unsupported = {
@@ -319,4 +320,4 @@ def _unused_prompts(settings: _Settings) -> tuple[str, ...]:
 
 
 def _optional(path: Path, kind: type[F]) -> F:
-    return read_json(path, kind) if path.is_file() else kind()
+    return read_json(path, kind) if lexists(path) else kind()

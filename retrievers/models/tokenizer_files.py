@@ -1,6 +1,7 @@
 """What the files of a tokenizer say of how it is used, read without loading it."""
 
 from dataclasses import dataclass
+from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
 from typing import cast, get_args
 
@@ -57,11 +58,11 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
         BenchError: a file is damaged, or a value makes no sense.
     """
     path = folder / "tokenizer_config.json"
-    config = read_json(path, _Config) if path.is_file() else _Config()
+    config = read_json(path, _Config) if lexists(path) else _Config()
     length = config.model_max_length
     if length is not None and not length >= 1:
         raise BenchError(f"{path}: model_max_length is {length}", "it is a number of tokens from 1")
-    heeds = (folder / WORD_PIECES).is_file() or (
+    heeds = lexists(folder / WORD_PIECES) or (
         (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
     )
     return TokenizerFacts(
@@ -73,7 +74,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
 
 def _truncation_side(folder: Path, config: _Config) -> TruncationSide:
     side, path = config.truncation_side, folder / "tokenizer.json"
-    if side is None and path.is_file():
+    if side is None and lexists(path):
         truncation = read_json(path, _Tokenizer).truncation
         side = truncation.direction.lower() if truncation else None
     side = side or "right"

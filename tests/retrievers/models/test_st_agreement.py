@@ -211,3 +211,22 @@ def test_the_card_of_ance_gives_the_vectors_of_sentence_transformers(tmp_path: P
     lengths = {"max_query_tokens": 64, "max_document_tokens": 64}
     ours = open_encoder(resolve_model(str(folder), like="ance", **lengths), "cpu")
     np.testing.assert_allclose(ours.encode_queries(LONG), theirs.encode_query(LONG), atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["folder", "link to nothing"])
+@pytest.mark.parametrize(
+    "name",
+    ["config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json"],
+)
+def test_settings_that_cannot_be_read_are_not_taken_for_absent(
+    tmp_path: Path, name: str, broken: str
+) -> None:
+    folder = write_folder(tmp_path)
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if broken == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "gone")
+    with pytest.raises(BenchError, match=f"cannot read .*{name}"):
+        resolve_model(str(folder))
