@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from bench.cli.main import COMMANDS
+from bench.results.object_store import RemotePath
 from bench.results.result import Conditions, Protocol, Result, Timings
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.facts import Archive, Counts, Facts, Suite
@@ -69,16 +70,28 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+PLAIN = {
+    type(None): "nothing",
+    str: "text",
+    int: "whole number",
+    float: "number",
+    Path: "path",
+    RemotePath: "URL",
+}
+
+
 def type_name(kind: Any) -> str:
-    """A type as people write it."""
+    """A type as people write it; an option's as `--help` names it, where that has a name."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is None:
-        return "nothing" if kind is type(None) else getattr(kind, "__name__", str(kind))
+        return PLAIN.get(kind) or getattr(kind, "__name__", str(kind))
     if hasattr(kind, "__metadata__"):
-        return type_name(arguments[0])
+        metavars = [getattr(mark, "metavar", None) for mark in kind.__metadata__]
+        named = next((name for name in metavars if isinstance(name, str)), None)
+        return named.replace("|", " or ") if named else type_name(arguments[0])
     if str(origin) == "typing.Literal":
         return ", ".join(map(str, arguments))
-    names = [type_name(one) for one in arguments if one is not Ellipsis]
+    names = [type_name(part) for part in arguments if part is not Ellipsis]
     if origin is tuple:
         return f"several of: {names[0]}" if Ellipsis in arguments else " and ".join(names)
     if origin is dict:
