@@ -114,7 +114,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def legend(resampling: Resampling) -> str:
-    """What the columns are, in one line each."""
+    """Meaning of the columns, a line each."""
     return "\n".join(
         [
             fmt.intervals_legend(resampling.resamples, resampling.seed),

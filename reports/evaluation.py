@@ -93,7 +93,7 @@ def _zero_shot(mean: SuiteMean) -> str:
 
 
 def _gap(mean: SuiteMean) -> str:
-    """Which members have no score of the published collection; the first few by name."""
+    """Members without a score of the published collection; the first few by name."""
     if not mean.missing:
         return ""
     return f"{len(mean.missing)} of {mean.members}: {first_names(mean.missing)}"
@@ -110,7 +110,7 @@ def gaps_table(gaps: Sequence[Gap]) -> str:
 
 
 def estimates_table(rows: Sequence[Estimate]) -> str:
-    """What each model on each collection will cost, and all together."""
+    """Estimated cost of each model on each collection, and of all together."""
     together = Estimate(
         model="",
         collection=TOGETHER,
@@ -142,7 +142,7 @@ def _at_most(row: Estimate, figure: str) -> str:
 
 
 def cache_table(rows: Sequence[ModelUsage], now: float) -> str:
-    """What each model's vectors take, and all together; ``now`` in seconds since the epoch."""
+    """Size of each model's vectors, and of all together; ``now`` in seconds since the epoch."""
     together = ModelUsage(
         model=TOGETHER,
         fingerprint="",

@@ -7,7 +7,7 @@ from datasets_cfg.verify import Finding
 
 
 def findings(name: str, of_collection: Sequence[Finding]) -> str:
-    """What the checks of one collection found."""
+    """Findings of the checks of one collection."""
     if not of_collection:
         return f"{name}: nothing peculiar"
     lines = "\n".join(finding_lines(finding) for finding in of_collection)

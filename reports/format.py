@@ -124,13 +124,13 @@ DETECTABLE_LEGEND = "detectable: the true difference that would be found 80 time
 
 
 def intervals_legend(resamples: int, seed: int | None = None) -> str:
-    """How intervals were made."""
+    """Legend of intervals."""
     drawn = f"{resamples:,} resamples" + ("" if seed is None else f", seed {seed}")
     return f"intervals: 95 %, bootstrap over queries, {drawn}"
 
 
 def tests_legend(family: str) -> str:
-    """How p-values were made.
+    """Legend of p-values.
 
     Args:
         family: what the correction of Holm counts, such as "the collections of a pair".

@@ -61,7 +61,7 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Choices:
-    """How to compare.
+    """Terms of a comparison.
 
     Attributes:
         measure: instead of the main measure of each collection.
@@ -77,7 +77,7 @@ class Choices:
     resampling: Resampling = field(default_factory=Resampling)
 
     def wanted(self, collection: str) -> bool:
-        """Whether this collection is compared."""
+        """True where the collection is compared."""
         return self.collections is None or collection in self.collections
 
 

@@ -1,4 +1,4 @@
-"""What a sequence of trainings keeps, loses and gains: transfer between collections.
+"""Backward and forward transfer between the collections of a sequence of trainings.
 
 Checkpoint i was trained on collection i, starting from checkpoint i - 1 and the first one from the
 base. R[i, j] is the score of checkpoint i on collection j. As Lopez-Paz and Ranzato define it
@@ -95,7 +95,7 @@ class Forgetting(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class Sequenced:
-    """What is compared: checkpoints in the order trained, and their collections.
+    """Checkpoints in the order trained, and their collections.
 
     Attributes:
         trained: collection of each checkpoint.

@@ -37,7 +37,7 @@ MULTIPLE = 3072  # of the usual widths: what divides one of them, as PQ does, di
 
 
 class EvaluateSettings(Record, kw_only=True):
-    """How a checkpoint is scored.
+    """Settings of the stage that scores a checkpoint.
 
     Attributes:
         on: collections or suites.
@@ -151,7 +151,7 @@ class Evaluate:
 
 
 def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
-    """What is evaluated, and the card that it is used like, where that is another.
+    """Models to evaluate, each with the card that it is used like, where that is another.
 
     A sequence is evaluated whole: what it starts from, then each checkpoint, which is used as the
     start is. Its record is kept beside the results.

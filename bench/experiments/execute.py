@@ -32,7 +32,7 @@ class Outcome:
 
 
 def finished(plan: Plan, out: Path) -> Outcome:
-    """What is on disk already."""
+    """Records of the tasks that are on disk already."""
     kept = {task.key: done(task, out) for task in plan.tasks()}
     return Outcome({key: record for key, record in kept.items() if record})
 

@@ -42,7 +42,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Made:
-    """How a report came about, which is no figure of it.
+    """Provenance of a report, which is no figure of it.
 
     Attributes:
         command, leaks, differing, weights: see `Report`.

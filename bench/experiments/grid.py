@@ -1,4 +1,4 @@
-"""What an ablation is, as a strict TOML file: a reference, and axes along which one field changes.
+"""An ablation as a strict TOML file: a reference, and axes along which one field changes.
 
 ::
 
@@ -81,12 +81,12 @@ class Axis(Record, kw_only=True):
         return self.name or self.field.rpartition(".")[2]
 
     def label(self, place: int) -> str:
-        """What stands for a value."""
+        """Label of a value."""
         return self.labels[place] if self.labels else label_of(self.values[place])
 
 
 class Published(Record, kw_only=True):
-    """Where figures that stand beside ours come from.
+    """Source of the published figures that stand beside ours.
 
     Attributes:
         source: authors, venue and table.

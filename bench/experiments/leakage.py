@@ -18,7 +18,7 @@ SPACE = 4  # a text of more than so many times a query's characters does not rea
 
 
 def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
-    """What was found, a sentence for each pair of collections.
+    """Overlaps of training and scored texts, a sentence for each pair of collections.
 
     Raises:
         BenchError: a row is trained on queries that it is scored on.

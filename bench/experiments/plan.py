@@ -1,4 +1,4 @@
-"""Which work an ablation needs: cells of stages, each keyed by everything that changes it."""
+"""Plan of an ablation: cells of stages, each keyed by everything that changes it."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What an ablation found: the record that tables and plots are made of.
+"""Findings of an ablation: the record that tables and plots are made of.
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
 weights of the collections in their mean; 3, what a row with a sequence gained and forgot.
@@ -77,7 +77,7 @@ class RowOnCollection(Record, kw_only=True):
 
 
 class SequenceFound(Record, kw_only=True):
-    """What a row that learnt one domain after the other gained and forgot.
+    """Gain and forgetting of a row that learnt one domain after the other.
 
     Attributes:
         start: the model that the sequence starts from.
@@ -184,12 +184,12 @@ class Report(Record, kw_only=True):
         return (*(name for name in names if name != MEAN), *([MEAN] if MEAN in names else []))
 
     def is_mean(self, name: str) -> bool:
-        """Whether one of ``collections`` is their mean."""
+        """True for the one of ``collections`` that is their mean."""
         return name == MEAN
 
     @property
     def trains(self) -> bool:
-        """Whether a row is a recipe, and not one use of a finished model."""
+        """True where a row is a recipe, and not one use of a finished model."""
         return any(stage != "evaluate" for stage in self.reference)
 
     @property

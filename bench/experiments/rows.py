@@ -188,7 +188,7 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> li
 
 
 def value_at(table: Mapping[str, Any], path: str) -> Any:
-    """What lies at a dotted path that is there."""
+    """Value at a dotted path that is there."""
     key, _, rest = path.partition(".")
     return value_at(table[key], rest) if rest else table[key]
 

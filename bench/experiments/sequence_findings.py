@@ -1,4 +1,4 @@
-"""What each row of an experiment with a sequence gained and forgot."""
+"""Gain and forgetting of each row of an experiment with a sequence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

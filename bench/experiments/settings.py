@@ -31,7 +31,7 @@ def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def split_off(table: Mapping[str, Any], stage: str) -> tuple[Table, Table]:
-    """What belongs to the harness (``preset``, ``on``, ``split``), and the rest.
+    """Fields of the harness (``preset``, ``on``, ``split``), and the rest.
 
     Raises:
         BenchError: there is no ``on``, neither a preset nor complete settings, or one of the three

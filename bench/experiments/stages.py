@@ -1,4 +1,4 @@
-"""What a stage of a cell is: its settings, what it reads, and its work."""
+"""Stages of a cell: their settings, the data that they read, and their work."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How long the rest will take, from what the first cells took."""
+"""Forecast of the time that is left, from what the first cells took."""
 
 from collections import defaultdict
 from collections.abc import Sequence

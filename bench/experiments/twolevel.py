@@ -163,5 +163,5 @@ def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
 
 
 def _times(rng: np.random.Generator, count: int, resamples: int) -> Float64Array:
-    """How often each of ``count`` is drawn, in ``count - 1`` draws: ``(resamples, count)``."""
+    """Times that each of ``count`` is drawn in ``count - 1`` draws, float64 ``(resamples, count)``."""
     return rng.multinomial(count - 1, np.full(count, 1 / count), resamples).astype(np.float64)

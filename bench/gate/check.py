@@ -253,7 +253,7 @@ def _warnings(candidate: str, against: Sequence[PairVerdict], terms: Terms) -> l
 
 
 def _trained_on(candidate: str, verdict: PairVerdict) -> list[str]:
-    """Which of the two models was trained on what it is checked on."""
+    """Warnings about models that were trained on collections of the check."""
     both = [r.name for r in verdict.rows if r.candidate_in_domain and r.baseline_in_domain]
     ours = [r.name for r in verdict.rows if r.candidate_in_domain and r.name not in both]
     theirs = [r.name for r in verdict.rows if r.baseline_in_domain and r.name not in both]

@@ -1,4 +1,4 @@
-"""Which loss of a mean is ruled out? A one-sided bound that allows for skew.
+"""One-sided bound on the loss of a mean that allows for skew.
 
 A model that loses much on few queries has skewed differences, and a sample may miss the losses.
 Sign flips around a margin, the t bound and the percentile bootstrap then rule losses out too

@@ -1,4 +1,4 @@
-"""Which collections a check is on: a result that is missing must never narrow it in silence.
+"""Scope of a check: its collections, which a missing result must never narrow in silence.
 
 Without ``--on``, a check is on every collection that the baseline or the candidate has a result on,
 or that the baseline was checked on before. Where one side has no result the outcome is MISSING, and

@@ -30,7 +30,7 @@ from retrievers.models.card import Card
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What a leaderboard is to show.
+    """Selection of what a leaderboard shows.
 
     Attributes:
         suite: only this one and its members; "" for all.
@@ -90,7 +90,7 @@ def assemble(
 
 
 class _Layout:
-    """What stands where; standings are filled in when they are known."""
+    """Columns, suites, rows and claims of a leaderboard, before its standings are known."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ def _check_resamples(
 
 
 def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str]) -> bool:
-    """Whether any row has a result in every one of the columns."""
+    """True where a row has a result in every one of the columns."""
     return any(set(columns) <= set(cells) for cells in by_row.values())
 
 
@@ -204,7 +204,7 @@ def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
 
 
 def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:
-    """How many models in a row are not worse than the leader at the 5 % level.
+    """Number of models in a row that are not worse than the leader at the 5 % level.
 
     Args:
         behind: float64 ``(m,)``, leader minus model, rising.

@@ -36,7 +36,7 @@ class _OnSuite:
         self.drawn = (self.drawn[0] + more[0], self.drawn[1] + more[1]) if self.drawn else more
 
     def paired(self) -> Paired:
-        """As of all members: `paired` adds their draws up, so the first can carry the sums."""
+        """Comparison over all members: `paired` adds draws up, so the first carries the sums."""
         bootstrap, flipped = self.drawn or (np.zeros(1), np.zeros(1))
         nothing, first = np.zeros_like(bootstrap), self.weights[0]
         parts = [Differences(scores, nothing, nothing) for scores in self.scores]
@@ -95,7 +95,7 @@ class PairWork:
                     total.add(self._shares[suite][column], part)
 
     def pairs(self) -> tuple[Pair, ...]:
-        """What was found, suites first, p of the collections corrected for their number."""
+        """The pairs, suites first, p of the collections corrected for their number."""
         return tuple(
             Pair(
                 *pair,

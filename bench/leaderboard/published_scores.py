@@ -97,7 +97,7 @@ def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) 
 
 
 def _of_cards(cards: Mapping[str, Card]) -> Iterable[Claim]:
-    """What cards state of their own checkpoints."""
+    """Claims of cards about their own checkpoints."""
     for card in cards.values():
         for expected in card.expected:
             yield Claim(

@@ -1,4 +1,4 @@
-"""Which stored results share a column of a leaderboard, and which share a row.
+"""Columns and rows of a leaderboard, as stored results share them.
 
 A column is a collection under one protocol: scores of different protocols never stand in one. A
 row is a model under one recipe and index; prompts are resolved by collection and may differ
@@ -180,7 +180,7 @@ def _split(
 
 
 def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
-    """What tells the variants of one model apart; "" where there is one.
+    """Labels that tell the variants of one model apart; "" where there is one.
 
     Those that differ in nothing else are told apart by the time of their newest result.
     """

@@ -29,7 +29,7 @@ class Ending:
     stop_after_s: float | None = None
 
     def is_reached(self, look: ScannedFolder, quiet_s: float) -> bool:
-        """Whether this was the last look, ``quiet_s`` after the last new checkpoint."""
+        """True where this was the last look, ``quiet_s`` after the last new checkpoint."""
         if self.stop_after_s is not None and quiet_s >= self.stop_after_s:
             return True
         if self.until is not None and any(

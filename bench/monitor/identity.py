@@ -1,4 +1,4 @@
-"""What tells checkpoints apart: their files, and how they are used."""
+"""Hashes that tell checkpoints apart: of their files, and of the settings that they are used with."""
 
 import hashlib
 

@@ -78,7 +78,7 @@ Line = Evaluated | Broken
 
 
 def has_result(line: Evaluated) -> bool:
-    """Whether the result of an evaluation is still where it was put."""
+    """True while the result of an evaluation is where it was put."""
     return (place_of(line.result) / RESULT_FILE).exists()
 
 

@@ -66,7 +66,7 @@ class Curve(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class Aim:
-    """What a watch measures.
+    """The aim of a watch: its collections, measure and baseline.
 
     Attributes:
         weights: of the collections in the mean; they sum to 1.

@@ -1,4 +1,4 @@
-"""Which checkpoints of a running training are complete, and which are still being written.
+"""Scanner that tells complete checkpoints of a running training from those still being written.
 
 By content: whole weights, a configuration and a tokenizer; the state of the Hugging Face Trainer,
 which it writes last, where there is a trace of that Trainer; and nothing changed between two looks.
@@ -27,7 +27,7 @@ ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older one
 
 
 class _TrainerState(msgspec.Struct):
-    """What is read of the Trainer's state."""
+    """The field that is read of the Trainer's state."""
 
     global_step: int | None = None
 

@@ -1,4 +1,4 @@
-"""Which checkpoint is best, when the best of many was looked for?
+"""Selection of the best of many checkpoints.
 
 The highest of many scores is high by chance too, and each comparison with it is one of many. Two
 ways out. ``all``: a max-statistic test over every pair of checkpoints, so that at most 5 % of
@@ -44,7 +44,7 @@ class Rival(Record, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """What this one is beside the best, at 5 % over all that was looked at."""
+        """The rival against the best checkpoint, at 5 % over all pairs."""
         if self.p > ALPHA:
             return "cannot tell"
         return "worse" if self.paired.difference > 0 else "better"
@@ -79,7 +79,7 @@ class Selection(Record, kw_only=True):
 
     @property
     def on_test_data(self) -> bool:
-        """Whether queries of a test split chose the checkpoint."""
+        """True where queries of a test split chose the checkpoint."""
         return "test" in self.splits
 
     @property

@@ -29,7 +29,7 @@ class Part:
 
     @property
     def shares(self) -> Float64Array:
-        """What each query adds to the mean of each checkpoint, float64 ``(queries, m)``."""
+        """Share of each query in the mean of each checkpoint, float64 ``(queries, m)``."""
         return self.scores * (self.weight / len(self.scores))
 
 

@@ -23,7 +23,7 @@ FAILURES = (BenchError, OSError)
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """How checkpoints are evaluated.
+    """Settings under which checkpoints are evaluated.
 
     Attributes:
         training: goes before the name of a checkpoint in results: ``retromae/checkpoint-500``.
@@ -63,7 +63,7 @@ class Watcher:
     interrupted: str = ""
 
     def is_new(self, checkpoint: FinishedCheckpoint) -> bool:
-        """Whether these files were not yet dealt with."""
+        """True until these very files are dealt with."""
         return self.done.get(checkpoint.name) != checkpoint.files
 
     def report_incomplete(self, unfinished: Sequence[Unfinished]) -> None:

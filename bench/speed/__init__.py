@@ -1,1 +1,1 @@
-"""How fast a model is here, alone and beside other tools."""
+"""Speed of a model on this machine, alone and beside other tools."""

@@ -1,4 +1,4 @@
-"""How fast texts become vectors: tools take turns over the same texts."""
+"""Speed of encoding: tools take turns over the same texts."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How a cost grows with a size: a power fitted in logarithms, and a straight line."""
+"""Growth of a cost with a size: a power fitted in logarithms, and a straight line."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""How encoding grows: time with documents and their length, time and memory of whole runs."""
+"""Growth of encoding: time with documents and their length, time and memory of whole runs."""
 
 import tempfile
 from collections.abc import Sequence

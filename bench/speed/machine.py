@@ -1,4 +1,4 @@
-"""What a timing depends on, and how it is taken."""
+"""Timing of work, and the facts of the machine that it depends on."""
 
 import platform
 import sys

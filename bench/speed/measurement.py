@@ -1,4 +1,4 @@
-"""What a model costs on this machine: phases, throughput, latency, indexes, growth, races.
+"""Cost of a model on this machine: phases, throughput, latency, indexes, growth, races.
 
 Every timing has one pass that is not counted, then repeats; GPUs are idle at both ends of a
 clock. Tools that are compared take turns over the same texts and weights.
@@ -48,7 +48,7 @@ PROBE_S = 2.0
 
 @dataclass(frozen=True)
 class SpeedPlan:
-    """What to measure, and how long.
+    """The parts to measure, their sizes, and the time for them.
 
     Attributes:
         parts: of phases, encode, latency, indexes and growth.
@@ -115,7 +115,7 @@ class Subject:
         return list(self.source.queries.texts[:QUERIES])
 
     def documents_in(self, seconds: float, tokens: float) -> int:
-        """How many documents of some length are encoded in a time."""
+        """Number of documents of a mean length, in tokens, that are encoded in a time."""
         fewest, most = DOCUMENTS
         return min(max(fewest, round(self.tokens_per_s * seconds / tokens)), most)
 

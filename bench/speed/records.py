@@ -40,7 +40,7 @@ def ratio_of(numerator: Spread | None, denominator: Spread | None) -> float | No
 
 
 class Lengths(Record):
-    """How long the texts of a measurement are, in tokens as they are encoded (cut, with specials).
+    """Lengths of the texts of a measurement, in tokens as they are encoded (cut, with specials).
 
     Attributes:
         name: ``32 tokens`` where all are equal, else where the texts come from.
@@ -140,7 +140,7 @@ class IndexPoint(Record, kw_only=True):
 
 
 class Growth(Record, kw_only=True):
-    """How a cost grows: ``y = constant * x ** exponent``, fitted to the medians in logarithms.
+    """Growth of a cost: ``y = constant * x ** exponent``, fitted to the medians in logarithms.
 
     Attributes:
         x, y: what they are, with units.

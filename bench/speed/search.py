@@ -1,4 +1,4 @@
-"""How fast neighbours are found, and how many of the true ones: latency, indexes, growth."""
+"""Speed and recall of nearest-neighbour search: latency, indexes, growth."""
 
 import tempfile
 from collections.abc import Callable, Sequence

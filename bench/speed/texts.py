@@ -35,7 +35,7 @@ class Texts:
 
     @property
     def lengths(self) -> Lengths:
-        """What is stated beside a measurement."""
+        """Summary of the lengths, which is stated beside a measurement."""
         p50, p95 = np.percentile(self.tokens, [50, 95])
         total = int(self.tokens.sum())
         return Lengths(

@@ -36,7 +36,7 @@ def adapt_on(
 
 
 def forgetting_line(folders: Sequence[str], typed: Sequence[str], start: str, card: bool) -> str:
-    """What to type for the matrix of what the sequence kept and lost.
+    """Command for the matrix of what the sequence kept and lost.
 
     Args:
         folders: of the checkpoints.

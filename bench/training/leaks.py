@@ -1,4 +1,4 @@
-"""Whether queries that a model is trained on are those that it will be scored on.
+"""Leaks: training queries that are queries that the model will be scored on.
 
 A published train split can share questions with its own test split: two of SciFact's and four of
 NFCorpus's training queries have the text of a test query, under other ids.
@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Leaks:
-    """What a training split shares with an evaluated one.
+    """Queries that a training split shares with an evaluated one.
 
     Attributes:
         training: name of the collection that is trained on.
@@ -90,7 +90,7 @@ def family(name: str) -> tuple[str, ...]:
 
 
 def seen(names: Sequence[str]) -> tuple[str, ...]:
-    """What the card of a model that was trained on the collections states, each once."""
+    """Collections that the card of a model states as trained on, each once."""
     return tuple(dict.fromkeys(member for name in names for member in family(name)))
 
 

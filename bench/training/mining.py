@@ -93,7 +93,7 @@ class Searcher:
         return hits, scores
 
     def _is_temporary(self, model: Model) -> bool:
-        """Whether its weights, or those of its adapter, will be others when training goes on."""
+        """True where its weights, or those of its adapter, change when training goes on."""
         places = [model.adapter, model.document.root if model.document else None]
         own = self.own.resolve()
         return any(place is not None and place.is_relative_to(own) for place in places)
@@ -115,7 +115,7 @@ def _exact(
 
 
 def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
-    """As exact search scores: the dot product in float64, rounded."""
+    """Scores of exact search: the dot product in float64, rounded to float32."""
     return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
 
 

@@ -69,7 +69,7 @@ def _opening(report: Report) -> str:
 
 
 def _budget(report: Report) -> str:
-    """How many tokens rows were pre-trained on, and whether these are equally many."""
+    """Number of tokens that rows were pre-trained on, with a warning where these differ."""
     read = [
         c.tokens["pretrain"] for row in report.rows for c in row.cells if "pretrain" in c.tokens
     ]
@@ -194,7 +194,7 @@ def _gaps(report: Report) -> str:
 
 
 def cost_table(report: Report) -> str:
-    """What a cell of each row took: means over its finished seeds, by stage."""
+    """Cost of a cell of each row: means over its finished seeds, by stage."""
     trained = " trained" if report.trains else ""
     columns: list[Column[RowFound]] = [
         Column("row", lambda row: row.name),
@@ -277,7 +277,7 @@ def _all_seconds(row: RowFound) -> float | None:
 
 
 def plan_table(rows: Sequence[tuple[str, str, str]], tasks: Sequence[tuple[str, int, int]]) -> str:
-    """What would be done.
+    """Rows and tasks of a plan.
 
     Args:
         rows: name, the row it is against, and what it changes.

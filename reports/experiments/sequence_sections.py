@@ -1,4 +1,4 @@
-"""What the rows of an experiment with continual pre-training gained and forgot, as Markdown."""
+"""Gain and forgetting of the rows of an experiment with continual pre-training, as Markdown."""
 
 from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""What the pages of a leaderboard show, as values for JSON: names once, scores as short lists."""
+"""Data of a leaderboard's pages, as values for JSON: names once, scores as short lists."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ def _notes(board: Board, headline: AnyColumn) -> str:
 
 
 def legend(board: Board) -> list[str]:
-    """How the intervals and groups of a board were made."""
+    """Legend of the intervals and groups of a board."""
     return [
         fmt.intervals_legend(board.resamples),
         fmt.tests_legend("the pairs with the best of a group"),
@@ -197,7 +197,7 @@ def _claims_on(place: AnyColumn, measure: str) -> Column[tuple[System, dict[str,
 
 
 def claimed_scores(board: Board, system: System, measure: str) -> dict[str, float]:
-    """What a system claims by the measure that is shown in each place."""
+    """Claims of a system by the measure that is shown in each place."""
     wanted = {place.name: measure or place.main_measure for place in board.places}
     return {claim.name: claim.value for claim in system if claim.measure == wanted[claim.name]}
 

@@ -27,7 +27,7 @@ WIDE = 0.6  # inches of a cell, from which names above it need not stand upright
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
-    """What a heat map shows.
+    """Content of a heat map.
 
     Attributes:
         rows, columns: their names.

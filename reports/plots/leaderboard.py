@@ -163,7 +163,7 @@ def _interval(axes: "Axes", x: float, score: Score, colour: str) -> None:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which points no other beats in both, by rising first coordinate; of equal ones the first."""
+    """Points that no other beats in both, by rising first coordinate; of equal ones the first."""
     order = sorted(range(len(points)), key=lambda number: (*(-x for x in points[number]), number))
     front: list[int] = []
     for number in order:

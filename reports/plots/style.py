@@ -1,4 +1,4 @@
-"""How every picture looks, and how it is saved: as SVG and PNG, the same bytes each time."""
+"""Style of all pictures, saved as SVG and PNG with the same bytes each time."""
 
 import importlib.util
 import io

@@ -67,7 +67,7 @@ class CompareOptions:
 @group("Decision rule", 10)
 @dataclass(frozen=True, kw_only=True)
 class DecisionTerms:
-    """How ``check`` decides."""
+    """The decision rule of ``check``, and its limits."""
 
     rule: Literal["loss", "margin"] = "loss"
     """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond

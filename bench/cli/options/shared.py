@@ -115,7 +115,7 @@ class KeptResults:
 @group("Intervals and p-values", 60)
 @dataclass(frozen=True, kw_only=True)
 class Resamples:
-    """How intervals and p-values are drawn."""
+    """Resamples behind intervals and p-values."""
 
     resamples: Annotated[Positive, Parameter(validator=lambda _, n: _at_most(n, 1_000_000))] = 9_999
     """Number of resamples of the queries, at most 1,000,000."""

@@ -88,7 +88,7 @@ class WatchEnd:
 @group("Choice of the best checkpoint", 11)
 @dataclass(frozen=True, kw_only=True)
 class BestCheckpoint:
-    """How the best of many checkpoints is chosen."""
+    """Selection of the best of many checkpoints."""
 
     select: Literal["all", "half"] = "all"
     """all: p-values adjusted for every pair of checkpoints; half: choose on one half of the queries

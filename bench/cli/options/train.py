@@ -122,7 +122,7 @@ class FinetuneOptions:
 @group("Continual learning", 20)
 @dataclass(frozen=True, kw_only=True)
 class AgainstForgetting:
-    """How continual pre-training holds on to what was learnt before."""
+    """The method of continual pre-training against forgetting."""
 
     method: Literal["plain", "ewc", "das", "adapter"] = "plain"
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier

@@ -1,4 +1,4 @@
-"""What a peer is asked to do. Imports the standard library alone: a peer's start is timed."""
+"""The job of a peer. Imports the standard library alone: a peer's start is timed."""
 
 import json
 import sys
