@@ -157,7 +157,7 @@ def _check_configurations(stated: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _settings(stated: Mapping[str, Any]) -> dict[str, bytes]:
-    """What decides the method and the size, in a form that can be compared."""
+    """Settings that decide the method and the size, in a form that can be compared."""
     inner = stated.get("config")
     whole = {**stated, **inner} if isinstance(inner, Mapping) else dict(stated)
     whole.pop("config", None)

@@ -15,7 +15,7 @@ OF_THE_FIRST = ("reft", "prompt_tuning")  # kinds of which AdapterHub 1.3 runs t
 
 @dataclass(frozen=True)
 class Setup:
-    """How adapters are composed.
+    """Composition of adapters.
 
     Attributes:
         kind: of `COMPOSITIONS`.
@@ -60,7 +60,7 @@ def check_runs(network: Any, setup: Setup) -> None:
 
 
 def read_setup(folder: Path) -> Setup:
-    """How AdapterHub composed the adapters of a folder.
+    """Composition of the adapters of a folder, as AdapterHub saved it.
 
     Raises:
         BenchError: it is another composition, or one inside another.

@@ -170,7 +170,7 @@ def _in_many_places(network: Any, name: str) -> bool:
 
 
 def _save_the_rest(network: Any, folder: Path, name: str) -> None:
-    """What AdapterHub 1.3 leaves out.
+    """Save what AdapterHub 1.3 leaves out.
 
     Tensors of Compacter and VeRA that all layers share, and that DiReFT subtracts no projection.
     """

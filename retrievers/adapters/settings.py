@@ -20,7 +20,7 @@ BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn
 
 
 class Adapter(Record, kw_only=True):
-    """Which adapter is trained.
+    """Settings of the adapter that is trained.
 
     Attributes:
         library: whose method it is.

@@ -142,7 +142,7 @@ def checkpoint_of(base: Model) -> Checkpoint:
 
 
 def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
-    """What of a card says where the base is: as its own card, or the way to its folder."""
+    """Fields of a card that say where the base is: its own card's, or the way to its folder."""
     card = base.card
     if card.package or checkpoint.revision:
         fields = ("checkpoint", "package", "weights_sha256")

@@ -86,7 +86,7 @@ def _longer(mask: Any, length: int) -> Any:
 
 
 def virtual_tokens(config: Mapping[str, Any]) -> int:
-    """How many positions an adapter takes, by PEFT's configuration."""
+    """Number of positions that an adapter takes, by PEFT's configuration."""
     count = config.get("num_virtual_tokens")
     return count if config.get("peft_type") in PROMPT_TYPES and isinstance(count, int) else 0
 

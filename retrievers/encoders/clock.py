@@ -40,14 +40,14 @@ class Clock:
             self.counts[name] = self.counts.get(name, 0) + number
 
     def copy(self) -> "Clock":
-        """What was added up so far; the copy goes on by itself."""
+        """Copy with the sums so far, which goes on by itself."""
         other = Clock()
         with self._lock:
             other.seconds, other.counts = dict(self.seconds), dict(self.counts)
         return other
 
     def since(self, earlier: "Clock") -> "Clock":
-        """What was added after ``earlier``, a copy of this clock, was made."""
+        """Clock with what was added after ``earlier``, a copy of this clock, was made."""
         now = self.copy()
         for name, seconds in earlier.seconds.items():
             now.seconds[name] -= seconds

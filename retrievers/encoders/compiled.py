@@ -40,12 +40,12 @@ HALF_SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_preci
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether ``CompiledNetwork`` computes what this network computes, here and in this dtype."""
+    """True where ``CompiledNetwork`` computes what this network does, here and in this dtype."""
     return dtype in (torch.float16, torch.bfloat16) and would_pack(network, device)
 
 
 def would_pack(network: nn.Module, device: torch.device) -> bool:
-    """Whether it would here, were the network in half precision."""
+    """True where ``can_pack`` would hold, were the network in half precision."""
     if device.type != "cuda" or not known(network) or find_spec(KERNEL) is None:
         return False
     return torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
@@ -66,7 +66,7 @@ def variable_length_kernel() -> Attention:
 
 
 def can_isolate() -> bool:
-    """Whether this version of PyTorch counts the recompilations of each network by itself."""
+    """True where this version of PyTorch counts the recompilations of each network by itself."""
     return "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 

@@ -40,7 +40,7 @@ class OneDNNLinear(nn.Module):
 
 
 def usable(network: Any) -> bool:
-    """Whether a network is of a family, dtype and place that this module is for.
+    """True where a network is of a family, dtype and device that this module is for.
 
     The operators are those of PyTorch's own compiler and not promised to stay: where this build
     has none, the network is used as it is.

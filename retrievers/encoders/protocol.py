@@ -1,4 +1,4 @@
-"""What every encoder offers, whatever is behind it."""
+"""Interface of every encoder, whatever is behind it."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -49,11 +49,11 @@ class TextTokenizer:
 
     @property
     def cached(self) -> bool:
-        """Whether ids come from a cache of words."""
+        """True where ids come from a cache of words."""
         return self._cache is not None
 
     def special_tokens(self, paired: bool) -> int:
-        """How many tokens are put around a text, or a pair of texts."""
+        """Number of tokens that are put around a text, or a pair of texts."""
         return int(self.tokenizer.num_special_tokens_to_add(paired))
 
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
@@ -161,7 +161,7 @@ class _Frame:
 
 
 def _frame(tokenizer: Any, paired: bool) -> _Frame | None:
-    """What the tokenizer puts around texts; None where texts are not in their order."""
+    """Special tokens that the tokenizer puts around texts; None where texts change their order."""
     example = tokenizer.encode("a", "a") if paired else tokenizer.encode("a")
     between: list[list[int]] = [[]]
     types: list[list[int]] = [[]]
@@ -182,7 +182,7 @@ def _frame(tokenizer: Any, paired: bool) -> _Frame | None:
 
 
 def _cut(lengths: Sequence[Int64Array], most: int) -> list[Int64Array]:
-    """How much of texts or of pairs stays, where ``most`` is of both together.
+    """Tokens of each text that stay, where ``most`` is of both texts of a pair together.
 
     Of a pair the longer text is cut to the other's length, then both to half, as the rule
     ``longest_first`` of Hugging Face's tokenizers does at once.

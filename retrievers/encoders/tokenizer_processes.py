@@ -74,7 +74,7 @@ class Answer(Record):
 
 
 def useful_processes(tokenizer: TextTokenizer) -> int:
-    """How many processes serve a GPU, as far as there are cores beside what drives it."""
+    """Number of processes that serve a GPU, as far as there are cores beside what drives it."""
     most = MOST_CACHED if tokenizer.cached else MOST
     return max(0, min(most, len(os.sched_getaffinity(0)) - RESERVED))
 
@@ -97,11 +97,11 @@ class TokenizerProcesses:
         self._closing = weakref.finalize(self, _close, self._threads, self.started)
 
     def special_tokens(self, paired: bool) -> int:
-        """How many tokens are put around a text, or a pair of texts."""
+        """Number of tokens that are put around a text, or a pair of texts."""
         return self._own.special_tokens(paired)
 
     def __call__(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        """As `TextTokenizer` gives it."""
+        """Token ids, the same that `TextTokenizer` gives."""
         if len(segments) <= BLOCK:
             return self._own(segments, max_tokens)
         blocks = [

@@ -100,12 +100,12 @@ class Tower:
 
     @property
     def launches(self) -> bool:
-        """Whether a batch is computed while this process does something else."""
+        """True where a batch is computed while this process does something else."""
         return self._device.type == "cuda" or self.packs
 
     @property
     def packs(self) -> bool:
-        """Whether batches have no padding: a batch costs its tokens, not its longest text."""
+        """True where batches have no padding: a batch costs its tokens, not its longest text."""
         return self._compiled is not None
 
     @property
@@ -162,7 +162,7 @@ class Tower:
             yield self._land(flying.popleft())
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
-        """As ``vectors``, with all batches under way before the first is asked for."""
+        """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
         flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
         return map(self._land, flights)
 

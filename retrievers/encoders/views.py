@@ -1,4 +1,4 @@
-"""What is made of a vector after the forward pass: pooling, length, shorter vectors, fewer bits.
+"""Views of vectors after the forward pass: pooling, length, shorter vectors, fewer bits.
 
 Recipes that differ only here share one forward pass: an encoder with pooling ``every`` stores the
 poolings beside each other, and a view reads from them what a recipe asks for.
@@ -22,7 +22,7 @@ CALIBRATION_ROWS = 1 << 16  # documents that int8 takes the range of each dimens
 
 
 class View(Record, kw_only=True):
-    """How vectors are used.
+    """Use of vectors after the forward pass.
 
     Attributes:
         pooling: of those that one forward pass serves.

@@ -139,7 +139,7 @@ class WordPieceCache:
 
 
 def splits_words(tokenizer: Any) -> bool:
-    """Whether ``WordPieceCache`` gives this tokenizer's ids: BERT's normaliser and rule of words.
+    """True where ``WordPieceCache`` gives this tokenizer's ids: BERT's normaliser and word rule.
 
     Its added tokens are found in the text as it stands, and look like ``[SEP]``.
     """

@@ -61,7 +61,7 @@ class Hits:
 
 @dataclass(frozen=True)
 class IndexSpec:
-    """How documents are found: ``flat``, ``bm25``, or a FAISS factory string with its parameters.
+    """Method of search: ``flat``, ``bm25``, or a FAISS factory string with its parameters.
 
     ``IVF4096,PQ64?nprobe=64&seed=0``: the factory string, then what FAISS's ``ParameterSpace``
     sets, and the seed of training. ``str`` gives the canonical form (parameters by name).
@@ -101,12 +101,12 @@ class IndexSpec:
 
     @property
     def needs_faiss(self) -> bool:
-        """Whether it is an index of FAISS, which is built over the vectors."""
+        """True of an index of FAISS, which is built over the vectors."""
         return self.factory not in (FLAT, BM25)
 
     @property
     def is_bm25(self) -> bool:
-        """Whether BM25 finds the documents, and its scores are multiplied with similarities."""
+        """True where BM25 finds the documents, and its scores are multiplied with similarities."""
         return self.factory == BM25
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class IndexSpec:
 
 
 class _Description(Record):
-    """What lies in a saved index; ``count`` is its number of documents."""
+    """Description of a saved index; ``count`` is its number of documents."""
 
     spec: str
     dim: int
@@ -155,7 +155,7 @@ class FaissIndex:
 
     @property
     def needs_training(self) -> bool:
-        """Whether ``train`` must come before ``add``."""
+        """True where ``train`` must come before ``add``."""
         return not self._index.is_trained
 
     def training_rows(self, count: int) -> Int64Array:
@@ -274,7 +274,7 @@ class FaissIndex:
             raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
 
     def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
-        """What FAISS refused, and what to do; an index that is too large for a GPU says so."""
+        """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
         if self._gpu is not None and gpu.is_out_of_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"

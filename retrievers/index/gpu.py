@@ -69,5 +69,5 @@ def search(index: Any, queries: Float32Array, k: int) -> tuple[Float32Array, Int
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether FAISS, or the driver below it, could not allocate."""
+    """True where FAISS, or the driver below it, could not allocate."""
     return isinstance(error, MemoryError) or "out of memory" in str(error)

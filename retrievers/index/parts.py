@@ -53,7 +53,7 @@ def check_usable(index: Any, factory: str) -> None:
 
 
 def _problem(part: Any) -> tuple[str, str]:
-    """What is wrong with one index, and what to use instead; empty where nothing is."""
+    """The problem of one index, and what to use instead; empty where there is none."""
     faiss = import_faiss()
     if isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         return (

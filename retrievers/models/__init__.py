@@ -1,1 +1,1 @@
-"""What a model is: cards, recipes, checkpoints, checks."""
+"""Models: cards, recipes, checkpoints, checks."""

@@ -187,7 +187,7 @@ class Card(Record, kw_only=True):
 
     @property
     def pretrained_only(self) -> bool:
-        """Whether the checkpoint was not trained to retrieve, as its warning begins."""
+        """True where the checkpoint was not trained to retrieve, as its warning begins."""
         return self.warning.startswith("pre-trained only")
 
     def _fill_in_sources(self) -> None:

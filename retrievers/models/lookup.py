@@ -127,7 +127,7 @@ def _card_of_folder(folder: Path, typed: str) -> Card:
 
 
 def _warnings(content: StFolder) -> list[str]:
-    """What is assumed, or set aside, of what a sentence-transformers folder says."""
+    """Warnings of what is assumed, or set aside, of a sentence-transformers folder."""
     warnings = [] if content.similarity or content.normalize else [COSINE_ASSUMED]
     if content.unused_prompts:
         warnings.append(

@@ -26,7 +26,7 @@ VECTORS = {"cls": "first token", "mean": "mean", "last": "last token", "pooler":
 
 
 def plain_checkpoint(typed: str, folder: Path | None) -> BenchError:
-    """What to say of a checkpoint that does not say how its vectors are made.
+    """Error for a checkpoint that does not say how its vectors are made, with advice.
 
     Args:
         typed: by the user.
@@ -44,7 +44,7 @@ def plain_checkpoint(typed: str, folder: Path | None) -> BenchError:
 
 
 def _advice(folder: Path | None, cards: Iterable[Card]) -> list[str]:
-    """How to find out, what the folder gives away, and cards that may fit."""
+    """Advice: how to find out, what the folder gives away, and cards that may fit."""
     network, pooling = _network(folder), _stated_pooling(folder)
     advice = [
         "its page or paper says which pooling, normalisation, prompts and lengths it was trained "
@@ -80,7 +80,7 @@ def _of_the_same_weights(folder: Path | None, cards: Iterable[Card]) -> str:
 
 
 def _network(folder: Path | None) -> Network | None:
-    """What ``config.json`` says of the network; None where it does not say all of it."""
+    """Kind and sizes of the network by ``config.json``; None where it does not state all."""
     try:
         config = read_config(folder) if folder is not None else {}
     except BenchError:

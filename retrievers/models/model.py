@@ -235,7 +235,7 @@ def _check_fit(card: Card, document: Checkpoint, query: Checkpoint | None) -> No
 
 
 def _differences(card: Card, checkpoint: Checkpoint) -> list[str]:
-    """What a checkpoint's own files say of its use, where its card says otherwise."""
+    """Statements of a checkpoint's own files on its use that differ from its card's."""
     side = read_tokenizer_facts(checkpoint.folder).truncation_side
     differences = []
     if side != card.truncation_side:

@@ -1,4 +1,4 @@
-"""How many parameters a model has: read from the headers of its files, not from a loaded network.
+"""Number of parameters of a model, from the headers of its files, not from a loaded network.
 
 Counted is what the encoder is made of: a pre-training head that lies in the same file is not, nor
 are buffers of positions. A pooler is, as wherever the size of a BERT is stated.

@@ -28,7 +28,7 @@ ALONE = 8
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """What an encoder may offer besides: token counts before texts are cut."""
+    """Optional interface of an encoder: token counts before texts are cut."""
 
     def count_query_tokens(self, texts: Sequence[str]) -> Sequence[int]:
         """Tokens of each query, special tokens and prompt included."""
@@ -68,7 +68,7 @@ class VectorFacts(Record, kw_only=True):
 
 
 class Preflight(Record, kw_only=True):
-    """What was found on a sample; stored with the result.
+    """Figures measured on a sample; stored with the result.
 
     Attributes:
         documents: figures of the documents' vectors.

@@ -49,14 +49,14 @@ class Stage(Record):
 
 
 class AdapterIdentity(Record):
-    """Which adapter is attached: its library and the sha256 of each of its files."""
+    """Identity of an attached adapter: its library and the sha256 of each of its files."""
 
     kind: Literal["adapterhub", "peft"]
     files: dict[str, str]
 
 
 class Recipe(Record, kw_only=True):
-    """What decides the vectors of an encoder. JSON-able with ``msgspec.json.encode``.
+    """All that decides the vectors of an encoder. JSON-able with ``msgspec.json.encode``.
 
     Attributes:
         model: short name for people; not part of the fingerprint.

@@ -135,7 +135,7 @@ class StageFile(_File, frozen=True):
 
 @dataclass(frozen=True)
 class StFolder:
-    """What a sentence-transformers folder says about its model.
+    """Settings that a sentence-transformers folder states about its model.
 
     Attributes:
         inner: path of the transformer inside the folder; empty when it is the folder itself.
@@ -159,7 +159,7 @@ class StFolder:
 
 
 def is_st_folder(folder: Path) -> bool:
-    """Whether the folder was saved by sentence-transformers."""
+    """True where the folder was saved by sentence-transformers."""
     return (folder / "modules.json").is_file()
 
 
@@ -215,7 +215,7 @@ def read_st_folder(folder: Path) -> StFolder:
 
 
 def read_stage_file(folder: Path) -> StageFile:
-    """What the ``config.json`` in the folder of a stage says.
+    """Settings of a stage, from the ``config.json`` in its folder.
 
     Raises:
         BenchError: it is missing or damaged.

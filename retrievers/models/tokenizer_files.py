@@ -1,4 +1,4 @@
-"""What the files of a tokenizer say of how it is used, read without loading it."""
+"""Settings in the files of a tokenizer, read without loading it."""
 
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
@@ -38,7 +38,7 @@ class _Tokenizer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """How a tokenizer was saved to be used.
+    """Settings of use that a tokenizer was saved with.
 
     Attributes:
         max_tokens: its length limit, None where it has none.

@@ -45,7 +45,7 @@ Method = Literal["plain", "ewc", "das", "adapter"]
 
 
 class Adaptation(Record, kw_only=True):
-    """How a sequence of domains is learnt.
+    """Settings by which a sequence of domains is learnt.
 
     Attributes:
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
@@ -266,7 +266,7 @@ class _Sequence:
 
 
 def _made_from_of(path: Path) -> str | None:
-    """What a state file says it was made from; None where it is missing or damaged."""
+    """Training that a state file says it was made from; None where it is missing or damaged."""
     if not path.exists():
         return None
     try:

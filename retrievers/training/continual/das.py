@@ -147,7 +147,7 @@ class DASTraining(nn.Module):
     def _free(
         self, parameter: nn.Parameter, kind: str, layer: int, side: int
     ) -> Callable[[], Tensor]:
-        """What gives 1 − I in the shape of a parameter, on the device where I is by then."""
+        """Function giving 1 − I in the shape of a parameter, on the device where I is by then."""
         width = head_width(self.encoder) if kind == "heads" else 1
         shape = [1] * parameter.dim()
         shape[side] = -1

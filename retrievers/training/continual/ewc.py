@@ -62,7 +62,7 @@ class EWC(Record, kw_only=True, tag_field="name", tag="ewc"):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What the penalty is made of, by name of the encoder's parameters.
+    """Terms of the penalty, by name of the encoder's parameters.
 
     Attributes:
         fisher: F.
@@ -144,7 +144,7 @@ def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
 
 
 def hold(encoder: MaskedLM, information: Mapping[str, Tensor], before: Held | None) -> Held:
-    """What is held after a domain: what was held, and the Fisher information around the weights."""
+    """Terms after a domain: the earlier ones, and the Fisher information around the weights."""
     centre = {name: weight.detach().clone() for name, weight in encoder.named_parameters()}
     if before is None:
         return Held(dict(information), centre)

@@ -1,4 +1,4 @@
-"""How important each unit of an encoder is, to what it knows in general or to one domain.
+"""Importance of each unit of an encoder, to what it knows in general or to one domain.
 
 Ke et al., "Continual Pre-training of Language Models", ICLR 2023,
 https://openreview.net/forum?id=m_GDIItaI3o. With g a virtual gate of 1 on a unit and L a loss that
@@ -86,7 +86,7 @@ def normalised(gradients: Units) -> Units:
 
 
 def accumulated(held: Units, new: Units) -> Units:
-    """What is important to either."""
+    """Importance to either: of each unit the larger."""
     return held.map(torch.maximum, new)
 
 

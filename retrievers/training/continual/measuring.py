@@ -1,4 +1,4 @@
-"""What a method of continual pre-training must know of a domain, measured after its training."""
+"""Measurements of a domain, after its training, that methods of continual pre-training need."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Advance = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is read, and how.
+    """Texts of a domain and the model that reads them.
 
     Attributes:
         preset: of the training that comes next; its start is the model that is measured.

@@ -1,1 +1,1 @@
-"""What every training shares: trainer, run folder, curve, saving."""
+"""Parts that every training shares: trainer, run folder, curve, saving."""

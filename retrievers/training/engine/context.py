@@ -10,7 +10,7 @@ from retrievers.training.engine.processes import is_first
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage of a training is.
+    """Progress of a stage of a training.
 
     Attributes:
         stage: its name, such as ``round 1``.

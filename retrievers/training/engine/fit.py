@@ -1,4 +1,4 @@
-"""What one training is told, in the words of presets, and the same in those of the Trainer."""
+"""Settings of one training, in the words of presets and in those of the Trainer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ KEPT_CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class Advice:
-    """What to say when a training cannot go on.
+    """Advice for a user whose training cannot go on.
 
     Attributes:
         batch: what may not fit into memory, such as ``batches of 32``.

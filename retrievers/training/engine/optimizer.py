@@ -1,4 +1,4 @@
-"""How weights change in a step: the ``[optimizer]`` table that all presets have."""
+"""Optimizer and its settings: the ``[optimizer]`` table that all presets have."""
 
 from typing import Annotated, Literal
 

@@ -57,7 +57,7 @@ class RunFolder:
         return (self.path / CARD_FILE).exists()
 
     def result(self, kind: type[T]) -> T | None:
-        """What this training said of itself when it was finished.
+        """The record that this training wrote when it was finished.
 
         None where it is not finished, or where the file is damaged. What a kill in its last moment
         left behind is removed.

@@ -1,4 +1,4 @@
-"""What a training trained and what it wrote: counted on the network and on the files."""
+"""Size of a training: parameters counted on the network, bytes counted on the files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,7 +48,7 @@ def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
 
 
 def read_size(folder: Path) -> Size | None:
-    """What `write_size` wrote; None where nothing was.
+    """The size that `write_size` wrote; None where it wrote none.
 
     Raises:
         BenchError: the file is damaged.

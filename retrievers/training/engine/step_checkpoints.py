@@ -34,7 +34,7 @@ class FileHash(Record):
 
 
 class CheckpointManifest(Record, kw_only=True):
-    """What a folder held when it was whole.
+    """List of a folder's files when it was whole.
 
     Attributes:
         training: sha256 of what is trained; "" where nobody asks.
@@ -61,7 +61,7 @@ def seal(folder: Path, training: str = "") -> None:
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with a folder that was sealed; "" where it is whole."""
+    """Damage to a folder that was sealed, in words; "" where it is whole."""
     try:
         manifest = _manifest(folder)
     except BenchError:

@@ -1,4 +1,4 @@
-"""What all trainers share: resuming, whole checkpoints, the loss curve, and a stop at NaN.
+"""Common parts of trainers: resuming, whole checkpoints, the loss curve, and a stop at NaN.
 
 The trainers themselves are those of Hugging Face and of sentence-transformers, with
 `FiniteLossMixin` before them.
@@ -45,7 +45,7 @@ class DivergedError(BenchError):
 
 @dataclass(frozen=True)
 class Fitted:
-    """How a training went.
+    """Times of a training.
 
     Attributes:
         seconds: of this call.
@@ -57,7 +57,7 @@ class Fitted:
 
 
 class FiniteLossMixin:
-    """What all trainers get: they resume, save whole checkpoints, and stop at NaN.
+    """Mixin of all trainers: they resume, save whole checkpoints, and stop at NaN.
 
     A checkpoint is written only while the loss and all weights are numbers, so that the last one
     is good.

@@ -53,7 +53,7 @@ class TextPairs:
 
 
 def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
-    """What the teacher is trained on, in order: places as in `TextPairs`, whole batches.
+    """Pairs that the teacher is trained on, in order: places as in `TextPairs`, whole batches.
 
     Each epoch shows each query once, with one relevant document and its negatives.
     """

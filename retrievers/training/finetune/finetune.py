@@ -33,7 +33,7 @@ from retrievers.training.finetune.training_data import TrainingSet
 
 
 class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is fine-tuned: all that decides the result.
+    """Identity of a fine-tuning: all that decides the result.
 
     Attributes:
         preset: all of it, as a table.

@@ -1,4 +1,4 @@
-"""How a retriever is fine-tuned, as a strict TOML file: loss, negatives, batches, how long."""
+"""Presets of fine-tuning, strict TOML files: loss, negatives, batches, length of training."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -69,7 +69,7 @@ COSINE_TEMPERATURE = 0.05  # or its range of -1 to 1 could not rule out a single
 
 
 def temperature_of(loss: Loss, similarity: Similarity) -> float:
-    """What similarities are divided by."""
+    """Temperature: similarities are divided by it."""
     if loss.temperature is not None:
         return loss.temperature
     return COSINE_TEMPERATURE if similarity == "cos" else 1.0
@@ -113,7 +113,7 @@ class Teacher(Record, kw_only=True):
 
 
 class Use(Record, kw_only=True):
-    """How the model makes vectors, in training and ever after; None is as the start model does."""
+    """Use of the model, in training and ever after; None is as the start model is used."""
 
     pooling: Pooling | None = None
     normalize: bool | None = None

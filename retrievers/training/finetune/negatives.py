@@ -62,7 +62,7 @@ class Mining(Record, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Mined:
-    """What a search found for each query of a training set.
+    """Hits of a search for each query of a training set.
 
     Attributes:
         hits: best first, q x depth; rows of the training set's documents, -1 where unfilled.

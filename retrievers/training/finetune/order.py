@@ -1,4 +1,4 @@
-"""Which examples make up which batch: a pure function of the examples and a seed.
+"""Order of examples in batches: a pure function of the examples and a seed.
 
 Every epoch shows every query once, with one of its relevant documents. In-batch negatives are the
 other queries' documents, so a batch should hold no document that is relevant to two of its

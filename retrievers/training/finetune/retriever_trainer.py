@@ -24,11 +24,11 @@ from retrievers.training.engine.trainer import FiniteLossMixin
 
 
 class RetrieverArguments(PlacedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
-    """What the trainer of a SentenceTransformer reads."""
+    """Arguments of the trainer of a SentenceTransformer."""
 
 
 class RerankerArguments(PlacedArguments, CrossEncoderTrainingArguments):  # type: ignore[misc]
-    """What the trainer of a CrossEncoder reads."""
+    """Arguments of the trainer of a CrossEncoder."""
 
 
 class PlacesTrainer(FiniteLossMixin):

@@ -58,7 +58,7 @@ REFRESHED = "refreshed"  # the model as trained so far, removed when it has mine
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """What a round was: steps of the optimizer, queries that were trained on, and how it went."""
+    """Figures of a round: steps of the optimizer, queries that were trained on, and times."""
 
     steps: int
     queries: int
@@ -243,7 +243,7 @@ class Student:
 
 
 def advice_for(preset: Finetuning) -> Advice:
-    """What to do for less memory, and after a loss that is not a number."""
+    """Advice for less memory, and after a loss that is not a number."""
     chunks = isinstance(preset.loss, Contrastive)
     keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
     return Advice(

@@ -66,7 +66,7 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
 
 
 def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
-    """How vectors are made in training: as the card says, but for the preset's shorter texts."""
+    """Recipe of vectors in training: as the card says, but for the preset's shorter texts."""
     return msgspec.structs.replace(
         model.recipe,
         pooling=card.pooling,

@@ -1,4 +1,4 @@
-"""What all parts of a fine-tuning share."""
+"""The task of a fine-tuning, which all its parts share."""
 
 from dataclasses import dataclass
 from pathlib import Path

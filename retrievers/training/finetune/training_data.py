@@ -1,4 +1,4 @@
-"""What a retriever is fine-tuned on: queries, documents, and which of them belong together."""
+"""Training data of a retriever: queries, documents, and which of them belong together."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +97,7 @@ class TrainingSet:
 
 @dataclass(frozen=True, eq=False)
 class TextKeys:
-    """Which rows hold the same text: a key for each of some rows.
+    """Keys of texts, for each of some rows, that tell which rows hold the same text.
 
     Titles count: equal keys mean equal title and text (64 bits of BLAKE2b).
 

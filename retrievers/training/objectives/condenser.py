@@ -108,7 +108,7 @@ class CondenserTraining(nn.Module):
         return self.total(head, late, labels)
 
     def outputs(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Outputs:
-        """What each text gives, independently of the others in the batch.
+        """Vectors and losses of each text, independent of the others in the batch.
 
         Returns:
             The late ``[CLS]`` vectors ``(texts, width)``, and for each text the sum of the

@@ -1,4 +1,4 @@
-"""What a training reads at one place of its stream, and what makes batches of it."""
+"""Examples, one at each place of a training's stream, and the collator that batches them."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypedDict

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 def in_sub_batches(
     encode: Callable[..., tuple[Tensor, ...]], batch: tuple[Tensor, ...], size: int | None
 ) -> tuple[Tensor, ...]:
-    """What ``encode(*batch)`` returns, computed ``size`` rows at a time.
+    """Outputs of ``encode(*batch)``, computed ``size`` rows at a time.
 
     Args:
         encode: gives ``(rows, ...)`` outputs, each row from the same row of its inputs alone.

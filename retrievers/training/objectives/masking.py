@@ -40,7 +40,7 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking must know of a tokenizer: the id of the mask, and how many ids there are."""
+    """Facts of a tokenizer that masking needs: the id of the mask, and how many ids there are."""
 
     mask_id: int
     size: int
@@ -106,7 +106,7 @@ def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) ->
 
 
 def _masked_words(sizes: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
-    """Which words of each text are masked, see `whole_word_mask`; of ``sizes``, in tokens."""
+    """Mask over the words of each text, see `whole_word_mask`; ``sizes`` are in tokens."""
     keys = rng.random(sizes.shape, np.float32)
     keys[sizes == 0] = 2  # words that are not there: last
     order = keys.argsort(axis=1)
@@ -151,7 +151,7 @@ def replace_masked(
 def masked_copy(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a masked language model reads, and what it must say.
+    """Inputs of a masked language model, and the tokens it must predict.
 
     Returns:
         Input ids and labels, int64 ``(texts, length)``; labels are -100 where nothing is masked.

@@ -1,4 +1,4 @@
-"""What a pre-training objective is, and which there are.
+"""Pre-training objectives: their interface, and a table of them.
 
 An objective is its settings: a strict, frozen record that is read from the ``[objective]`` table
 of a preset and that makes the modules and the collator it needs. To add one, write its file and a
@@ -30,7 +30,7 @@ class Objective(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `OBJECTIVES`."""
+        """Name in `OBJECTIVES`."""
         ...
 
     def build_module(self, encoder: "MaskedLM") -> "nn.Module":
@@ -43,7 +43,7 @@ class Objective(Protocol):
         ...
 
     def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """What turns texts into the batch that ``forward`` takes."""
+        """Collator that turns texts into the batch that ``forward`` takes."""
         ...
 
 

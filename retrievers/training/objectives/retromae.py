@@ -175,7 +175,7 @@ class EnhancedDecoding(nn.Module):
         )
 
     def decode(self, states: Tensor, input_ids: Tensor, context_mask: Tensor) -> Tensor:
-        """What the decoder makes of the state at position 0, ``(texts, length, width)``."""
+        """States of the decoder, from the state at position 0; ``(texts, length, width)``."""
         context = after_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
         stream: Tensor = self.decoder(queries, context, context_mask)

@@ -67,7 +67,7 @@ def texts_of(
     tokenizer: Any,
     report: Callable[[Progress], None] | None = None,
 ) -> Sequence[str]:
-    """What a training reads: the blocks of documents, or documents as they are.
+    """Texts that a training reads: the blocks of documents, or documents as they are.
 
     Documents are read as they are where the preset truncates them, and by an objective that draws
     its spans from whole documents.

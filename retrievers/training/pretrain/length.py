@@ -1,4 +1,4 @@
-"""How many steps a pre-training takes, by its steps, its passes over the texts or its tokens."""
+"""Length of a pre-training in steps, from its steps, its passes over the texts or its tokens."""
 
 import math
 from collections.abc import Mapping, Sequence

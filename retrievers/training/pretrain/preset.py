@@ -1,4 +1,4 @@
-"""How an encoder is pre-trained, as a strict TOML file: start, objective, optimizer, length."""
+"""Presets of pre-training, strict TOML files: start, objective, optimizer, length."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

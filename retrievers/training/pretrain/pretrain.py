@@ -33,7 +33,7 @@ from retrievers.training.pretrain.stream_trainer import StreamTrainer
 
 
 class Training(msgspec.Struct, frozen=True):
-    """What is pre-trained: all that decides the result.
+    """Identity of a pre-training: all that decides the result.
 
     Attributes:
         preset: all of it, as a table.
@@ -250,7 +250,7 @@ def contrasts(preset: Pretraining) -> bool:
 
 
 def advice_for(preset: Pretraining) -> Advice:
-    """What to type for less memory, and after a loss that is not a number."""
+    """Advice for less memory, and after a loss that is not a number."""
     return Advice(
         batch=f"{preset.batch_size} texts of {preset.max_tokens} tokens",
         smaller=_less_memory(preset),

@@ -25,7 +25,7 @@ OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEADS.values())))})\.|positio
 
 @dataclass(frozen=True)
 class Started:
-    """What training begins with.
+    """Encoder that training begins with.
 
     Attributes:
         folder: of the checkpoint; None for a new model.
