@@ -163,5 +163,5 @@ def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
 
 
 def _times(rng: np.random.Generator, count: int, resamples: int) -> Float64Array:
-    """Times that each of ``count`` is drawn in ``count - 1`` draws, float64 ``(resamples, count)``."""
+    """Counts of each of ``count`` in ``count - 1`` draws, float64 ``(resamples, count)``."""
     return rng.multinomial(count - 1, np.full(count, 1 / count), resamples).astype(np.float64)

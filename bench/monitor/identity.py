@@ -1,4 +1,4 @@
-"""Hashes that tell checkpoints apart: of their files, and of the settings that they are used with."""
+"""Hashes that tell checkpoints apart: of their files, and of the settings of their use."""
 
 import hashlib
 
