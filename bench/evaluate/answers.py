@@ -27,7 +27,7 @@ def tokens(text: str) -> list[str]:
 
 
 def has_answer(answers: Sequence[str], passage: str) -> bool:
-    """Whether the tokens of any answer occur, in order and adjacent, in the passage.
+    """True where the tokens of any answer occur, in order and adjacent, in the passage.
 
     Raises:
         BenchError: an answer has no token; it would be found everywhere.

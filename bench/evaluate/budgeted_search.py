@@ -34,7 +34,7 @@ class ExactSearch:
     clock: Clock
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
-        """How much is searched at a time.
+        """The plan of a search within the budget: tile rows and bytes of a block.
 
         Raises:
             BenchError: too little memory; the message has the estimate.

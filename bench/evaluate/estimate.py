@@ -1,4 +1,4 @@
-"""What an evaluation will cost, before it starts: tokens, time, memory and disk.
+"""The cost of an evaluation, before it starts: tokens, time, memory and disk.
 
 Tokens come from a sample through the real tokenizer, encoding speed from a probe of the real
 encoder on this machine, search time from a probe of the real search. A collection that is not on
@@ -36,7 +36,7 @@ ITEM_BYTES = {"float32": 4, "float16": 2}
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model on one collection will cost here.
+    """The cost of one model on one collection, on this machine.
 
     Attributes:
         documents: of the collection.
@@ -63,7 +63,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Speed:
-    """What an encoder does on this machine, and what it takes in memory.
+    """Speed of an encoder on this machine, and the memory that it takes.
 
     Attributes:
         tokens_per_s: encoded, wall clock.
@@ -76,7 +76,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Limits:
-    """What was asked for: documents per query, None for the collection's, and bytes of memory."""
+    """Documents per query, None for the collection's, and bytes of memory that may be used."""
 
     depth: int | None
     memory: int

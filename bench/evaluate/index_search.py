@@ -116,7 +116,7 @@ class IndexOfCorpus:
             return self._built(vectors, exact.plan(vectors, 1, 1).tile_rows, device)
 
     def recall(self, about: str) -> dict[str, float] | None:
-        """What was found of some exact rankings, where that is known."""
+        """The recall measured against some exact rankings; None where it was not."""
         try:
             return self.kept.manifest().recall.get(about)
         except BenchError:
@@ -169,7 +169,7 @@ class IndexSearch:
 
     @cached_property
     def about(self) -> str:
-        """By which recall is kept: changes whenever an exact ranking, or what is compared, may."""
+        """Key under which recall is kept: changes with the exact rankings and what is compared."""
         content = hashlib.sha256(np.ascontiguousarray(self.queries).tobytes())
         content.update(b"" if self.own is None else self.own.tobytes())
         content.update(self.sampled.tobytes())

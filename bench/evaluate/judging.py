@@ -142,7 +142,7 @@ def score_run(
 
 
 def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool) -> Protocol:
-    """What another result must share to be compared with one on this collection."""
+    """The protocol that two results on this collection must share to be compared."""
     facts = dataset.facts
     return Protocol(
         collection=facts.name,

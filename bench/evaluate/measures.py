@@ -53,7 +53,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What the measures need to know of a run: where its judged documents are.
+    """The ranks of a run's judged documents, which is all that the measures read of it.
 
     Queries are numbered 0 to ``queries`` - 1. Ranks start at 0.
 
@@ -130,7 +130,7 @@ def range_of(name: str) -> tuple[float, float]:
 
 
 def in_range(name: str, values: npt.ArrayLike) -> BoolArray:
-    """Which values are numbers that a measure can have; sums may round by `ROUNDING`."""
+    """Mask of the values that a measure can have; sums may round by `ROUNDING`."""
     low, high = range_of(name)
     given = np.asarray(values, dtype=np.float64)
     return np.isfinite(given) & (given >= low - ROUNDING) & (given <= high + ROUNDING)
@@ -150,7 +150,7 @@ def measure_names() -> Mapping[str, str]:
 
 
 def _is_available(kind: str) -> bool:
-    """Whether a provider is installed, tried with a cutoff where the measure needs one."""
+    """True where a provider is installed, tried with a cutoff where the measure needs one."""
     for name in (f"{kind}@10", kind):
         try:
             parse_measure(name)
@@ -161,7 +161,7 @@ def _is_available(kind: str) -> bool:
 
 
 def _is_plain(params: Mapping[str, object]) -> bool:
-    """Whether the parameters are among those implemented here."""
+    """True where the parameters are among those implemented here."""
     rel = params.get("rel", 1)
     settings = {key: value for key, value in params.items() if key not in ("cutoff", "rel")}
     defaults = {"judged_only": False, "dcg": "log2"}

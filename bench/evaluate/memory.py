@@ -57,14 +57,14 @@ def resident_bytes() -> int:
 
 
 def default_budget(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """What this process holds, and ``FREE_SHARE`` of what the machine or container has free."""
+    """Bytes that this process holds, plus ``FREE_SHARE`` of those free in machine or container."""
     free = [_kibibytes((proc / "meminfo").read_text(), "MemAvailable"), *_container_free(cgroup)]
     return resident_bytes() + int(FREE_SHARE * max(0, min(free)))
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How exact search keeps to a budget.
+    """Sizes with which exact search keeps to a budget of memory.
 
     Attributes:
         tile_rows, block_bytes: arguments of ``exact_search``.
@@ -222,7 +222,7 @@ def _codebook_bytes(index: Any) -> int:
 
 
 def _container_free(cgroup: Path) -> list[int]:
-    """What a container's limit leaves, version 2 or 1; nothing where there is no limit.
+    """Bytes that a container's limit leaves, cgroup version 2 or 1; empty without a limit.
 
     File pages that nobody uses count as free: the system drops them before it refuses memory.
     """

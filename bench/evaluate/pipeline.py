@@ -49,7 +49,7 @@ FLAT = IndexSpec.parse("flat")
 
 @dataclass(frozen=True)
 class Options:
-    """How to evaluate, where the collection's and the model's own facts leave a choice.
+    """Choices of an evaluation that the collection's and the model's own facts leave open.
 
     Attributes:
         index: ``flat`` is exact search; ``bm25`` scores what BM25 finds, see `_search_both`.
@@ -234,7 +234,7 @@ def _viewed(stored: StoredVectors, view: View | None) -> Vectors:
 
 
 def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
-    """What cannot be searched in the memory that is there is refused before it is encoded.
+    """Refuse, before it is encoded, what cannot be searched in the memory that is there.
 
     Raises:
         BenchError: it does not fit; the message has the estimate.
@@ -271,7 +271,7 @@ def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dic
 
 
 def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:
-    """How many parameters a model has: counted once for an encoder, then read from the store."""
+    """The parameters of a model: counted once for an encoder, then read from the store."""
     if encoder is None or model.recipe.encoder:
         return count_parameters(model)
 
@@ -375,7 +375,7 @@ def without_self(dataset: Dataset, hits: Hits, depth: int) -> Hits:
 
 
 def in_domain(card: Card, collection: str) -> bool:
-    """Whether the model was trained on the collection, or on the family that it belongs to."""
+    """True where the model was trained on the collection, or on the family that it belongs to."""
     return any(f"{collection}/".startswith(f"{name}/") for name in card.trained_on)
 
 

@@ -227,7 +227,7 @@ class _Source:
 
     @property
     def has_encoded_ids(self) -> bool:
-        """Whether the first line says that ids are percent-encoded."""
+        """True where the first line says that ids are percent-encoded."""
         _, columns = next(_numbered_lines(self), (0, []))
         return columns[1:2] == [percent_encoding.MARK.encode()]
 
@@ -298,7 +298,7 @@ def _first_problem(source: _Source, error: Exception) -> BenchError:
 
 
 def _problem(columns: list[bytes]) -> str:
-    """What is wrong with the columns of one line; empty if nothing is."""
+    """The fault in the columns of a line; "" where there is none."""
     if len(columns) != len(_COLUMNS):
         return f"{len(columns)} columns instead of {len(_COLUMNS)}"
     try:

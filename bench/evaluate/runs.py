@@ -192,7 +192,7 @@ def _in_byte_order(
 
 
 def _is_canonical(queries: Int64Array, documents: Int64Array, scores: Float32Array) -> bool:
-    """Whether rows are by query, and in canonical order within each."""
+    """True where rows are by query, and in canonical order within each."""
     keys = order_keys(scores, documents)
     same = queries[1:] == queries[:-1]
     falls = (queries[1:] > queries[:-1]) | (same & (keys[1:] < keys[:-1]))

@@ -58,7 +58,7 @@ def canonical(hits: Hits, tie_rank: Int64Array, k: int) -> Hits:
 
 
 class Searchable(Protocol[Queries]):
-    """What brings its own scores: an approximate index over vectors, BM25 over texts."""
+    """A search with scores of its own: an approximate index over vectors, BM25 over texts."""
 
     def search(self, queries: Queries, k: int) -> Hits:
         """The k best of each query, or more; unfilled places with row -1."""

@@ -94,7 +94,7 @@ class Evaluate:
         return settings
 
     def reads(self, settings: Table) -> dict[str, str]:
-        """Of each collection the protocol, with its hashes, and the measures."""
+        """The protocol of each collection, with its hashes, and the measures."""
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
         for dataset in self.space.datasets(chosen.on):

@@ -247,7 +247,7 @@ def _paired_part(
 def with_verdicts(
     on: Mapping[str, tuple[RowOnCollection, ...]],
 ) -> dict[str, tuple[RowOnCollection, ...]]:
-    """With p of each collection corrected for all the rows that were compared on it."""
+    """The rows with p of each collection corrected for all the rows that were compared on it."""
     keyed = {(row, each.collection): _p(each) for row, compared in on.items() for each in compared}
     adjusted: dict[tuple[str, str], float] = {}
     for name in dict.fromkeys(collection for _, collection in keyed):

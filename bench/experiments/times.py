@@ -17,13 +17,13 @@ class Times:
         self._seconds[stage].append(seconds)
 
     def seconds(self, stages: Sequence[str]) -> float | None:
-        """Of these tasks together; None where one is of a stage that was never timed."""
+        """Seconds of these tasks together; None where one is of a stage that was never timed."""
         if not set(stages) <= set(self._seconds):
             return None
         return sum(median(self._seconds[stage]) for stage in stages)
 
     def left(self, stages: Sequence[str]) -> str:
-        """The same for people."""
+        """The time left, as people read it."""
         total = self.seconds(stages)
         if total is None:
             return f"{len(stages)} tasks left"

@@ -56,7 +56,7 @@ class Interval(Record, kw_only=True):
 
 @dataclass(frozen=True)
 class Variance:
-    """Of a mean over seeds and queries.
+    """The components of variance of a mean over seeds and queries.
 
     Attributes:
         seeds: part of the seeds, with what they do to each query.

@@ -279,7 +279,7 @@ def _drifted(rows: Sequence[CheckRow], terms: Terms) -> tuple[str, ...]:
 
 
 def _marked(row: CheckRow, decision: Decision) -> CheckRow:
-    """With the reasons of a failure that are its own."""
+    """The row with the reasons of a failure that are its own."""
     if decision.outcome in ("OK", "MISSING"):
         return row
     label = "the mean" if row.name == "mean" and row.p_holm is None else row.name

@@ -145,7 +145,7 @@ def _is_light(file: Place) -> bool:
 
 
 def _shortened(changes: Changes) -> Changes:
-    """With the beginnings of the documents: a site holds those of many pairs."""
+    """The changes with the beginnings of documents only: a site holds those of many pairs."""
     queries = [
         msgspec.structs.replace(
             query,

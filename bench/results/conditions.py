@@ -47,7 +47,7 @@ def program_digest(root: Path = ROOT) -> str:
 
 
 def conditions(device: str, search_device: str, threads: int) -> Conditions:
-    """What is true here and now."""
+    """The conditions of this machine and program, now."""
     from bench import __version__
 
     commit = _git("rev-parse", "HEAD")

@@ -92,7 +92,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 def union(variants: Iterable[Duplicate]) -> dict[Evaluation, dict[str, Duplicate]]:
-    """By evaluation, then by hash of the scores: the record that is kept."""
+    """The record that is kept, by evaluation, then by hash of the scores."""
     merged: dict[Evaluation, dict[str, Duplicate]] = defaultdict(dict)
     for variant in variants:
         same = merged[variant.evaluation]

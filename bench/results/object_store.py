@@ -54,7 +54,7 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        """As of a `pathlib.Path`."""
+        """The suffix of the key, like that of a `pathlib.Path`."""
         return posixpath.splitext(self.url)[1]
 
     @property

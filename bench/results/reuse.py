@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluating:
-    """What identifies an evaluation: with all of it equal, a second one gives the same scores.
+    """The identity of an evaluation: with all of it equal, a second one gives the same scores.
 
     Attributes:
         measures: canonical names, the main one first.
@@ -49,7 +49,7 @@ class Evaluating:
     recall_queries: int | None
 
     def gave(self, result: Result) -> bool:
-        """Whether the result is of this evaluation, by this program and these libraries."""
+        """True where the result is of this evaluation, by this program and these libraries."""
         here = result.conditions
         return (
             bool(here.program)

@@ -99,7 +99,7 @@ class Subject:
 
     @cached_property
     def tokens_per_s(self) -> float:
-        """From a short probe: decides how many texts a sample has. Loads the weights."""
+        """Speed in a short probe, by which the size of samples is chosen; it loads the weights."""
         return measure_speed(self.encoder, self.source.corpus, PROBE_S).tokens_per_s
 
     @cached_property

@@ -27,7 +27,7 @@ class Spread(Record):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Spread":
-        """Of at least one sample; quartiles by linear interpolation."""
+        """A summary of at least one sample; quartiles by linear interpolation."""
         q1, median, q3 = np.quantile(np.asarray(samples, dtype=np.float64), [0.25, 0.5, 0.75])
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 

@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """How batches become shards in a folder.
+    """The work of turning batches into shards in a folder.
 
     Attributes:
         prepare: reads and tokenises a batch, and returns what encodes it; called in a thread.

@@ -27,7 +27,7 @@ def fact_path(folder: Path, about: str) -> Path:
 
 
 def encode_fact(about: str, fact: dict[str, Any]) -> bytes:
-    """What is written to disk."""
+    """The bytes of a fact on disk."""
     value = msgspec.json.encode(fact)
     kept = _KeptFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
     return msgspec.json.encode(kept)

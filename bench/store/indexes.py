@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class IndexManifest(Record, kw_only=True):
-    """What an index is.
+    """The identity of an index.
 
     Attributes:
         spec: as `IndexSpec` writes it; parameters of the search are set in the file, too.
@@ -71,7 +71,7 @@ class IndexFolder:
     folder: Path
 
     def manifest(self) -> IndexManifest:
-        """What the index is.
+        """The manifest of the index.
 
         Raises:
             BenchError: there is none, or it is damaged.
@@ -99,7 +99,7 @@ class IndexFolder:
         return FaissIndex.load(path, IndexSpec.parse(manifest.spec), manifest.dim, device)
 
     def damage(self) -> str:
-        """How the file differs from the manifest; "" where it does not."""
+        """The difference between file and manifest; "" where there is none."""
         path = self.folder / INDEX_FILE
         try:
             manifest = self.manifest()
@@ -112,7 +112,7 @@ class IndexFolder:
         return "" if whole else f"{path} is not the file that was written"
 
     def loaded_if_whole(self, key: str, device: str) -> FaissIndex | None:
-        """As `load`; None where it is not there, or with a warning where it is damaged.
+        """Load the index; None where it is not there, or with a warning where it is damaged.
 
         Args:
             key: of the index that it must be.

@@ -1,4 +1,4 @@
-"""What a stored vector is found by: the hash of one text in one role.
+"""Keys of stored vectors: the hash of one text in one role.
 
 A key is BLAKE2b, 128 bits, over the length of the title, the title, the length of the text and
 the text; the role is BLAKE2b's personalisation. Keys are uint64 ``(n, 2)``: 16 bytes a text, so
@@ -120,7 +120,7 @@ def _read(path: Path, documents: int) -> UInt64Array | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file of keys fits its checksum."""
+    """True where a file of keys fits its checksum."""
     content = path.read_bytes()
     return content[:KEY_BYTES] == _checksum(memoryview(content)[KEY_BYTES:])
 

@@ -1,4 +1,4 @@
-"""Which texts are stored, and which shards the others will become.
+"""Plans of encoding: the texts that are stored, and the shards that the others will become.
 
 A plan is a function of the texts, in their order, and of what is whole in the store. What is
 missing is cut into shards one after the other: when some of them are done, the rest is cut as
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:
-    """What is stored of some texts, and what must be encoded.
+    """The vectors of some texts that are stored, and those that must be encoded.
 
     Attributes:
         keys: of all texts, ``(n, 2)``.

@@ -32,7 +32,7 @@ MANIFEST_NAME = re.compile(r"[0-9a-f]{32}\.json")
 
 
 class ShardManifest(Record):
-    """What the files of a shard hold: ``(rows, dim)`` vectors of texts in one role."""
+    """The content of a shard's files: ``(rows, dim)`` vectors of texts in one role."""
 
     format: int
     role: Role
@@ -86,7 +86,7 @@ class Shard:
 
 
 def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
-    """What a manifest says, and the keys; the vectors are not read.
+    """Read a manifest and the keys, without the vectors.
 
     Raises:
         DamagedShardError: manifest and keys are not what was written.

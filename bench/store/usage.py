@@ -1,4 +1,4 @@
-"""What the store of vectors holds by model: how much, since when, whether it is whole."""
+"""The vectors in the store by model: their size, age and damage."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class _Described(msgspec.Struct):
-    """What is read of ``recipe.json``, also one of another version."""
+    """The fields read of ``recipe.json``, also one of another version."""
 
     model: str
     store_dtype: str = "float32"

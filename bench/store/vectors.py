@@ -51,7 +51,7 @@ class StoredVectors:
             yield start, self._gather(self.places[start : start + rows], "<f4")
 
     def stored_tiles(self, rows: int) -> Iterator[tuple[int, Stored]]:
-        """As `tiles`, but in float16 where all are stored so: half the bytes, no conversion."""
+        """The same tiles, in float16 where all are stored so: half the bytes, no conversion."""
         halves = {shard.manifest.dtype for shard in self.shards} == {"float16"}
         for start in range(0, len(self.places), rows):
             places = self.places[start : start + rows]

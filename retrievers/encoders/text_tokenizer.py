@@ -93,7 +93,7 @@ class TextTokenizer:
         return frame.around(pieces, kept, self.side, self.typed)
 
     def _encode_all(self, segments: Sequence[Segments], max_tokens: int | None) -> Tokens:
-        """By the tokenizer itself."""
+        """Tokenise by the tokenizer itself."""
         if max_tokens is None:
             self.tokenizer.no_truncation()
         else:

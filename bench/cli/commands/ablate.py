@@ -229,5 +229,5 @@ def _print_report(
 
 
 def _say(text: str) -> None:
-    """To people, beside the output."""
+    """Print to people, beside the output."""
     print(text, file=sys.stderr, flush=True)

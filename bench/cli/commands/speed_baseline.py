@@ -52,7 +52,7 @@ def _nothing_to_time(name: str, what: str) -> BenchError:
 
 
 def _resolve(name: str, recipe: Recipe, options: CheckOptions) -> Model:
-    """With the settings of its results, which the candidate's need not be."""
+    """The model with the settings of its results, which the candidate's need not be."""
     named = options.timing.baseline_model
     plain = named and Path(named).is_dir() and not is_st_folder(Path(named))
     try:

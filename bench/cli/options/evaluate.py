@@ -55,8 +55,8 @@ class RunOptions:
     from_index: LocalPath | None = None
     """Search the index in this folder, which `index` wrote, instead of one of the cache."""
     recall_queries: Count | None = None
-    """On how many queries, drawn with a seed, the recall of an approximate index is measured; 0 for
-    not at all. Default: all, once for each index."""
+    """Number of queries, drawn with a seed, on which the recall of an approximate index is measured; 0
+    measures none. Default: all, once for each index."""
     measure: tuple[str, ...] | None = None
     """Measure to report besides the main one, instead of the collection's further ones;
     repeatable."""
@@ -71,7 +71,7 @@ class RunOptions:
     run_file: bool = False
     """Also write each ranking as a TREC run file, run.trec.gz beside its result."""
     yes: bool = False
-    """Start without asking, also where encoding will take hours."""
+    """Start without asking, even where encoding takes hours."""
     fail_fast: bool = False
     """Stop at the first evaluation that fails (exit code 2)."""
     use: ModelUse = ModelUse()
@@ -102,11 +102,11 @@ class IndexOptions:
     index: str
     """A FAISS factory string with search parameters; see `list indexes`."""
     out: OutFolder
-    """Folder to make."""
+    """Folder of the index."""
     allow_mismatch: bool = False
     """Continue although the collection differs from the published one."""
     yes: bool = False
-    """Do not ask before hours of encoding."""
+    """Start without asking, even where encoding takes hours."""
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()
@@ -185,7 +185,7 @@ class SpeedOptions:
         "indexes",
         "growth",
     )
-    """What to measure; --empty-parts leaves only the race."""
+    """Parts to measure; --empty-parts leaves only the race."""
     against: Annotated[tuple[Tool, ...], Several] = ()
     """Installed tools to race against."""
     repeats: Positive = 5

@@ -34,10 +34,9 @@ class Places:
     """Where collections lie, and where downloads, corpora and vectors are kept."""
 
     data_dir: LocalPath | None = None
-    """Where collections lie. Default: $BENCH_DATA, then a download."""
+    """Folder of collections. Default: $BENCH_DATA, then a download."""
     cache_dir: LocalPath | None = None
-    """Where downloads, corpora and vectors are kept. Default: $BENCH_CACHE, then the user's cache
-    folder."""
+    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache folder."""
     offline: bool = False
     """Download nothing."""
 

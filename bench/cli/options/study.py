@@ -40,7 +40,7 @@ class AblateOptions:
     variant: str = ""
     """Variant that the file declares, such as small."""
     out: OutFolder = Path("ablations")
-    """Where cells and reports are kept."""
+    """Folder of cells and reports."""
     seeds: Annotated[Counts | None, Several] = None
     """Seeds to use instead of the file's."""
     no_rehearsal: bool = False
@@ -111,7 +111,7 @@ class WatchOptions:
     """
 
     folder: LocalPath
-    """Where checkpoint-N folders appear."""
+    """Folder in which checkpoint-N folders appear."""
     _: KW_ONLY
     on: Collections
     """Collections, suites or folders."""

@@ -133,7 +133,7 @@ class AgainstForgetting:
     strength: Weight = 5_000.0
     """Strength of the penalty of ewc."""
     soften: Literal["gradient", "update"] = "gradient"
-    """What das softens: the gradient, as published, which AdamW largely undoes; or the optimizer's
+    """Target of das: the gradient, as published, which AdamW largely undoes; or the optimizer's
     update."""
     adapter: str = "double_seq_bn"
     """Configuration of AdapterHub, for method adapter."""
@@ -185,7 +185,7 @@ class ComposeOptions:
     """
 
     how: Literal["average", "outputs", "stack"]
-    """How the adapters are combined."""
+    """Way of combining the adapters."""
     folders: LocalPaths
     """Folders of trained adapters."""
     _: KW_ONLY

@@ -26,7 +26,7 @@ def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
 
 
 def _reads_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
-    """The same for several texts: cyclopts leaves converters of a tuple's members aside."""
+    """A converter for several texts: cyclopts leaves converters of a tuple's members aside."""
     return lambda _, tokens: tuple(read(token.value) for token in tokens)
 
 

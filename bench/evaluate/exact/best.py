@@ -54,7 +54,7 @@ class Best:
         self.rows[asked] = np.take_along_axis(all_rows, top, 1)
 
     def hits(self) -> Hits:
-        """In canonical order; the places are sorted where they are, some queries at a time."""
+        """The hits in canonical order; places are sorted where they are, some queries at a time."""
         scores = np.empty(self.keys.shape, np.float32)
         step = max(1, SORTED_PLACES // self.depth)
         for first in range(0, len(scores), step):

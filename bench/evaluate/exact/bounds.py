@@ -1,4 +1,4 @@
-"""How far a proposed score may be from the exact one, for each arithmetic that proposes."""
+"""Bounds of the error of a proposed score, for each arithmetic that proposes."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How an engine multiplies vectors; sums are always kept in float32.
+    """The arithmetic by which an engine multiplies vectors; sums are always kept in float32.
 
     Attributes:
         name: ``float32``, ``tf32``, ``bfloat16`` or ``float16``.
@@ -31,7 +31,7 @@ class Arithmetic:
     largest: float = float(np.finfo(np.float32).max)
 
     def fits(self, query_norm: float, document_norm: float) -> bool:
-        """Whether no operand and no score of vectors up to these norms overflows."""
+        """True where no operand and no score of vectors up to these norms overflows."""
         longest = max(query_norm, document_norm, query_norm * document_norm)
         return 2 * longest < self.largest
 
@@ -99,7 +99,7 @@ def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64
 def norms_of_squares(
     squares: Float32Array, dim: int, what: str, first_row: int = 0
 ) -> Float64Array:
-    """As `norm_bounds`, of squared norms that were summed in any order, float32 ``(m,)``."""
+    """The same as `norm_bounds`, from squared norms summed in any order, float32 ``(m,)``."""
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
         raise BenchError(

@@ -38,7 +38,7 @@ class Asked:
 
     @classmethod
     def of(cls, queries: Float32Array, norms: Float64Array, tile: Tile) -> "Asked":
-        """What is asked of ``tile``; ``norms`` of the queries, ``(q,)``."""
+        """The queries with their errors on ``tile``; ``norms`` of the queries, ``(q,)``."""
         error = dot_error(queries.shape[1], norms, tile.norm)
         return cls(queries, queries.astype(np.float64), error)
 

@@ -1,4 +1,4 @@
-"""Which engine searches exactly on a device."""
+"""The choice of the engine that searches exactly on a device."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def engine_for(device: str) -> Engine:
 
 
 def sees_gpu() -> bool:
-    """Whether PyTorch has a GPU; it is imported only where a driver has left its file."""
+    """True where PyTorch has a GPU; it is imported only where a driver has left its file."""
     if "torch" not in sys.modules and not any(Path(file).exists() for file in GPU_FILES):
         return False
     import torch

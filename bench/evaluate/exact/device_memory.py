@@ -23,7 +23,7 @@ PLACE_BYTES = 40  # of one place while candidates are merged
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """How a search keeps to the memory of its device.
+    """Sizes with which a search keeps to the memory of its device.
 
     Attributes:
         tile_rows: most rows of a tile.
@@ -39,7 +39,7 @@ class DevicePlan:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU has free, and what PyTorch keeps of it unused."""
+    """Bytes that a GPU has free, and those that PyTorch keeps of it unused."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + unused)
 
@@ -81,7 +81,7 @@ def _query_bytes(task: SearchTask, tile_rows: int) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator failed: PyTorch's, the driver's, cuBLAS's or the processor's."""
+    """True where an allocator failed: PyTorch's, the driver's, cuBLAS's or the processor's."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     signs = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
@@ -132,7 +132,7 @@ class Uploads:
         return tile, kept
 
     def copying(self) -> AbstractContextManager[Any]:
-        """What is asked of the device inside waits for copies, and not for the search."""
+        """Let the work asked of the device inside wait for copies, and not for the search."""
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
     def wait_for_search(self) -> None:

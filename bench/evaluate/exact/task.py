@@ -1,4 +1,4 @@
-"""What is searched for, and what an engine of exact search does with it."""
+"""The task of an exact search, and the protocol of the engines that solve it."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

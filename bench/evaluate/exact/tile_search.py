@@ -61,7 +61,7 @@ class ProcessorEngine:
 
 @dataclass(frozen=True)
 class ProcessorSearch:
-    """How candidates are found in a tile, scored and merged. ``each`` is a ``map``."""
+    """The search of a tile: candidates are found, scored and merged. ``each`` is a ``map``."""
 
     task: SearchTask
     best: Best
@@ -78,7 +78,7 @@ class ProcessorSearch:
         return Tile.of(start, vectors, self.task.tie_rank)
 
     def hits(self) -> Hits:
-        """In canonical order."""
+        """The hits in canonical order."""
         return self.best.hits()
 
     def merge(self, tile: Tile) -> int:

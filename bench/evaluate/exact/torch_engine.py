@@ -98,7 +98,7 @@ class TorchEngine:
             torch.cuda.empty_cache()
 
     def plan(self, task: SearchTask, tile_rows: int) -> DevicePlan:
-        """How the task is cut, with tiles of at most ``tile_rows``.
+        """The sizes into which the task is cut, with tiles of at most ``tile_rows``.
 
         Raises:
             BenchError: it does not fit.
@@ -179,7 +179,7 @@ class TorchSearch:
         return len(tile.vectors)
 
     def hits(self) -> Hits:
-        """In canonical order, sorted on the device."""
+        """The hits in canonical order, sorted on the device."""
         scores, rows = [], []
         for first in range(0, len(self._keys), self._plan.block_queries):
             block = slice(first, first + self._plan.block_queries)
@@ -231,7 +231,7 @@ class TorchSearch:
             self._uploads = Uploads(self._plan.tile_rows, task.queries.shape[1], device)
 
     def _merges(self, tile: DeviceTile, block: slice) -> bool:
-        """Whether there was memory enough; if not, nothing has changed."""
+        """True where there was memory enough; if not, nothing has changed."""
         try:
             with self._merging:
                 best = self._keys[block].to(self._device), self._rows[block].to(self._device)

@@ -97,7 +97,7 @@ class TileMerger:
         return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
 
     def _is_too_much(self, count: Int64Array, workspace_bytes: int) -> bool:
-        """Whether so many candidates of several queries would not fit the workspace."""
+        """True where so many candidates of several queries would not fit the workspace."""
         places = len(count) * (self.task.k + int(count.max()))
         needed = int(count.sum()) * PAIR_BYTES + places * PLACE_BYTES
         return len(count) > 1 and needed > workspace_bytes

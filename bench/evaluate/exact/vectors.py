@@ -1,4 +1,4 @@
-"""What is searched: vectors that come in tiles, from memory or from disk."""
+"""The vectors that are searched: they come in tiles, from memory or from disk."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class HasStored(Protocol):
     """Vectors that can also be had without a conversion."""
 
     def stored_tiles(self, rows: int) -> Iterator[tuple[int, TileArray]]:
-        """As ``Vectors.tiles``, of the type in which they are kept."""
+        """The tiles of ``Vectors.tiles``, of the type in which they are kept."""
         ...
 
 

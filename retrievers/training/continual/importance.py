@@ -107,7 +107,7 @@ def divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
 
 
 def _normalised(kind: Tensor) -> Tensor:
-    """Of ``(layers, units)``."""
+    """Importance of units, ``(layers, units)``."""
     centred = kind - kind.mean(dim=1, keepdim=True)
     deviation = centred.square().sum(dim=1, keepdim=True) / max(kind.shape[1] - 1, 1)
     scaled = centred / deviation.sqrt()

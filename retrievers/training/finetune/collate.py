@@ -27,7 +27,7 @@ class Pool:
     positive_scores: Sequence[Float32Array] = ()
 
     def take(self, queries: Int64Array) -> "Pool":
-        """That of some of the queries."""
+        """The pool of some of the queries."""
         scores = None if self.scores is None else self.scores[queries]
         own = [self.positive_scores[query] for query in queries] if self.positive_scores else ()
         return Pool(self.rows[queries], scores, own)

@@ -47,7 +47,7 @@ class Inputs:
         return self._tensors([(prompt + text, None) for text in texts], True)
 
     def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
-        """The same of documents."""
+        """Token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
         rule, prompt = self._recipe.title_join, self._recipe.prompts.document
         separator = str(self._tokenizer.sep_token) if rule == "sep" else ""
         pairs = zip(titles, texts, strict=True)
