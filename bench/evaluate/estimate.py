@@ -8,7 +8,7 @@ an upper bound, and marked as one.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -28,6 +28,8 @@ from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
 
 PROBE_S = 20.0
+SHORT_PROBE_S = 5.0  # before work that is worth an estimate
+WORTH_AN_ESTIMATE = 20_000  # documents to encode
 SAMPLE_DOCUMENTS = 2_000
 FIRST_CHUNK = 64
 SEARCH_ROWS, SEARCH_QUERIES = 1 << 16, 128
@@ -183,6 +185,30 @@ def search_seconds(queries: int, documents: int, dim: int, depth: int) -> float:
 def readable(seconds: float) -> str:
     """Hours and minutes: ``2:05:00``."""
     return str(timedelta(seconds=round(seconds)))
+
+
+def confirm_encoding(work: Iterable[tuple[Encoder, Corpus, int]], yes: bool) -> None:
+    """Say how long encoding will take, where it is long, after a probe of each encoder.
+
+    Args:
+        work: encoder, corpus, and how many of its documents are to be encoded.
+        yes: ask nothing.
+
+    Raises:
+        BenchError: the user said no.
+    """
+    seconds, total = 0.0, 0
+    speeds: dict[str, float] = {}  # tokens a second, by the model's name
+    for encoder, corpus, documents in work:
+        if documents < WORTH_AN_ESTIMATE:
+            continue
+        name = encoder.recipe.model
+        if name not in speeds:
+            speeds[name] = measure_speed(encoder, corpus, SHORT_PROBE_S).tokens_per_s
+        seconds += documents * mean_tokens(encoder, corpus) / speeds[name]
+        total += documents
+    if total:
+        confirm(seconds, f"{total:,} documents", yes)
 
 
 def confirm(seconds: float, what: str, yes: bool) -> None:

@@ -202,10 +202,7 @@ def _search(
         queries = options.view.queries(queries)
     searching = None
     if options.index.needs_faiss:
-        sampled = sample_of(len(queries), options.recall_queries)
-        index = index_of(dataset, encoder, store, options)
-        device = faiss_device(options.device)
-        searching = IndexSearch(dataset, index, queries, depth, sampled, device)
+        searching = _index_search(dataset, encoder, store, options, queries)
     encoded, vectors = 0, None
     if searching is None or searching.needs_vectors:
         with stages.phase("encode_documents_s"):
@@ -326,6 +323,41 @@ def build_index(
     index = index_of(dataset, encoder, store, options)
     index.opened(vectors, _exactly(dataset, options, clock), "cpu")
     return index.kept
+
+
+def documents_to_encode(
+    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
+) -> int:
+    """Number of documents that an evaluation encodes: those without a stored vector.
+
+    There are none where an exported index is searched whose recall is known, or not asked for.
+
+    Raises:
+        BenchError: as `index_of`.
+    """
+    missing = store.plan(encoder, dataset.corpus).missing_rows
+    if options.from_index is None or not missing:
+        return missing
+    queries = store.queries(encoder, dataset.queries.texts)
+    searching = _index_search(dataset, encoder, store, options, queries)
+    return missing if searching.needs_vectors else 0
+
+
+def _index_search(
+    dataset: Dataset,
+    encoder: Encoder,
+    store: VectorStore,
+    options: Options,
+    queries: Float32Array,
+) -> IndexSearch:
+    return IndexSearch(
+        dataset,
+        index_of(dataset, encoder, store, options),
+        queries,
+        options.depth or dataset.facts.depth,
+        sample_of(len(queries), options.recall_queries),
+        faiss_device(options.device),
+    )
 
 
 def index_of(

@@ -9,7 +9,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import IndexOptions
 from bench.cli.printing import print_json
-from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
+from bench.evaluate.estimate import confirm_encoding
 from bench.evaluate.pipeline import Options, build_index
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
@@ -21,8 +21,6 @@ from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.recipe import Recipe
 
 IDS_FILE, PROGRAM_FILE, MANIFEST_FILE = "ids.json", "search.py", "manifest.json"
-WORTH_AN_ESTIMATE = 20_000  # documents to encode
-PROBE_S = 5.0
 
 PROGRAM = '''\
 """python search.py QUERIES.npy [K]: vectors of queries (q, dim), as manifest.json's recipe says."""
@@ -59,11 +57,9 @@ def index(options: IndexOptions) -> int:
     own = model.on(opened.name)
     if own.encoder is None:
         raise ValueError("a model with vectors has an encoder for every collection")
-    dataset, missing = opened.dataset, space.store.plan(own.encoder, opened.dataset.corpus)
-    if missing.missing_rows >= WORTH_AN_ESTIMATE:
-        speed = measure_speed(own.encoder, dataset.corpus, PROBE_S).tokens_per_s
-        seconds = missing.missing_rows * mean_tokens(own.encoder, dataset.corpus) / speed
-        confirm(seconds, f"{missing.missing_rows:,} documents", options.yes)
+    dataset = opened.dataset
+    missing = space.store.plan(own.encoder, dataset.corpus).missing_rows
+    confirm_encoding([(own.encoder, dataset.corpus, missing)], options.yes)
     kept = build_index(dataset, own.encoder, space.store, space.here(choices))
     dataset.corpus.check()
     manifest = export_index(kept, options.out, dataset, own.model.recipe)

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -10,27 +10,25 @@ from bench.cli.commands.common import load_model, workspace
 from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
 from bench.cli.printing import print_json
-from bench.evaluate.estimate import confirm, mean_tokens, measure_speed
+from bench.evaluate.estimate import WORTH_AN_ESTIMATE, confirm_encoding
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.pipeline import Options
+from bench.evaluate.pipeline import Options, documents_to_encode
 from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
 from bench.results.result import TREC_FILE, Result, Stored, place, save
-from bench.store import VectorStore
 from bench.store.indexes import IndexFolder
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.catalogue import suite_for
+from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from reports.evaluation import collection_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
+from retrievers.encoders.protocol import Encoder
 from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
-
-WORTH_AN_ESTIMATE = 20_000  # documents to encode
-PROBE_S = 5.0  # of the encoder, before work that is worth an estimate
 
 Work = list[tuple[LoadedModel, Stored | None]]  # models, with the result of those that have one
 
@@ -48,7 +46,7 @@ def run(options: RunOptions) -> int:
     gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
     planned = _planned(space, names, models, choices, gaps, options)
     gaps.check_any_left([work for _, work in planned if work])
-    _say_how_long(planned, space.store, options.yes)
+    confirm_encoding(_to_encode(planned, space, choices), options.yes)
     results: list[Result] = []
     for opened, work in planned:
         of_dataset = []
@@ -182,25 +180,18 @@ def _choices(options: RunOptions) -> Options:
     )
 
 
-def _say_how_long(
-    planned: Sequence[tuple[OpenDataset, Work]], store: VectorStore, yes: bool
-) -> None:
-    """Estimate long work before it starts."""
-    total_s, documents = 0.0, 0
-    speeds: dict[str, float] = {}  # tokens a second, by the model's name
+def _to_encode(
+    planned: Sequence[tuple[OpenDataset, Work]], space: Workspace, choices: Options
+) -> Iterator[tuple[Encoder, Corpus, int]]:
+    """Encoder, corpus, and how many of its documents are to be encoded, of large collections."""
+    here = space.here(choices)
     for opened, work in planned:
-        corpus = opened.dataset.corpus
-        new = [model for model, stored in work if not stored]
-        for model in new if len(corpus) >= WORTH_AN_ESTIMATE else ():
-            encoder, name = model.on(opened.name).encoder, model.name
-            missing = store.plan(encoder, corpus).missing_rows if encoder else 0
-            if encoder and missing:
-                if name not in speeds:
-                    speeds[name] = measure_speed(encoder, corpus, PROBE_S).tokens_per_s
-                total_s += missing * mean_tokens(encoder, corpus) / speeds[name]
-                documents += missing
-    if documents:
-        confirm(total_s, f"{documents:,} documents", yes)
+        dataset = opened.dataset
+        if len(dataset.corpus) >= WORTH_AN_ESTIMATE:  # others need no look into the store
+            for model in (model.on(opened.name) for model, stored in work if not stored):
+                if model.encoder:
+                    missing = documents_to_encode(dataset, model.encoder, space.store, here)
+                    yield model.encoder, dataset.corpus, missing
 
 
 def _published(models: Iterable[LoadedModel]) -> dict[tuple[str, str, str], float]:

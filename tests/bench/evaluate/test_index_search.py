@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate import index_search
+from bench.cli.commands import run as run_command
+from bench.evaluate import estimate, index_search
 from bench.evaluate.index_search import sample_of
 from bench.results.load import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
@@ -264,6 +265,33 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
     assert whole.timings.encoded_documents == 300
     assert searched_exactly == [20]
     assert whole.index_recall == run(bench, folder, "--index", SPEC).result.index_recall
+
+
+def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
+    bench, folder, tmp_path, monkeypatch
+):
+    for module in (estimate, run_command):
+        monkeypatch.setattr(module, "WORTH_AN_ESTIMATE", 300)
+    assert export(bench, folder, tmp_path / "unmeasured").code == 0
+    brought = (
+        "run",
+        folder,
+        "--model",
+        "hashing",
+        *COMMON,
+        "--from-index",
+        tmp_path / "unmeasured",
+    )
+    bare = Bench(tmp_path / "another machine")
+    quick = bare(*brought, "--recall-queries", 0)
+    assert (quick.code, "will take about" in quick.stderr) == (0, False)
+    whole = bare(*brought)  # recall needs the exact ranking, and so every vector
+    assert "encoding 300 documents will take about" in whole.stderr
+
+    run(bench, folder, "--index", SPEC)
+    assert export(bench, folder, tmp_path / "measured").code == 0
+    known = Bench(tmp_path / "a third machine")(*brought[:-1], tmp_path / "measured")
+    assert (known.code, "will take about" in known.stderr) == (0, False)
 
 
 def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
