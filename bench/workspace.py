@@ -26,7 +26,7 @@ from bench.evaluate.pipeline import (
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.result import Protocol, Stored, save
-from bench.results.reuse import Evaluating, find_stored
+from bench.results.reuse import Evaluating, find_stored, newest_of_same
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
@@ -295,21 +295,7 @@ class Workspace:
         Raises:
             BenchError: a source of the corpus changed since it was built.
         """
-        own, names = model.on(dataset.name), options.measures
-        protocol = protocol_here(dataset, options)
-        asked = Evaluating(
-            model=own.name,
-            recipe=own.model.recipe,
-            protocol=protocol,
-            index=options.index_name if own.encoder else "",
-            measures=measure_names(dataset.dataset, names, protocol.depth),
-            in_domain=in_domain(own.model.card, dataset.name),
-            device=self.device,
-            threads=len(os.sched_getaffinity(0)),
-            search_device=search_device(self.device),
-            recall_queries=options.sampled(len(dataset.dataset.queries)) if own.encoder else None,
-        )
-        stored = find_stored(asked, out)
+        stored = find_stored(self._evaluating(dataset, model, options), out)
         if stored:
             dataset.dataset.corpus.check()
         return stored
@@ -322,25 +308,39 @@ class Workspace:
         known: Sequence[Stored],
         out: Place,
     ) -> Stored:
-        """The stored result of this evaluation, made where there is none.
+        """A stored result of the same scores, from any machine; made where there is none.
 
         Args:
+            options: without measures, the main one is enough.
             known: results to look in.
             out: where a new result goes.
 
         Raises:
-            BenchError: as `evaluate`.
+            BenchError: as `evaluate`; or a source of the corpus changed since it was built.
         """
-        own = model.on(dataset.name)
-        index = str(options.index) if own.encoder else ""
-        asked = (own.model.recipe.fingerprint, protocol_here(dataset, options), index)
-        for stored in known:
-            same = (stored.result.fingerprint, stored.result.protocol, stored.result.index) == asked
-            if same and set(options.measures or ()) <= set(stored.result.measures):
-                print(f"{dataset.name}: stored in {stored.folder}", file=sys.stderr)
-                return stored
+        wanted = replace(options, measures=options.measures or ())
+        stored = newest_of_same(self._evaluating(dataset, model, wanted), known)
+        if stored:
+            dataset.dataset.corpus.check()
+            print(f"{dataset.name}: stored in {stored.folder}", file=sys.stderr)
+            return stored
         done = self.evaluate(dataset, model, options)
         return save(done.result, done.scores, done.run, out)
+
+    def _evaluating(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> Evaluating:
+        own, protocol = model.on(dataset.name), protocol_here(dataset, options)
+        return Evaluating(
+            model=own.name,
+            recipe=own.model.recipe,
+            protocol=protocol,
+            index=options.index_name if own.encoder else "",
+            measures=measure_names(dataset.dataset, options.measures, protocol.depth),
+            in_domain=in_domain(own.model.card, dataset.name),
+            device=self.device,
+            threads=len(os.sched_getaffinity(0)),
+            search_device=search_device(self.device),
+            recall_queries=options.sampled(len(dataset.dataset.queries)) if own.encoder else None,
+        )
 
     def here(self, options: Options) -> Options:
         """The options on this device, within this memory."""

@@ -1,15 +1,20 @@
 """``run`` shows a stored result only where everything that it depends on is the same and whole."""
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from bench.evaluate.pipeline import Options
 from bench.results import reuse
 from bench.results.conditions import program_digest
+from bench.results.find import find_results
 from bench.results.load import load
-from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE
+from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Stored
+from bench.workspace import Workspace
+from foundation.errors import BenchError
 from tests.support.collections import write_collection
 
 CARD = """\
@@ -193,7 +198,7 @@ def test_what_a_class_of_others_computed_is_never_shown(bench, run):
             search_device=conditions.search_device,
             recall_queries=record.recall_queries,
         )
-        assert asked.gave(record) == shown
+        assert (asked.gave(record), asked.defines(record)) == (shown, shown)
 
 
 def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
@@ -235,6 +240,58 @@ def rewrite(folder: Path, values: dict) -> None:
     record["tie_low"] = record["tie_high"] = None
     record["per_query_sha256"] = hashlib.sha256((folder / SCORES_FILE).read_bytes()).hexdigest()
     (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+def elsewhere(folder: Path, time: str) -> None:
+    """The record as another machine and an earlier version would have written it."""
+    record = json.loads((folder / RESULT_FILE).read_bytes())
+    record["conditions"].update(time=time, machine="another", program="0" * 16, libraries={})
+    (folder / RESULT_FILE).write_text(json.dumps(record))
+
+
+@pytest.fixture
+def for_a_decision(bench, folder, tmp_path):
+    """Opens the collection, calls a function, then asks as `check` and `watch` do."""
+
+    def ask(before=lambda: None) -> Stored:
+        space = Workspace(tmp_path / "cache")
+        opened, model = space.open(str(folder)), space.load("hashing")
+        before()
+        return space.stored_or_new(opened, model, Options(), find_results(bench.out), bench.out)
+
+    return ask
+
+
+def test_decisions_take_results_from_other_machines_and_the_newest_of_them(
+    bench, folder, run, for_a_decision
+):
+    assert run()
+    first = bench.results("tiny", "hashing")
+    other = first.with_name(f"{first.name}-other")
+    shutil.copytree(first, other)
+    elsewhere(first, "2026-01-02T00:00:00+00:00")
+    elsewhere(other, "2026-01-01T00:00:00+00:00")
+    assert for_a_decision().folder == first
+    elsewhere(other, "2026-01-03T00:00:00+00:00")
+    assert for_a_decision().folder == other
+    assert run()  # what is shown as if it were computed now is not from elsewhere
+
+
+@pytest.mark.parametrize(
+    "asked", [("--depth", 12), ("--index", "Flat"), ("--store-dtype", "float16")], ids=str
+)
+def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decision, asked):
+    assert run(*asked, "--measure", "nDCG@3")
+    before = set(bench.out.glob("tiny/*/*"))
+    made = for_a_decision().folder
+    assert made not in before
+    assert for_a_decision().folder == made
+
+
+def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, run, for_a_decision):
+    assert run()
+    with pytest.raises(BenchError, match="has other content"):
+        for_a_decision(lambda: edit_corpus(folder))
 
 
 def test_another_program_computes(run, monkeypatch, tmp_path):
