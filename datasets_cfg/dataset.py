@@ -167,7 +167,7 @@ def open_dataset(
     """
     folder = own_folder(name_or_folder, data_dir)
     if folder:
-        facts = _facts_of_folder(folder)
+        facts = facts_of_folder(folder)
     else:
         facts = facts_for(name_or_folder)
         if facts.layout == "stdlib-code":
@@ -204,7 +204,12 @@ def _declared_in(folder: Path) -> tuple[_FolderFacts, bytes]:
     return decode_toml(content, _FolderFacts, path), content
 
 
-def _facts_of_folder(folder: Path) -> Facts:
+def facts_of_folder(folder: Path) -> Facts:
+    """Facts of a user's own collection: declared in its ``dataset.toml``, else as its files show.
+
+    Raises:
+        BenchError: the file is not valid, or claims a name with other facts.
+    """
     path = folder / FACTS_FILE
     declared, content = _declared_in(folder)
     name = declared.name or folder.resolve().name

@@ -76,7 +76,7 @@ def _columns(a: str, b: str) -> list[Column[On]]:
 def _place(row: On) -> str:
     if isinstance(row, OnCollection):
         return row.collection + " (forced)" * bool(row.protocol)
-    name = f"{'weighted ' * row.weighted}mean of {row.suite}, {row.members} sets"
+    name = f"{'weighted ' * row.weighted}mean of {fmt.place(row.suite)}, {row.members} sets"
     return name + " (forced)" * row.forced
 
 
@@ -106,7 +106,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for suite in comparison.suites:
         if suite.missing:
             missing = f"{len(suite.missing)} of {suite.members} missing"
-            yield f"{suite.suite}: no mean: {missing}: {first_names(suite.missing)}"
+            yield f"{fmt.place(suite.suite)}: no mean: {missing}: {first_names(suite.missing)}"
     if any(
         "(few)" in fmt.paired_interval(row.paired) for row in comparison.collections if row.paired
     ):

@@ -5,6 +5,7 @@ A figure that is not known is an empty text.
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # `list` needs no NumPy
@@ -31,6 +32,11 @@ def text(value: object) -> str:
 def written(figure: str) -> str:
     """A figure that is text already, and stands where numbers do."""
     return figure
+
+
+def place(name: str) -> str:
+    """A collection or suite; a suite of the user's own, named by its path, by its file's name."""
+    return PurePath(name).stem if name.endswith(".toml") else name
 
 
 def fixed(digits: int) -> Callable[[Any], str]:

@@ -29,7 +29,8 @@ def leaderboard(
 
     Args:
         folder: results, or a URL of a store.
-        suite: only its collections and its mean; a suite of your own is the path of its TOML file.
+        suite: only its collections and its mean; a suite of your own is the path of its TOML file,
+            and its column has the name of the file.
         measure: instead of the main measure of each collection.
         resamples, seed: behind the groups.
 

@@ -4,6 +4,8 @@ Reads declared facts only; no model or collection is opened.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,10 +13,11 @@ import msgspec
 from bench.cli.model_list import model_lines
 from bench.results.location import place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
-from datasets_cfg.facts import Facts
+from datasets_cfg.facts import Facts, Suite
 from foundation.errors import BenchError
 from foundation.records import read_toml
 from foundation.toml_files import SUFFIX, TomlFiles
+from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import card_names, load_card
 
 Rows = list[tuple[str, str]]
@@ -29,30 +32,54 @@ def listing(what: str) -> Rows:
         "measures": _measures,
         "indexes": _indexes,
         "presets": _presets,
-        "grids": _grids,
+        "grids": lambda: _heads(_preset_and_grid_files()[2]),
     }
     return lists[what]()
 
 
 def describe(name: str) -> dict[str, Any]:
-    """All that is declared of a model, collection or suite, or recorded of a result.
+    """All that is declared of a name or in a TOML file, or recorded of a result.
+
+    A model, collection or suite comes before a preset or grid of the same name.
 
     Raises:
-        BenchError: there is nothing of that name.
+        BenchError: there is nothing of that name, or the file is not valid.
     """
-    if name in card_names() or name.endswith(".toml"):
+    if name in card_names():
         return _plain(load_card(name))
     if name in dataset_names():
         return _plain(facts_for(name))
     if name in suite_names():
         return _plain(suite_for(name))
+    for files in _preset_and_grid_files():
+        if name in files.names():
+            return _plain(files.load(name))
+    if name.endswith(SUFFIX):
+        return _own_file(name)
     if place_of(name).exists():
         from bench.results.load import load
 
         return _plain(load(place_of(name)).result)
-    known = (*card_names(), *dataset_names(), *suite_names())
-    hint = unknown(name, known).hint
-    raise BenchError(f"there is no model, collection, suite or result {name!r}", hint)
+    own = (shipped for files in _preset_and_grid_files() for shipped in files.names())
+    hint = unknown(name, (*card_names(), *dataset_names(), *suite_names(), *own)).hint
+    raise BenchError(f"nothing is called {name!r}, and there is no such file or result", hint)
+
+
+def _own_file(name: str) -> dict[str, Any]:
+    """The record in a TOML file of the user's own, of the kind whose fields the file has."""
+    from datasets_cfg.dataset import facts_of_folder
+
+    path = Path(name).expanduser()
+    kinds: dict[str, tuple[type[msgspec.Struct], Callable[[], msgspec.Struct]]] = {
+        CARDS.kind: (CARDS.record, lambda: load_card(path)),
+        "suite": (Suite, lambda: suite_for(name)),
+        "facts of a collection": (Facts, lambda: facts_of_folder(path.parent)),
+    } | {
+        files.kind: (files.record, partial(files.load, path)) for files in _preset_and_grid_files()
+    }
+    written = read_toml(path, dict[str, Any]).keys()
+    kind = max(kinds, key=lambda kind: len(written & set(kinds[kind][0].__struct_fields__)))
+    return {"content": kind, **_plain(kinds[kind][1]())}
 
 
 def _about_facts(facts: Facts) -> str:
@@ -96,17 +123,18 @@ def _heads(files: TomlFiles[Any], before: str = "") -> Rows:
     return [(name, before + head.about) for name, head in heads.items()]
 
 
-def _presets() -> Rows:
+def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:
+    """The presets of pre-training and fine-tuning, and the grids."""
+    from bench.experiments.grid import FILES as GRIDS
     from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
     from retrievers.training.pretrain.preset import FILES as PRETRAIN
 
-    return _heads(PRETRAIN, "pretrain: ") + _heads(FINETUNE, "finetune: ")
+    return PRETRAIN, FINETUNE, GRIDS
 
 
-def _grids() -> Rows:
-    from bench.experiments.grid import FILES
-
-    return _heads(FILES)
+def _presets() -> Rows:
+    pretrain, finetune, _ = _preset_and_grid_files()
+    return _heads(pretrain, "pretrain: ") + _heads(finetune, "finetune: ")
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:

@@ -15,6 +15,7 @@ EMPTY: tuple[object, ...] = (None, "", [], (), {})
 HASH = re.compile(r"[0-9a-f]{40,64}")
 # Facts that come first, of whatever is shown; the others follow in the order of their record.
 FIRST = (
+    "content",
     "name",
     "title",
     "missing",

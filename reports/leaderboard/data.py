@@ -19,6 +19,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
     Versus,
 )
+from reports import format as fmt
 from reports.leaderboard.ranking import legend, lowest_judged
 
 DIGITS = 6  # more than is ever shown
@@ -88,7 +89,7 @@ def _suite(suite: SuiteColumn, board: Board) -> dict[str, Any]:
     measures = dict.fromkeys(key for row in board.rows for key in row.means.get(suite.name, ()))
     return {
         "kind": "suite",
-        "name": suite.name,
+        "name": fmt.place(suite.name),
         "title": suite.title,
         "main": suite.main_measure,
         "measures": list(measures),

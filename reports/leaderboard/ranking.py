@@ -58,7 +58,7 @@ def _place_columns(place: AnyColumn, measure: str) -> list[Column[Row]]:
 
 def heading(place: AnyColumn, measure: str) -> str:
     """A place and the measure that is shown there."""
-    return f"{place.name} {measure or place.main_measure}".rstrip()
+    return f"{fmt.place(place.name)} {measure or place.main_measure}".rstrip()
 
 
 def score_cell(row: Row, place: AnyColumn, measure: str) -> str:
@@ -85,8 +85,8 @@ def _zero_shot(row: Row, suite: SuiteColumn, measure: str) -> str:
 
 def _notes(board: Board, headline: AnyColumn) -> str:
     notes = (
-        f"Intervals and groups are of {plain(headline.name)}. Models of one group cannot be "
-        "told apart from its best at the 5 % level. "
+        f"Intervals and groups are of {plain(fmt.place(headline.name))}. Models of one group "
+        "cannot be told apart from its best at the 5 % level. "
         "An asterisk marks scores on what the model was trained on; the zero-shot mean leaves "
         "them out and says how many members are left."
     )

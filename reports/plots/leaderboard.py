@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.leaderboard.records import AnyColumn, Board, Pair, Row, Score, Versus
+from reports import format as fmt
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit
 from reports.plots.labels import place_labels, short_names
 from reports.plots.style import (
@@ -63,19 +64,19 @@ def _fills(
     if len(points) > 1:
         yield (
             "speed",
-            f"Quality ({headline.name}) against speed",
+            f"Quality ({fmt.place(headline.name)}) against speed",
             SIZE,
             lambda figure: quality_and_speed(figure, points, headline, measure),
         )
     lines = lines_of_neighbours(board, measure)
     if lines:
-        title = f"Each model minus the next one on {headline.name}"
+        title = f"Each model minus the next one on {fmt.place(headline.name)}"
         yield "neighbours", title, *_forest(lines, title)
     curves = trainings(ranked, headline, measure)
     if curves:
         yield (
             "steps",
-            f"Quality ({headline.name}) against training steps",
+            f"Quality ({fmt.place(headline.name)}) against training steps",
             SIZE,
             lambda figure: quality_and_steps(figure, curves, headline, measure),
         )
@@ -105,7 +106,7 @@ def heat_map(
     spread = np.where(high > low, high - low, np.nan)
     content = HeatMap(
         rows=[row.name for row in rows],
-        columns=[place.name for place in places],
+        columns=[fmt.place(place.name) for place in places],
         values=values,
         shades=(values - low) / spread,
         limits=(0, 1),
@@ -147,7 +148,7 @@ def quality_and_speed(
     speeds, values = [speed for _, speed, _ in best], [score.value for _, _, score in best]
     axes.plot(speeds, values, color=BLUE, lw=1, drawstyle="steps-pre", zorder=1)
     axes.set_xlabel(f"tokens/s of encoding ({points[0][0].speed_device})")
-    axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+    axes.set_ylabel(f"{fmt.place(place.name)}, {measure or place.main_measure}")
     entries = [
         sample("no other is both better and faster", marker="o", color=BLUE),
         sample("others", marker=".", color=GREY),
@@ -206,7 +207,7 @@ def _dot(clear: bool) -> dict[str, Any]:
 
 def lines_of(differences: Iterable[Versus]) -> list[Line]:
     """A line for each suite and collection."""
-    return [(f"{versus.place}, {versus.measure}", versus) for versus in differences]
+    return [(f"{fmt.place(versus.place)}, {versus.measure}", versus) for versus in differences]
 
 
 def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
@@ -251,5 +252,5 @@ def quality_and_steps(
         axes.plot([step for step, _ in steps], scores, label=label, **style)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training step")
-    axes.set_ylabel(f"{place.name}, {measure or place.main_measure}")
+    axes.set_ylabel(f"{fmt.place(place.name)}, {measure or place.main_measure}")
     legend_below(figure, 2, [sample("95 % interval", marker="|", ms=12, color=GREY)])

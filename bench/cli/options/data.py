@@ -38,16 +38,19 @@ class ListOptions:
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Show what is known of a model, collection, suite or result: the main facts on one screen.
+    """Show what is known of a model, collection, suite, preset, grid or result on one screen.
+
+    A TOML file of your own is shown as what its fields say that it is.
 
     Examples:
         python -m bench show retromae
         python -m bench show retromae --all
         python -m bench show beir/scifact
+        python -m bench show my-suite.toml
     """
 
     name: str
-    """Model, collection, suite, or folder of a result."""
+    """Name of `list`, TOML file, or folder of a result."""
     _: KW_ONLY
     all: bool = False
     """Show every fact, each item of a list on a line of its own."""

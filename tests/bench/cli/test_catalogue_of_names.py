@@ -18,6 +18,7 @@ from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.card import card_names, load_card
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
+from tests.support.collections import write_collection
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -85,6 +86,47 @@ def test_all_that_is_declared_of_a_name_is_shown(name, field, value):
     shown = describe(name)
     assert shown["name"] == name
     assert shown[field] == value
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "field"),
+    [
+        ("retrievers/models/cards/minilm.toml", "model card", "pooling"),
+        ("retrievers/training/presets/pretrain/mlm.toml", "preset for pre-training", "objective"),
+        ("retrievers/training/presets/finetune/dpr.toml", "preset for fine-tuning", "rounds"),
+        ("bench/experiments/plans/objectives.toml", "ablation", "axes"),
+    ],
+)
+def test_a_file_is_shown_as_what_it_holds(file, content, field):
+    shown = describe(str(ROOT / file))
+    assert shown["content"] == content
+    assert shown[field]
+
+
+def test_an_own_suite_and_an_own_collection_are_shown(tmp_path, capsys):
+    suite = tmp_path / "product.toml"
+    suite.write_text('members = ["beir/scifact", "words"]\nweights = [2, 1]\n')
+    shown = describe(str(suite))
+    assert (shown["content"], shown["members"]) == ("suite", ("beir/scifact", "words"))
+    assert printed(capsys, "show", str(suite)).splitlines()[0].split() == ["content", "suite"]
+    facts = write_collection(tmp_path / "words") / "dataset.toml"
+    facts.write_text('main_measure = "RR@10"\nexclude_self = true\n')
+    shown = describe(str(facts))
+    assert (shown["content"], shown["main_measure"]) == ("facts of a collection", "RR@10")
+    assert shown["name"] == "words"
+
+
+def test_a_wrong_field_of_a_file_is_answered_by_the_kind_that_it_is(tmp_path):
+    suite = tmp_path / "product.toml"
+    suite.write_text('title = "Product"\nmembers = ["beir/scifact"]\nweigths = [2]\n')
+    with pytest.raises(BenchError, match="weigths") as error:
+        describe(str(suite))
+    assert "weights" in error.value.hint
+
+
+@pytest.mark.parametrize(("name", "field"), [("dpr-small", "rounds"), ("objectives", "axes")])
+def test_presets_and_grids_are_shown_by_name(name, field):
+    assert describe(name)[field]
 
 
 def test_an_unknown_name_is_refused_with_the_closest_one():

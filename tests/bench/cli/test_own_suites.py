@@ -70,6 +70,8 @@ def test_run_shows_the_weighted_mean_of_the_members(bench: Bench, own: Path) -> 
     assert means[MEASURE]["value"] == pytest.approx(weighted(expected), abs=1e-12)
     assert (means[MEASURE]["suite"], means[MEASURE]["weighted"]) == (str(own), True)
     table = bench("run", own, "--model", "bm25").stdout
+    assert "| product " in table
+    assert str(own) not in table
     assert f"{MEASURE}, 2 sets, weighted" in table
     assert f"{weighted(expected):.4f}" in table
 
@@ -116,14 +118,14 @@ def test_compare_shows_the_difference_of_the_weighted_means(bench: Bench, stored
     means = [weighted(scores(results, model)) for model in ("a", "b")]
     assert [row["mean_a"], row["mean_b"]] == pytest.approx(means, abs=1e-12)
     assert row["paired"]["difference"] == pytest.approx(means[0] - means[1], abs=1e-12)
-    assert f"weighted mean of {suite}, 3 sets" in bench(*command).stdout
+    assert "weighted mean of product, 3 sets" in bench(*command).stdout
 
 
 def test_compare_names_the_member_that_a_suite_lacks(bench: Bench, stored) -> None:
     results, suite = stored
     suite_in(suite.parent, (*MEMBERS, "letters"), (*WEIGHTS, 1))
     shown = bench("compare", "a", "b", "--on", suite, "--results", results).stdout
-    assert f"{suite}: no mean: 1 of 4 missing: letters" in shown
+    assert "product: no mean: 1 of 4 missing: letters" in shown
 
 
 def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored) -> None:
@@ -137,9 +139,12 @@ def test_the_leaderboard_has_a_column_of_the_weighted_means(bench: Bench, stored
     assert found == {
         model: pytest.approx(weighted(scores(results, model)), abs=1e-12) for model in ("a", "b")
     }
-    assert f"{max(found.values()):.4f}"[1:] in bench(*command).stdout
+    table = bench(*command).stdout
+    assert f"{max(found.values()):.4f}"[1:] in table
+    assert f"product {MEASURE}" in table
+    assert str(suite) not in table
     frame = api.leaderboard(results, suite=str(suite), resamples=999)
-    assert frame[f"{suite} {MEASURE}"].to_dict() == found
+    assert frame[f"product {MEASURE}"].to_dict() == found
 
 
 def test_a_gap_of_the_leaderboard_stays_a_gap(bench: Bench, stored) -> None:
