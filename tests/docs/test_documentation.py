@@ -13,6 +13,7 @@ import yaml
 
 import bench
 from bench.cli.main import app
+from bench.experiments.report_record import read_report
 
 ROOT = Path(__file__).parents[2]
 GENERATED = {"commands", "cards", "collections", "results", "presets", "grids"}
@@ -117,3 +118,10 @@ def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
     assert bash(step["run"]) == 0
     assert "OK" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "check.xml").is_file()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs").rglob("report.json")), ids=lambda path: path.parent.name
+)
+def test_the_report_of_every_experiment_can_be_read(path):
+    assert read_report(path).name == path.parent.name
