@@ -11,15 +11,33 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from bench.cli.commands.compose import Composed
+from bench.cli.commands.merge import Merged
 from bench.cli.main import COMMANDS
+from bench.cli.model_list import ModelLine
+from bench.compare.changed import Changes
+from bench.compare.compare import Comparison
+from bench.compare.statistics import Resampling
+from bench.compare.transfer import Forgetting
+from bench.evaluate.estimate import Estimate
+from bench.evaluate.suites import Gap, SuiteMean
+from bench.experiments.report_record import Report
+from bench.gate.check import Check
+from bench.leaderboard.records import Board
+from bench.monitor.quality_curve import Curve
+from bench.results.interchange.claimed import Claimed
 from bench.results.object_store import RemotePath
 from bench.results.result import Conditions, Protocol, Result, Timings
+from bench.speed.records import SpeedReport
+from bench.store.indexes import IndexManifest
+from bench.store.usage import Damage, ModelUsage
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.facts import Archive, Counts, Facts, Suite
+from datasets_cfg.verify import Finding
 from retrievers.models.card import (
     Card,
     CardAdapter,
@@ -29,6 +47,70 @@ from retrievers.models.card import (
     all_cards,
 )
 from retrievers.models.recipe import Recipe
+from retrievers.training.engine.curve import LossPoint
+from retrievers.training.finetune.finetune import Finetuned
+from retrievers.training.pretrain.pretrain import Trained
+
+NAMED = list[dict[str, str]]
+LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
+
+# Documents that commands print with ``--json``: a record, or an object with these keys; those of
+# the record at the key "" are its own.
+DOCUMENTS: dict[str, Any] = {
+    "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
+    "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
+    "index": IndexManifest,
+    "estimate": list[Estimate],
+    "speed": SpeedReport,
+    "compare": {
+        "resampling": Resampling,
+        "comparisons": list[Comparison],
+        "changed": list[Changes],
+    },
+    "check": Check,
+    "leaderboard": Board,
+    "pretrain": {"": Trained, **LOSSES},
+    "finetune": {"": Finetuned, **LOSSES},
+    "adapt": {"checkpoints": list[Trained], "forgetting": str},
+    "compose": Composed,
+    "ablate": Report,
+    "continual": Report,
+    "watch": {"out": str, "curve": Curve | None},
+    "forgetting": Forgetting,
+    "list": NAMED,
+    "list models": list[ModelLine],
+    "show": dict[str, Any],
+    "fetch": NAMED,
+    "verify": dict[str, list[Finding]],
+    "cache": {"stored": list[ModelUsage], "damaged": list[Damage], "pruned": list[ModelUsage]},
+    "export": {"files": list[str]},
+    "import": {"claims": list[Claimed], "left_out": list[str]},
+    "merge": Merged,
+}
+
+# Facts of a document that its types do not tell.
+BESIDE = {
+    ("run", "means"): "`model`: its name",
+    ("pretrain", "losses"): "the `first` and the `last`",
+    ("finetune", "losses"): "the `first` and the `last`",
+    ("pretrain", "pictures"): "paths",
+    ("finetune", "pictures"): "paths",
+    ("adapt", "checkpoints"): "`collection`, `first_loss`, `last_loss`",
+    ("adapt", "forgetting"): "the command to type next",
+    ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
+    ("list", ""): "`name` and `about` of each",
+    ("fetch", ""): "`name` and `about` of each",
+    ("show", ""): "the record that is shown, such as Card, Facts, Suite or Result; of a file "
+    "its kind, too, as `content`",
+    ("verify", ""): "by collection",
+}
+
+JSON_ABOUT = """\
+With `--json` a command prints one JSON document on stdout, indented; `speed` prints it as its last
+line in any case. Numbers are not rounded. A key that has no value is `null`. Keys may be added in
+a later version; none is renamed or removed without a word in the changelog.
+
+"""
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = ROOT / "retrievers/training/presets"
@@ -42,6 +124,7 @@ def write_reference(folder: Path) -> None:
         "cards": cards(),
         "collections": collections(),
         "results": results(),
+        "json": json_documents(),
         "presets": shipped(
             "Presets",
             {"Pre-training": PRESETS / "pretrain", "Fine-tuning": PRESETS / "finetune"},
@@ -72,6 +155,8 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 PLAIN = {
     type(None): "nothing",
+    Any: "anything",
+    bool: "true or false",
     str: "text",
     int: "whole number",
     float: "number",
@@ -92,6 +177,8 @@ def type_name(kind: Any) -> str:
     if str(origin) == "typing.Literal":
         return ", ".join(map(str, arguments))
     names = [type_name(part) for part in arguments if part is not Ellipsis]
+    if origin is list:
+        return f"several of: {names[0]}"
     if origin is tuple:
         return f"several of: {names[0]}" if Ellipsis in arguments else " and ".join(names)
     if origin is dict:
@@ -257,6 +344,61 @@ def results() -> str:
     for record in (Result, Protocol, Recipe, Timings, Conditions):
         text.append(f"\n## {record.__name__}\n\n{summary(record)}\n\n{record_table(record)}")
     return "".join(text)
+
+
+def json_documents() -> str:
+    """The document that each command prints with ``--json``, and the records in it."""
+    text = ["# JSON output\n\n" + JSON_ABOUT]
+    records: dict[str, type[Any]] = {}
+    rows = []
+    for command, document in DOCUMENTS.items():
+        keyed = document.items() if isinstance(document, dict) else [("", document)]
+        for number, (key, kind) in enumerate(keyed):
+            rows.append(
+                (
+                    code("" if number else command),
+                    code(key),
+                    cell(_json_type(kind)),
+                    cell(BESIDE.get((command, key), "")),
+                )
+            )
+            _collect(kind, records)
+    text.append(table(("command", "key", "value", "remarks"), rows))
+    for name, record in sorted(records.items()):
+        text.append(f"\n## {name}\n\n{summary(record)}\n\n{_fields_table(record)}")
+    return "".join(text)
+
+
+def _fields_table(record: type[Any]) -> str:
+    texts, kinds = field_texts(record), get_type_hints(record, include_extras=True)
+    rows = [
+        (code(key), cell(_json_type(kinds[name])), cell(texts.get(name, "")))
+        for name, key in _keys(record).items()
+    ]
+    return table(("key", "value", "meaning"), rows)
+
+
+def _json_type(kind: Any) -> str:
+    return type_name(kind) + " or null" * (type(None) in get_args(kind))
+
+
+def _keys(record: type[Any]) -> dict[str, str]:
+    """Keys in JSON of a record's fields, by field."""
+    if issubclass(record, msgspec.Struct):
+        return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
+    return {field.name: field.name for field in dataclasses.fields(record)}
+
+
+def _collect(kind: Any, records: dict[str, type[Any]]) -> None:
+    """Add the records of a type, and those inside them, by name."""
+    for inner in get_args(kind):
+        _collect(inner, records)
+    if not isinstance(kind, type) or kind.__name__ in records:
+        return
+    if issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind):
+        records[kind.__name__] = kind
+        for inner in get_type_hints(kind, include_extras=True).values():
+            _collect(inner, records)
 
 
 def shipped(title: str, folders: dict[str, Path]) -> str:

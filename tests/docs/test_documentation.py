@@ -16,7 +16,7 @@ from bench.cli.main import app
 from bench.experiments.report_record import read_report
 
 ROOT = Path(__file__).parents[2]
-GENERATED = {"commands", "cards", "collections", "results", "presets", "grids"}
+GENERATED = {"commands", "cards", "collections", "results", "json", "presets", "grids"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
     page
     for page in sorted((ROOT / "docs").rglob("*.md"))

@@ -27,7 +27,7 @@ def score(options: ScoreOptions) -> int:
     result = stored.result
     _say_coverage(result)
     if options.output.json:
-        print_json({"results": [result], "means": []})
+        print_json({"results": [result], "means": [], "gaps": []})
     else:
         print(collection_table([result], {}))
     return ExitCode.OK

@@ -1,0 +1,72 @@
+"""The reference states exactly what each command prints with ``--json``."""
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.cli.main import COMMANDS
+from tests.docs.test_documentation import ROOT
+from tests.support.collections import write_collection
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+from generate import DOCUMENTS, json_documents
+
+
+@pytest.fixture
+def tiny(bench, tmp_path):
+    """A collection with results of two models."""
+    folder = write_collection(tmp_path / "tiny")
+    assert bench("run", folder, "--model", "hashing", "bm25", "--run-file").code == 0
+    return folder
+
+
+def check(document: Any, kind: Any) -> None:
+    """Read a document as what the reference says, and write it again."""
+    if isinstance(kind, dict):
+        assert document.keys() == kind.keys()
+        for key, inner in kind.items():
+            check(document[key], inner)
+    else:
+        read = msgspec.convert(document, kind)
+        assert json.loads(msgspec.json.encode(read)) == document
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("run", ("{suite}", "--model", "hashing")),
+        ("score", ("{run}", "--dataset", "{tiny}")),
+        ("index", ("{tiny}", "--model", "hashing", "--index", "Flat", "--out", "{out}/index")),
+        ("estimate", ("{tiny}", "--model", "hashing", "--probe-seconds", "1")),
+        ("compare", ("hashing", "bm25", "--changed", "1", "--results", "{out}")),
+        ("check", ("hashing", "--baseline", "bm25", "--on", "{tiny}", "--results", "{out}")),
+        ("leaderboard", ("--results", "{out}")),
+        ("list", ("grids",)),
+        ("list models", ()),
+        ("fetch", ("stdlib-code",)),
+        ("verify", ("{tiny}",)),
+        ("cache", ("--verify",)),
+        ("export", ("trec", "hashing", "--results", "{out}", "--out", "{out}/exported")),
+        ("merge", ("{out}", "--out", "{out}/merged")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_document_of_a_command_is_the_one_of_the_reference(bench, tiny, command, arguments):
+    run_file = next(bench.out.glob("tiny/hashing/*/run.trec.gz"))
+    suite = tiny.parent / "suite.toml"
+    suite.write_text('members = ["tiny"]')
+    places = {"tiny": tiny, "suite": suite, "run": run_file, "out": bench.out}
+    done = bench(*command.split(), *(word.format(**places) for word in arguments), "--json")
+    document = json.loads(done.stdout)
+    for mean in document["means"] if command == "run" else ():
+        assert mean.pop("model") == "hashing"  # as the remark says
+    check(document, DOCUMENTS[command])
+
+
+def test_the_reference_has_the_document_of_every_command():
+    assert {name.split()[0] for name in DOCUMENTS} == COMMANDS.keys()
+    assert {"## Result\n", "## SuiteMean\n"} <= set(json_documents().splitlines(keepends=True))
