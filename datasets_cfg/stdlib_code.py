@@ -44,7 +44,6 @@ from foundation.errors import BenchError
 DOCUMENTS = 5_000
 QUERIES = 2_000
 SPLIT = "test"
-TRAINING_SPLIT = "train"
 VERSION_FILE = "version.txt"
 GENERATOR_VERSION = 1  # raised when other documents or queries come from the same source
 _SKIPPED = frozenset(

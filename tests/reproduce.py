@@ -26,7 +26,7 @@ import platformdirs
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import Options, evaluate
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from bench.evaluate.scoring import score
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset, open_dataset
@@ -157,7 +157,9 @@ def run_lines(name: str, options: argparse.Namespace) -> Iterator[Line]:
     measured: dict[str, float] = {}
     try:
         qrels = _judging(name, options).qrels
-        scores = score(read_run(options.data_dir / "runs" / f"{name}.trec"), qrels, measures)
+        scores = score(
+            read_run_file(options.data_dir / "runs" / f"{name}.trec").run, qrels, measures
+        )
         measured = {measure: scores.mean(measure) for measure in measures}
     except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)

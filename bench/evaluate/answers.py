@@ -26,15 +26,6 @@ def tokens(text: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
-def has_answer(answers: Sequence[str], passage: str) -> bool:
-    """True where the tokens of any answer occur, in order and adjacent, in the passage.
-
-    Raises:
-        BenchError: an answer has no token; it would be found everywhere.
-    """
-    return _holds_any(_spaced(tokens(passage)), _needles(answers))
-
-
 def answer_qrels(
     run: Run,
     answers: Mapping[str, Sequence[str]],

@@ -59,11 +59,6 @@ class RunFile:
     sha256: str
 
 
-def read_run(path: Place) -> Run:
-    """The run of a file; see `read_run_file`."""
-    return read_run_file(path).run
-
-
 def read_run_file(path: Place) -> RunFile:
     """Read a TREC run file, plain or compressed with gzip, or a columnar one, once.
 

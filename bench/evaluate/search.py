@@ -15,7 +15,6 @@ from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 
 Queries = TypeVar("Queries", contravariant=True)
-Knn = Callable[[Float32Array, Float32Array, int], tuple[Float32Array, Int64Array]]
 
 MAX_RANK = 2**32 - 2
 

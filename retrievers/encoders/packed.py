@@ -6,13 +6,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
@@ -42,15 +40,6 @@ class PackedBatch:
     types: Tensor
     cu_seqlens: Tensor
     max_length: int
-
-
-def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
-    """Attention within each text, text after text; any device and dtype."""
-    attended = []
-    for start, end in pairwise(ends.tolist()):
-        q, k, v = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
-        attended.append(functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
-    return torch.cat(attended)
 
 
 def known(network: nn.Module) -> bool:
@@ -86,7 +75,7 @@ class PackedNetwork(nn.Module):
 
     Args:
         network: an encoder that is ``known``, in eval mode.
-        attention: ``variable_length_kernel`` on CUDA, ``one_by_one`` anywhere.
+        attention: ``variable_length_kernel`` on CUDA.
 
     Attributes:
         padding_idx: id of RoBERTa's padding token, which decides its positions; None for BERT.

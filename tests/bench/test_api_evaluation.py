@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from datasets_cfg.dataset import open_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ def test_a_result_that_is_kept_is_loaded_as_it_was(dataset, cache, tmp_path):
 def test_runs_are_scored_whatever_they_are(dataset, cache, tmp_path):
     made = bench.evaluate("hashing", dataset, cache_dir=cache, out=tmp_path)
     file = made.folder / "run.arrow"
-    run = read_run(file)
+    run = read_run_file(file).run
     scores = {
         query: dict(
             zip(run.doc_ids[first:last].to_pylist(), run.scores[first:last].tolist(), strict=True)

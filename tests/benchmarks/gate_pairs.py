@@ -19,7 +19,7 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.evaluate.pipeline import Options, evaluate
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from bench.store import VectorStore
@@ -100,7 +100,7 @@ def _run(name: str, folder: Path) -> Run | None:
         return _bm25(folder)
     if not path.is_file():
         return None
-    return _noised(read_run(path)) if name == NOISED else read_run(path)
+    return _noised(read_run_file(path).run) if name == NOISED else read_run_file(path).run
 
 
 def _bm25(folder: Path) -> Run:

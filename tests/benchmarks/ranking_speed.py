@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.evaluate.run_files import columnar, read_run, write_run
+from bench.evaluate.run_files import columnar, read_run_file, write_run
 from bench.evaluate.runs import Run
 from foundation.atomic import replacing
 from retrievers.index.faiss_index import Hits
@@ -95,7 +95,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, f
     for _ in range(options.repeat):
         for name, job in jobs_on(hits, corpus).items():
             saved = clocked(lambda job=job, name=name: job(paths[name]))  # type: ignore[misc]
-            read = clocked(lambda name=name: read_run(paths[name]))  # type: ignore[misc]
+            read = clocked(lambda name=name: read_run_file(paths[name]).run)  # type: ignore[misc]
             spent[name].append((*saved, *read))
             print(f"{name}: saved in {saved[1]:.2f} s of the processor", file=sys.stderr)
     names = ("save_wall_s", "save_processor_s", "read_wall_s", "read_processor_s")
@@ -107,7 +107,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, f
 
 
 def same_runs(folder: Path) -> bool:
-    first, *others = (read_run(folder / file) for file in FILES.values())
+    first, *others = (read_run_file(folder / file).run for file in FILES.values())
     return all(
         first.query_ids == other.query_ids
         and np.array_equal(first.offsets, other.offsets)

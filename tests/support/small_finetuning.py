@@ -1,19 +1,37 @@
 """A retriever, a collection and a search that are small enough to look at every number."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from foundation.arrays import Int64Array
 from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
 from retrievers.training.finetune.negatives import Mined
-from retrievers.training.finetune.training_data import ListedDocuments, TrainingSet
+from retrievers.training.finetune.training_data import TrainingSet
 from tests.support import tiny_checkpoints as tiny
+
+
+@dataclass(frozen=True)
+class ListedDocuments:
+    """Documents in memory."""
+
+    titles: Sequence[str]
+    texts: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
+        """Titles and texts of the rows, in their order."""
+        return [self.titles[row] for row in rows], [self.texts[row] for row in rows]
+
 
 WORDS = tiny.WORDS[:7]
 TEXTS = [f"{one} {other} the {one}" for one in WORDS for other in WORDS if one != other]

@@ -6,16 +6,27 @@ real one.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from retrievers.encoders import tower
-from retrievers.encoders.packed import known, one_by_one
+from retrievers.encoders.packed import known
 
 OPERATOR = "torch_attn::_varlen_attn"
+
+
+def one_by_one(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Attention within each text, text after text; any device and dtype."""
+    attended = []
+    for start, end in pairwise(ends.tolist()):
+        q, k, v = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
+        attended.append(functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
+    return torch.cat(attended)
 
 
 def register() -> None:

@@ -223,7 +223,6 @@ FILES = TomlFiles(
     choice="loss.name",
     instead_of={"steps": ("epochs",), "epochs": ("steps",)},
 )
-preset_names = FILES.names
 load_preset = FILES.load
 from_table = FILES.convert
 parse = FILES.parse

@@ -1,7 +1,7 @@
 """Training data of a retriever: queries, documents, and which of them belong together."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -24,21 +24,6 @@ class Documents(Protocol):
     def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
         """Titles and texts of the rows, in their order."""
         ...
-
-
-@dataclass(frozen=True)
-class ListedDocuments:
-    """Documents in memory."""
-
-    titles: Sequence[str]
-    texts: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def read(self, rows: Int64Array) -> tuple[list[str], list[str]]:
-        """Titles and texts of the rows, in their order."""
-        return [self.titles[row] for row in rows], [self.texts[row] for row in rows]
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,7 +103,6 @@ FILES = TomlFiles(
         "start.scratch": ("model",),
     },
 )
-preset_names = FILES.names
 load_preset = FILES.load
 from_table = FILES.convert
 changed = FILES.changed

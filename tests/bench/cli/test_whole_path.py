@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from bench.results.load import load
 from datasets_cfg.catalogue import expand
 from retrievers.encoders.opening import open_encoder
@@ -112,7 +112,7 @@ def test_what_is_stored_is_what_brute_force_gives(
         query_id: ranking_by_hand(text, query_id if exclude_self else "")
         for query_id, text in QUERIES.items()
     }
-    run = read_run(folder / "run.arrow")
+    run = read_run_file(folder / "run.arrow").run
     found = {query: (docs, scores) for query, docs, scores in run.rankings()}
     for query_id, pairs in expected.items():
         docs, scores = found[query_id]
@@ -251,7 +251,10 @@ def test_the_stated_recall_of_an_index_is_that_of_the_reported_rankings(
 
 def top(folder: Path, k: int) -> dict[str, set[str]]:
     """The first k documents of each query of a stored run."""
-    return {query: set(docs[:k]) for query, docs, _ in read_run(folder / "run.arrow").rankings()}
+    return {
+        query: set(docs[:k])
+        for query, docs, _ in read_run_file(folder / "run.arrow").run.rankings()
+    }
 
 
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
@@ -372,7 +375,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path, collection
     assert kept <= {path.name for path in shards.glob("*/*.f32")}
     fresh = tmp_path / "fresh"
     assert bench(fresh, *arguments) == 0
-    same = [read_run(only_result(place) / "run.arrow") for place in (tmp_path, fresh)]
+    same = [read_run_file(only_result(place) / "run.arrow").run for place in (tmp_path, fresh)]
     assert same[0].doc_ids.equals(same[1].doc_ids)
     assert (same[0].scores == same[1].scores).all()
 
@@ -519,7 +522,7 @@ def test_an_id_that_a_trec_run_cannot_carry_is_evaluated(tmp_path: Path, collect
         file.write('{"_id": "two words", "text": "lift of a wing"}\n')
     assert bench(tmp_path, "run", collection, "--model", "hashing") == 0
     (path,) = tmp_path.rglob("run.arrow")
-    assert "two words" in read_run(path).doc_ids.to_pylist()
+    assert "two words" in read_run_file(path).run.doc_ids.to_pylist()
 
 
 def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path, collection: Path) -> None:

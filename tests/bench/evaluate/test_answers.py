@@ -10,7 +10,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate.answers import answer_qrels, has_answer, tokens
+from bench.evaluate.answers import answer_qrels, tokens
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from foundation.errors import BenchError
@@ -37,6 +37,13 @@ def slow_has_answer(answers: list[str], passage: str) -> bool:
             if body[start : start + len(wanted)] == wanted:
                 return True
     return False
+
+
+def has_answer(answers: list[str], passage: str) -> bool:
+    """The judgement of one retrieved passage."""
+    run = Run.from_rows(["q"], ["d"], [1.0])
+    ((_, _, grade),) = answer_qrels(run, {"q": answers}, lambda _: [passage], depth=1)
+    return bool(grade)
 
 
 @pytest.mark.parametrize(

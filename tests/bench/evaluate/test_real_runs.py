@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from bench.evaluate.scoring import score, tie_bounds
 from datasets_cfg.records import Qrels
 
@@ -47,7 +47,7 @@ def test_a_published_run_gives_its_figures(name, bench_data):
     run_path, qrels_path = files_of(name, bench_data)
     rel = "" if name.startswith("scifact") else "(rel=2)"
     measures = ["nDCG@10", "RR", f"AP{rel}", f"R{rel}@100", f"R{rel}@1000"]
-    scores = score(read_run(run_path), qrels_of(qrels_path), measures)
+    scores = score(read_run_file(run_path).run, qrels_of(qrels_path), measures)
     *expected, queries = next(row[1:] for row in FIGURES if row[0] == name)
     assert len(scores.query_ids) == queries
     assert [scores.mean(measure) for measure in measures] == pytest.approx(expected, abs=5e-7)
@@ -56,7 +56,7 @@ def test_a_published_run_gives_its_figures(name, bench_data):
 @pytest.mark.parametrize("name", [row[0] for row in FIGURES])
 def test_tie_bounds_hold_the_value_and_are_wide_only_with_rounded_scores(name, bench_data):
     run_path, qrels_path = files_of(name, bench_data)
-    run, qrels = read_run(run_path), qrels_of(qrels_path)
+    run, qrels = read_run_file(run_path).run, qrels_of(qrels_path)
     low, high = tie_bounds(run, qrels, "nDCG@10")
     assert low <= score(run, qrels, ["nDCG@10"]).mean("nDCG@10") <= high
     # repllama's scores have 3 digits: every one of its queries has ties.

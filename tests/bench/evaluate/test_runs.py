@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.evaluate import run_files
-from bench.evaluate.run_files import columnar, read_run, write_run
+from bench.evaluate.run_files import columnar, read_run_file, write_run
 from bench.evaluate.runs import Run
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
@@ -109,7 +109,7 @@ def test_a_query_id_that_occurs_twice_is_refused():
 
 
 def test_the_rank_column_is_ignored(tmp_path):
-    run = read_run(write(tmp_path, "q Q0 a 1 1.5 t\nq Q0 b 2 2.5 t\n"))
+    run = read_run_file(write(tmp_path, "q Q0 a 1 1.5 t\nq Q0 b 2 2.5 t\n")).run
     assert rows_of(run) == [("q", "b", 2.5), ("q", "a", 1.5)]
 
 
@@ -123,33 +123,33 @@ def test_the_rank_column_is_ignored(tmp_path):
     ],
 )
 def test_any_white_space_separates_columns(tmp_path, text):
-    assert rows_of(read_run(write(tmp_path, text))) == [("q", "a", 1.5), ("q", "b", 0.5)]
+    assert rows_of(read_run_file(write(tmp_path, text)).run) == [("q", "a", 1.5), ("q", "b", 0.5)]
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 20])
 def test_the_size_of_a_block_does_not_matter(tmp_path, monkeypatch, block_bytes):
     path = write(tmp_path, "".join(f"q{i % 3} Q0  d{i} 1 {i / 8} t\n" for i in range(20)))
-    whole = rows_of(read_run(path))
+    whole = rows_of(read_run_file(path).run)
     monkeypatch.setattr(run_files, "_BLOCK_BYTES", block_bytes)
-    assert rows_of(read_run(path)) == whole
+    assert rows_of(read_run_file(path).run) == whole
 
 
 def test_quotes_and_commas_are_part_of_an_id(tmp_path):
-    run = read_run(write(tmp_path, 'q Q0 "a,b 1 1 t\n"q" Q0 \'c 1 1 t\n'))
+    run = read_run_file(write(tmp_path, 'q Q0 "a,b 1 1 t\n"q" Q0 \'c 1 1 t\n')).run
     assert rows_of(run) == [("q", '"a,b', 1.0), ('"q"', "'c", 1.0)]
 
 
 def test_queries_of_a_file_may_be_interleaved(tmp_path):
     text = "q Q0 a 1 1 t\np Q0 a 1 4 t\nq Q0 b 1 2 t\np Q0 b 1 3 t\n"
-    run = read_run(write(tmp_path, text))
+    run = read_run_file(write(tmp_path, text)).run
     assert rows_of(run) == [("q", "b", 2.0), ("q", "a", 1.0), ("p", "a", 4.0), ("p", "b", 3.0)]
 
 
 def test_shuffled_lines_give_the_same_rankings(tmp_path):
     lines = [f"q{i % 7} Q0 d{i} 1 {i % 5} t\n" for i in range(200)]
-    plain = read_run(write(tmp_path, "".join(lines)))
+    plain = read_run_file(write(tmp_path, "".join(lines))).run
     random.Random(1).shuffle(lines)
-    shuffled = read_run(write(tmp_path, "".join(lines)))
+    shuffled = read_run_file(write(tmp_path, "".join(lines))).run
     assert sorted(rows_of(shuffled)) == sorted(rows_of(plain))
     assert {q: docs for q, docs, _ in shuffled.rankings()} == {
         q: docs for q, docs, _ in plain.rankings()
@@ -177,36 +177,36 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
     line = line if isinstance(line, bytes) else line.encode()
     path = write(tmp_path, GOOD.encode() + line + b"\n")
     with pytest.raises(BenchError, match="line 3: ") as caught:
-        read_run(path)
+        read_run_file(path)
     assert str(path) in str(caught.value)
     assert problem in str(caught.value)
 
 
 def test_one_document_may_be_found_by_two_queries(tmp_path):
-    run = read_run(write(tmp_path, "q Q0 a 1 1 t\np Q0 a 1 1 t\n"))
+    run = read_run_file(write(tmp_path, "q Q0 a 1 1 t\np Q0 a 1 1 t\n")).run
     assert len(run) == 2
 
 
 @pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
 def test_an_empty_file_is_refused(tmp_path, text):
     with pytest.raises(BenchError, match="is empty"):
-        read_run(write(tmp_path, text))
+        read_run_file(write(tmp_path, text))
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path):
     with pytest.raises(BenchError, match="nowhere"):
-        read_run(tmp_path / "nowhere.trec")
+        read_run_file(tmp_path / "nowhere.trec")
 
 
 def test_a_truncated_gzip_file_is_refused(tmp_path):
     whole = gzip.compress("".join(f"q Q0 d{i} 1 {i} t\n" for i in range(500)).encode())
     with pytest.raises(BenchError, match="cannot read run"):
-        read_run(write(tmp_path, whole[: len(whole) // 2], "run.trec.gz"))
+        read_run_file(write(tmp_path, whole[: len(whole) // 2], "run.trec.gz"))
 
 
 def test_a_file_that_is_not_gzip_is_refused(tmp_path):
     with pytest.raises(BenchError, match="cannot read run"):
-        read_run(write(tmp_path, "q Q0 a 1 1 t\n", "run.trec.gz"))
+        read_run_file(write(tmp_path, "q Q0 a 1 1 t\n", "run.trec.gz"))
 
 
 @pytest.mark.parametrize("name", ["run.trec", "run.trec.gz", "run.arrow"])
@@ -219,7 +219,7 @@ def test_a_written_run_reads_back_bit_for_bit(tmp_path_factory, name, rows):
         path.write_bytes(columnar(run))
     else:
         write_run(run, path, "tag")
-    again = read_run(path)
+    again = read_run_file(path).run
     assert again.query_ids == run.query_ids
     assert again.offsets.tolist() == run.offsets.tolist()
     assert again.doc_ids.equals(run.doc_ids)
@@ -234,10 +234,14 @@ def no_rows() -> tuple[pa.Array, np.ndarray, np.ndarray]:
 def test_a_columnar_file_keeps_queries_without_documents_and_ids_of_any_characters(tmp_path):
     empty = Run(("p", ""), np.zeros(3, np.int64), *no_rows())
     path = write(tmp_path, columnar(empty).to_pybytes(), "empty.arrow")
-    assert read_run(path).query_ids == ("p", "")
+    assert read_run_file(path).run.query_ids == ("p", "")
     run = Run.from_rows(["q 1"] * 3, ["", "a b", "\n"], [1, 2, 3])
     path = write(tmp_path, columnar(run).to_pybytes(), "run.arrow")
-    assert rows_of(read_run(path)) == [("q 1", "\n", 3.0), ("q 1", "a b", 2.0), ("q 1", "", 1.0)]
+    assert rows_of(read_run_file(path).run) == [
+        ("q 1", "\n", 3.0),
+        ("q 1", "a b", 2.0),
+        ("q 1", "", 1.0),
+    ]
 
 
 def test_other_programs_read_a_columnar_file(tmp_path):
@@ -260,7 +264,7 @@ def test_a_columnar_file_in_any_order_gives_the_canonical_one(tmp_path):
         ),
         "score": pa.array([1, 1, 1, 2], pa.float32()),
     }
-    assert rows_of(read_run(arrow_file(tmp_path, columns))) == [
+    assert rows_of(read_run_file(arrow_file(tmp_path, columns)).run) == [
         ("q", "é", 2.0),
         ("q", "b", 1.0),
         ("q", "a", 1.0),
@@ -269,7 +273,7 @@ def test_a_columnar_file_in_any_order_gives_the_canonical_one(tmp_path):
     twice = pa.array(["a", "a", "b", "c"], pa.large_string())
     columns["document"] = pa.DictionaryArray.from_arrays(pa.array([0, 2, 1, 3], pa.int32()), twice)
     with pytest.raises(BenchError, match="document 'a' occurs twice for query 'q'"):
-        read_run(arrow_file(tmp_path, columns))
+        read_run_file(arrow_file(tmp_path, columns))
 
 
 @pytest.mark.parametrize("batches", [0, 2])
@@ -282,7 +286,7 @@ def test_a_columnar_file_of_several_batches_or_none_is_refused(tmp_path, batches
         for _ in range(batches):
             writer.write_batch(batch)
     with pytest.raises(BenchError, match=f"it has {batches} batches"):
-        read_run(tmp_path / "run.arrow")
+        read_run_file(tmp_path / "run.arrow")
 
 
 @pytest.mark.parametrize("column", ["query", "document"])
@@ -295,7 +299,7 @@ def test_an_id_that_is_missing_in_a_dictionary_is_refused(tmp_path, column):
     }
     path = arrow_file(tmp_path, {**columns, "score": pa.array([2, 1], pa.float32())})
     with pytest.raises(BenchError, match="1 of them missing"):
-        read_run(path)
+        read_run_file(path)
 
 
 def arrow_file(folder: Path, columns: dict[str, pa.Array]) -> Path:
@@ -310,7 +314,7 @@ def test_a_columnar_file_that_is_cut_is_refused_by_name(tmp_path, kept):
     content = columnar(Run.from_rows("qqp", "bab", [1, 2, 3])).to_pybytes()
     path = write(tmp_path, b"ARROW1" + content[6 : int(kept * len(content))], "run.arrow")
     with pytest.raises(BenchError, match=r"run\.arrow is damaged"):
-        read_run(path)
+        read_run_file(path)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +335,7 @@ def test_an_arrow_file_that_holds_no_ranking_is_refused_by_name(tmp_path, name, 
     columns = {"query": ids, "document": ids, "score": pa.array([1, 2], pa.float32())}
     columns = {**columns, name: column} if column else {"document": ids}
     with pytest.raises(BenchError, match=r"run\.arrow is damaged, or no file of rankings"):
-        read_run(arrow_file(tmp_path, columns))
+        read_run_file(arrow_file(tmp_path, columns))
 
 
 def test_a_written_line_has_six_columns_a_rank_from_one_and_no_digit_too_many(tmp_path):

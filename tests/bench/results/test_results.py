@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.run_files import columnar, read_run, write_run
+from bench.evaluate.run_files import columnar, read_run_file, write_run
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.results import conditions as conditions_module
@@ -110,7 +110,7 @@ def test_means_are_not_rounded(value, tmp_path_factory):
 
 
 def test_the_run_is_kept_beside_the_result(tmp_path):
-    kept = read_run(saved(RESULT, tmp_path) / RUN_FILE)
+    kept = read_run_file(saved(RESULT, tmp_path) / RUN_FILE).run
     assert kept.query_ids == RUN.query_ids
     assert kept.doc_ids.equals(RUN.doc_ids)
     assert np.array_equal(kept.scores, RUN.scores)

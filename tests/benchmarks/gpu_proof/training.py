@@ -17,11 +17,12 @@ from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import parse
 from retrievers.training.finetune.negatives import Mined
-from retrievers.training.finetune.training_data import ListedDocuments, TrainingSet
+from retrievers.training.finetune.training_data import TrainingSet
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part
 from tests.benchmarks.gpu_proof.setup import Setup
+from tests.support.small_finetuning import ListedDocuments
 
 SECTION = "training"
 UNCOUNTED = 3  # first steps, in which memory is allocated and kernels are chosen

@@ -18,7 +18,6 @@ from retrievers.encoders.packed import (
     PackedBatch,
     PackedNetwork,
     known,
-    one_by_one,
     pack,
     pool_packed,
 )
@@ -27,6 +26,7 @@ from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import Pooling
 from tests.support import variable_length_on_cpu
 from tests.support.tiny_checkpoints import SIZES, bert_config, seeded
+from tests.support.variable_length_on_cpu import one_by_one
 
 LENGTHS = [1, 7, 30, 2, 1, 19]
 POSITIONS = 64

@@ -14,8 +14,8 @@ from retrievers.training.finetune.negatives import (
     merged,
     mine_source,
 )
-from retrievers.training.finetune.training_data import ListedDocuments, TextKeys, TrainingSet
-from tests.support.small_finetuning import Search, examples, model, preset, ranked
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
+from tests.support.small_finetuning import ListedDocuments, Search, examples, model, preset, ranked
 
 DOCUMENTS = 12
 

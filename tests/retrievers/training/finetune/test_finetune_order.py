@@ -10,8 +10,8 @@ from retrievers.training.finetune.collate import Batches, Pool
 from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import draw_negatives, order_of
 from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
-from retrievers.training.finetune.training_data import ListedDocuments, TextKeys, TrainingSet
-from tests.support.small_finetuning import DOCUMENTS, examples, model
+from retrievers.training.finetune.training_data import TextKeys, TrainingSet
+from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
 
 def order(training, batch_size, steps, seed=0):

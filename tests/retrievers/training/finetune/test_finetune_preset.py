@@ -4,13 +4,13 @@ import pytest
 
 from foundation.errors import BenchError
 from retrievers.training.finetune.finetune_preset import (
+    FILES,
     KL,
     PRESETS,
     Contrastive,
     changed,
     load_preset,
     parse,
-    preset_names,
 )
 from retrievers.training.finetune.negatives import Mining
 from tests.support.small_finetuning import preset
@@ -65,7 +65,7 @@ def test_the_teacher_of_retromae_is_the_authors_reranker():
     assert found.optimizer.warmup * steps == pytest.approx(1_000, rel=0.01)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", FILES.names())
 def test_every_shipped_preset_can_be_read_and_names_its_source(name):
     assert load_preset(name).source.startswith("https://")
     assert load_preset(PRESETS / f"{name}.toml") == load_preset(name)

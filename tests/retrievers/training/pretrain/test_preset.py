@@ -8,10 +8,10 @@ from retrievers.training.objectives.objective import OBJECTIVES
 from retrievers.training.objectives.retromae import RetroMAE
 from retrievers.training.pretrain.length import texts_per_step
 from retrievers.training.pretrain.preset import (
+    FILES,
     changed,
     from_table,
     load_preset,
-    preset_names,
     to_table,
 )
 
@@ -23,7 +23,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", FILES.names())
 def test_every_shipped_preset_can_be_read_and_says_where_its_figures_are_from(name):
     preset = load_preset(name)
     assert preset.objective.name in OBJECTIVES
@@ -32,9 +32,7 @@ def test_every_shipped_preset_can_be_read_and_says_where_its_figures_are_from(na
 
 
 def test_every_objective_has_a_published_and_a_small_preset():
-    assert {f"{name}{kind}" for name in OBJECTIVES for kind in ("", "-small")} <= set(
-        preset_names()
-    )
+    assert {f"{name}{kind}" for name in OBJECTIVES for kind in ("", "-small")} <= set(FILES.names())
 
 
 @pytest.mark.parametrize(
