@@ -1,6 +1,8 @@
 """Fixtures shared by all rooms."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -16,6 +18,37 @@ from tests.support.collections import Bench  # noqa: E402
 # A crowded machine is no failure of what is tested.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+IMPORTED = 100  # modules, a library
+
+
+class FrozenLibraries:
+    """Full collections of garbage pass by what imports left behind, most of what there is to see.
+
+    Trainers ask for one at each start, and with all libraries in memory each takes .2 s.
+    """
+
+    def __init__(self) -> None:
+        self.modules = 0
+
+    def freeze(self) -> None:
+        if len(sys.modules) > self.modules + IMPORTED:
+            self.modules = len(sys.modules)
+            gc.collect()
+            gc.freeze()
+
+
+libraries = FrozenLibraries()
+
+
+def pytest_collection_finish() -> None:
+    libraries.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    libraries.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 Each process is given the tokenizer as text, then blocks of texts, and answers with ids and lengths
 as bytes: a message is its length, 8 bytes little-endian, and as many bytes. It starts no threads of
-its own and ends with its standard input. ``multiprocessing`` would run a user's script again in
+its own, and ends with its standard input or when it is told to. ``multiprocessing`` would run a user's script again in
 each process where the script is not guarded against that.
 """
 
@@ -151,6 +151,9 @@ class TokenizerProcesses:
 
 def _close(threads: ThreadPoolExecutor, started: Sequence["subprocess.Popen[bytes]"]) -> None:
     threads.shutdown(wait=False, cancel_futures=True)
+    # First: where this process has forked others, they hold the pipes, and closing ends nothing.
+    for process in started:
+        process.terminate()
     for process in started:
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):  # what was not sent yet is not wanted

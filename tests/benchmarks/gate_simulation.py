@@ -55,10 +55,10 @@ from bench.gate.evidence import check_against
 from bench.gate.noninferiority import largest_loss
 from bench.gate.skew import UNSEEN, allowance, p_of_loss, studentise
 from bench.gate.verdicts import Evidence, Loss, decide
-from bench.results.result import Protocol
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.benchmarks.gate_populations import Population, populations
+from tests.support.results import PROTOCOL
 
 MARGINS = (0.01, 0.02)  # of rule margin, on real pairs
 BEYOND = "observed beyond"  # a loss that is not ruled out, though there is none
@@ -69,18 +69,6 @@ FAMILY_MEASURE = "nDCG@10"
 MARGIN = 0.02
 MDE_FACTOR = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
 LEVEL, POWER, SURE = 0.05, 0.8, 0.99
-PROTOCOL = Protocol(
-    collection="",
-    version="1",
-    split="test",
-    title_track="",
-    corpus_sha256="",
-    queries_sha256="",
-    qrels_sha256="",
-    exclude_self=False,
-    depth=10,
-    official=True,
-)
 
 
 def exchangeable(
@@ -332,7 +320,7 @@ def _share_of(parts: Sequence[np.ndarray], terms: Terms, outcome: str) -> float:
 def _entry(name: str, values: np.ndarray) -> Entry:
     ids = tuple(map(str, range(len(values))))
     return Entry(
-        protocol=msgspec.structs.replace(PROTOCOL, collection=name),
+        protocol=msgspec.structs.replace(PROTOCOL, collection=name, exclude_self=False),
         main_measure="RR@10",
         in_domain=False,
         recipe={},

@@ -11,7 +11,7 @@ from bench.compare.statistics import Differences, Resampling, paired, resample
 from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict, Terms, conclude
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
-from bench.gate.quick import Look, Quick, relation
+from bench.gate.quick import Quick, relation
 from bench.gate.speed_check import Slowdown, SpeedCheck
 from bench.gate.subset import Subset
 from bench.speed.records import Spread
@@ -21,6 +21,7 @@ from reports.gate.junit import junit
 from reports.gate.verdict_sentences import verdict_sentence, verdict_sentences
 from reports.markdown import plain
 from retrievers.models.card import Expected
+from tests.support import results
 from tests.support.markdown import added, numbers, rows_of, tables_of
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
@@ -179,23 +180,7 @@ def pace(what: str, slowdown: float, outcome: str) -> Slowdown:
     )
 
 
-LOOK = Look(
-    time="2030-01-01T00:00:00+00:00",
-    candidate=AWKWARD,
-    baseline="old",
-    candidate_fingerprint="a",
-    baseline_fingerprint="b",
-    collection="one",
-    protocol="p",
-    measure="RR@10",
-    documents=10,
-    of=100,
-    seed=0,
-    difference=0.03,
-    low=-0.01,
-    high=0.05,
-    full=0.01,
-)
+LOOK = structs.replace(results.LOOK, candidate=AWKWARD, full=0.01)
 
 
 def test_a_first_look_says_whom_it_favours_and_how_looks_related_to_full_checks(check):

@@ -1,6 +1,5 @@
 """Pages of pairs and published systems in a real browser: pointer, keyboard, hostile texts."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.support.browser import (
     press,
     texts,
 )
+from tests.support.collections import write_collection
 from tests.support.leaderboards import MEASURE, protocol_of, store
 
 DOCUMENTS = ("<svg/onload=window.hacked=1>", "</script>", "plain")
@@ -44,16 +44,10 @@ SCORES = {
 
 def collection(place: Path) -> Dataset:
     """Six queries and three documents, all of them attacks but one document."""
-    (place / "tiny" / "qrels").mkdir(parents=True)
-    lines = [
-        json.dumps({"_id": name, "title": HOSTILE[1], "text": HOSTILE[0]}) for name in DOCUMENTS
-    ]
-    (place / "tiny" / "corpus.jsonl").write_text("\n".join(lines))
-    asked = [json.dumps({"_id": f"q{n}", "text": text}) for n, text in enumerate(HOSTILE)]
-    (place / "tiny" / "queries.jsonl").write_text("\n".join(asked))
-    judged = [f"q{n}\t{DOCUMENTS[0]}\t2" for n in range(6)]
-    table = "\n".join(["query-id\tcorpus-id\tscore", *judged])
-    (place / "tiny" / "qrels" / "test.tsv").write_text(table)
+    documents = dict.fromkeys(DOCUMENTS, (HOSTILE[1], HOSTILE[0]))
+    queries = {f"q{number}": text for number, text in enumerate(HOSTILE)}
+    qrels = {(name, DOCUMENTS[0]): 2 for name in queries}
+    write_collection(place / "tiny", documents, queries, qrels)
     return open_dataset(str(place / "tiny"), cache_dir=place / "cache")
 
 

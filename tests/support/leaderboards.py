@@ -12,16 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.results.load import HASHED_SINCE
-from bench.results.result import (
-    RESULT_FILE,
-    SCORES_FILE,
-    Conditions,
-    Protocol,
-    Result,
-    Timings,
-)
+from bench.results.result import RESULT_FILE, SCORES_FILE, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from retrievers.models.recipe import Recipe
+from tests.support.results import CONDITIONS, RESULT
 
 MEASURE = "nDCG@10"
 
@@ -69,44 +63,17 @@ def recipe_of(model: str, **changes: Any) -> Recipe:
 def result_of(model: str, collection: str, **changes: Any) -> Result:
     """A valid record; ``protocol``, ``recipe``, ``timings`` and ``conditions`` are changes too."""
     recipe = changes.pop("recipe", recipe_of(model))
-    conditions = {
-        "time": "2026-01-01T00:00:00+00:00",
-        "bench": "0",
-        "commit": "",
-        "dirty": False,
-        "python": "3.11",
-        "machine": "Linux x86_64",
-        "device": "cpu",
-        "search_device": "cpu",
-        "threads": 2,
-        "libraries": {},
-        **changes.pop("conditions", {}),
-    }
     fields = {
         "main_measure": next(iter(changes.get("measures", [MEASURE]))),
-        "measures": {MEASURE: 0.5},
         "judged_at_10": 0.25,
-        "tie_low": None,
-        "tie_high": None,
         "queries": 4,
         "documents": 100,
-        "unanswered": 0,
-        "ignored": 0,
-        "index": "flat",
-        "index_recall": {},
-        "in_domain": False,
         "fingerprint": recipe.fingerprint if recipe else digest(model, collection),
-        "preflight": {},
+        "protocol": protocol_of(collection),
         **changes,
+        "conditions": msgspec.structs.replace(CONDITIONS, **changes.get("conditions", {})),
     }
-    return Result(
-        model=model,
-        protocol=fields.pop("protocol", protocol_of(collection)),
-        recipe=recipe,
-        timings=fields.pop("timings", Timings()),
-        conditions=Conditions(**conditions),
-        **fields,
-    )
+    return msgspec.structs.replace(RESULT, model=model, recipe=recipe, **fields)
 
 
 def store(

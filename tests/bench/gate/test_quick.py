@@ -12,22 +12,7 @@ from bench.results.result import Protocol
 from tests.support import results as records
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="one")
-LOOK = Look(
-    time="2030-01-01T00:00:00+00:00",
-    candidate="new",
-    baseline="old",
-    candidate_fingerprint="a",
-    baseline_fingerprint="b",
-    collection="one",
-    protocol=digest(PROTOCOL),
-    measure="RR@10",
-    documents=10,
-    of=100,
-    seed=0,
-    difference=0.03,
-    low=-0.01,
-    high=0.05,
-)
+LOOK = msgspec.structs.replace(records.LOOK, protocol=digest(PROTOCOL))
 
 
 def stored(fingerprint: str, value: float, protocol: Protocol = PROTOCOL, index: str = "flat"):

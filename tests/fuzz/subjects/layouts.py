@@ -9,7 +9,8 @@ import numpy as np
 
 from tests.fuzz import oracle
 from tests.fuzz.subjects.base import Finished, Subject, differing, only_run
-from tests.fuzz.subjects.sample import DOCUMENTS, FACTS, QRELS, QUERIES, write_beir, write_lines
+from tests.fuzz.subjects.sample import FACTS, write_beir, write_lines
+from tests.support.collections import DOCUMENTS, QRELS, QUERIES
 
 
 class CollectionSubject(Subject):

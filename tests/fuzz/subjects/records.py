@@ -199,10 +199,9 @@ class Ledgers(Subject):
     def make(self, folder: Path) -> None:
         import msgspec
 
-        from bench.gate.quick import Look
         from bench.monitor.ledger import Broken, Evaluated
         from tests.support.ablation_report import FULL
-        from tests.support.results import PROTOCOL
+        from tests.support.results import LOOK, PROTOCOL
         from tests.support.speed_report import REPORT
 
         when, place = "2026-01-01T00:00:00+00:00", folder / "input"
@@ -219,25 +218,9 @@ class Ledgers(Subject):
             time=when,
         )
         broken = Broken(checkpoint="checkpoint-6", step=6, why="cut off", time=when)
-        look = Look(
-            time=when,
-            candidate="new",
-            baseline="old",
-            candidate_fingerprint="a",
-            baseline_fingerprint="b",
-            collection="one",
-            protocol="c",
-            measure="RR@10",
-            documents=10,
-            of=100,
-            seed=0,
-            difference=0.03,
-            low=-0.01,
-            high=0.05,
-        )
         for name, content in {
             "ledger.jsonl": msgspec.json.Encoder().encode_lines([evaluated, broken]),
-            "first-looks/x/look.json": msgspec.json.encode(look),
+            "first-looks/x/look.json": msgspec.json.encode(LOOK),
             "speed.json": msgspec.json.encode(REPORT),
             "report.json": msgspec.json.encode(FULL),
         }.items():
