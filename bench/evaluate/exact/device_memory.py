@@ -111,11 +111,11 @@ class Uploads:
     def upload(self, vectors: TileArray) -> tuple[torch.Tensor, TileArray]:
         """The tile as float32 on the device, and its copy in the buffer.
 
-        Both are good until the next but one. The copy is under way on the stream of `copying`.
+        The copy is under way on the stream of `copying`. Before `keep` another upload takes the
+        same place, after it both are good until the next but one is kept.
         """
-        turn = 1 - self._turn
-        tile = self._tiles[turn][: len(vectors)]
-        raw = self._buffers[turn][: vectors.nbytes]
+        tile = self._tiles[self._turn][: len(vectors)]
+        raw = self._buffers[self._turn][: vectors.nbytes]
         kind = torch.float16 if vectors.dtype == np.float16 else torch.float32
         buffer = raw.view(kind).view(len(vectors), self._dim)
         kept: TileArray = buffer.numpy()
@@ -128,8 +128,11 @@ class Uploads:
         for place, part in zip(torch.split(tile, rows), torch.split(buffer, rows), strict=True):
             landed = part.to(self._device, non_blocking=True) if kind == torch.float16 else part
             place.copy_(landed, non_blocking=True)
-        self._turn = turn
         return tile, kept
+
+    def keep(self) -> None:
+        """Leave the last upload where it is: the next one takes the other place."""
+        self._turn = 1 - self._turn
 
     def copying(self) -> AbstractContextManager[Any]:
         """Let the work asked of the device inside wait for copies, and not for the search."""

@@ -140,6 +140,8 @@ class TorchSearch:
             with self._merging:
                 self._engine.release_unused()
                 tensor, vectors, on_device, squares = self._copied(start, vectors)
+        if self._uploads:
+            self._uploads.keep()
         bounds = norms_of_squares(squares, tensor.shape[1], "document", start)
         return DeviceTile(start, tensor, vectors, on_device, float(bounds.max(initial=0.0)))
 

@@ -339,6 +339,27 @@ def test_out_of_memory_while_a_tile_is_staged_waits_for_the_one_before_it(dtype,
     assert_same(hits, brute_force(vectors.astype(np.float32), queries, 50, tie_rank))
 
 
+def test_a_tile_that_is_staged_again_for_lack_of_memory_leaves_the_one_before_it(monkeypatch):
+    vectors, queries, tie_rank = planted(600, 24, 5)
+    norms = np.linalg.norm(queries, axis=1).astype(np.float64)
+    task = SearchTask(queries, norms, 10, tie_rank, 300, 1 << 20, Clock())
+    norm, calls = torch.linalg.vector_norm, []
+
+    def vector_norm(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:  # the second tile has gone up, and is not measured
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return norm(*arguments, **options)
+
+    monkeypatch.setattr(torch.linalg, "vector_norm", vector_norm)
+    with CopyingEngine("cpu").open(task) as search:
+        first, second = (search.stage(start, vectors[start : start + 300]) for start in (0, 300))
+        assert len(calls) == 3
+        for tile, part in ((first, vectors[:300]), (second, vectors[300:])):
+            np.testing.assert_array_equal(tile.vectors.numpy(), part)
+            np.testing.assert_array_equal(tile.stored, part)
+
+
 def test_out_of_memory_while_candidates_are_merged_merges_none_twice(monkeypatch):
     vectors, queries, tie_rank = planted(2000, 24, 60)
     whole, calls = kernels.merge, []
@@ -412,7 +433,10 @@ def test_an_upload_is_good_until_the_next_but_one(device):
     tiles[2].setflags(write=False)
     uploads = Uploads(5, 3, torch.device(device))
     with uploads.copying():
-        first, second = uploads.upload(tiles[0]), uploads.upload(tiles[1])
+        first = uploads.upload(tiles[0])
+        uploads.keep()
+        second = uploads.upload(tiles[1])
+        uploads.keep()
         for (tensor, kept), tile in ((first, tiles[0]), (second, tiles[1])):
             np.testing.assert_array_equal(tensor.cpu().numpy(), tile.astype(np.float32))
             np.testing.assert_array_equal(kept, tile)
