@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.card_file import write_card
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import Dtype, Prompts, StoreDtype
+from retrievers.models.recipe import Backend, Dtype, Prompts, StoreDtype
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -56,7 +56,7 @@ class EvaluateSettings(Record, kw_only=True):
     index: str = "flat"
     dtype: Dtype | None = None
     store_dtype: StoreDtype = "float32"
-    backend: Literal["torch", "onnx", "int8"] | None = None
+    backend: Backend | None = None
     max_query_tokens: Count | None = None
     max_document_tokens: Count | None = None
     query_prompt: str | None = None

@@ -7,10 +7,16 @@ batch can move them; texts are packed without padding, and attention, which is f
 layer norms, sees one text at a time: a last bit that changes with the padding would be rounded to
 another int8 now and then.
 
+Processors without VNNI instructions multiply an unsigned by a signed byte and add two such products
+in 16 bits, which saturate: with activations shifted to 1 to 255, weights of 8 bits reach
+``2 * 255 * 127 = 64,770 > 32,767``, weights of 7 bits ``2 * 255 * 63 = 32,130``. The latter are
+exact everywhere, and cost less accuracy than activations of 7 bits, whose sum would fit as well.
+
 Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; scales for each token as in Yao et al.,
 "ZeroQuant", 2022.
 """
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +27,8 @@ from torch.nn import functional
 from foundation.errors import BenchError
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
-LARGEST = 127  # -128 is left out: scales are symmetric
+BITS = 8
+TRIED_ROWS, TRIED_WIDTH = (1, 64), 256  # a product with a vector may have its own code
 
 
 class Int8Linear(nn.Module):
@@ -29,14 +36,15 @@ class Int8Linear(nn.Module):
 
     Args:
         layers: whose outputs are put side by side.
+        weight_bits: of a rounded weight.
     """
 
-    def __init__(self, *layers: Any) -> None:
+    def __init__(self, *layers: Any, weight_bits: int = BITS) -> None:
         super().__init__()
         weight = torch.cat([layer.weight.detach() for layer in layers])
-        scale = weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
-        self._weight = (weight / scale[:, None]).round().to(torch.int8).t()
-        self._scale = scale
+        rounded, scale = quantize_rows(weight, weight_bits)
+        self._weight = rounded.t()
+        self._scale = scale.squeeze(1)
         self._bias = torch.cat([layer.bias.detach() for layer in layers])
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,25 +55,31 @@ class Int8Linear(nn.Module):
         return product.mul_(self._scale).mul_(scale).add_(self._bias)
 
 
-def quantize_rows(tokens: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_rows(rows: Tensor, bits: int = BITS) -> tuple[Tensor, Tensor]:
     """Rows as int8 with a scale each, float32 ``(rows, 1)``: ``row ~ scale * int8``."""
-    largest = tokens.abs().amax(dim=1, keepdim=True)
-    scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
-    return (tokens / scale).round_().to(torch.int8), scale
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / largest_of(bits)
+    return (rows / scale).round_().to(torch.int8), scale
+
+
+def largest_of(bits: int) -> int:
+    """The largest number of so many bits; the smallest is its negative, as scales are symmetric."""
+    return int(2 ** (bits - 1) - 1)
 
 
 class _Int8Layer(nn.Module):
     """One transformer layer over packed tokens."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, weight_bits: int) -> None:
         super().__init__()
         own, output = layer.attention.self, layer.attention.output
+        linear = partial(Int8Linear, weight_bits=weight_bits)
         self._heads = int(own.num_attention_heads)
-        self._project = Int8Linear(own.query, own.key, own.value)
-        self._attended, self._attention_norm = Int8Linear(output.dense), output.LayerNorm
-        self._wide = Int8Linear(layer.intermediate.dense)
+        self._project = linear(own.query, own.key, own.value)
+        self._attended, self._attention_norm = linear(output.dense), output.LayerNorm
+        self._wide = linear(layer.intermediate.dense)
         self._activation = layer.intermediate.intermediate_act_fn
-        self._narrow, self._norm = Int8Linear(layer.output.dense), layer.output.LayerNorm
+        self._narrow, self._norm = linear(layer.output.dense), layer.output.LayerNorm
 
     def forward(self, tokens: Tensor, lengths: list[int]) -> Tensor:
         """``(tokens, width)`` of texts one after the other, each of so many tokens."""
@@ -89,17 +103,21 @@ class Int8Network(nn.Module):
 
     Args:
         network: float32, on the CPU; its embeddings and layer norms are shared.
+        weight_bits: of weights: 8, or 7 where sums of 8 would saturate.
 
     Raises:
-        BenchError: another family, dtype or kind of attention, or no int8 instructions.
+        BenchError: another family, dtype or kind of attention, or sums that saturate.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, weight_bits: int = BITS) -> None:
         super().__init__()
         _check(network)
+        _check_sums(weight_bits)
         self.config = network.config
         self._embeddings = network.embeddings
-        self._layers = nn.ModuleList(_Int8Layer(layer) for layer in network.encoder.layer)
+        self._layers = nn.ModuleList(
+            _Int8Layer(layer, weight_bits) for layer in network.encoder.layer
+        )
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -140,8 +158,18 @@ def _check(network: Any) -> None:
     parameter = next(network.parameters())
     if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
         raise BenchError("back end int8 starts from float32 on the CPU", "use --device cpu")
-    if not torch.cpu._is_vnni_supported():
-        raise BenchError(
-            "back end int8 needs a processor with VNNI instructions",
-            "use --backend torch: without them int8 is slower, and its sums can overflow",
-        )
+
+
+def _check_sums(weight_bits: int) -> None:
+    """Refuse weights whose largest products are not summed exactly here, found by trying."""
+    for rows in TRIED_ROWS:
+        for activation in (largest_of(BITS), -largest_of(BITS)):
+            for weight in (largest_of(weight_bits), -largest_of(weight_bits)):
+                left = torch.full((rows, TRIED_WIDTH), activation, dtype=torch.int8)
+                right = torch.full((TRIED_WIDTH, TRIED_WIDTH), weight, dtype=torch.int8)
+                if (torch._int_mm(left, right.t()) != TRIED_WIDTH * activation * weight).any():
+                    raise BenchError(
+                        f"sums of int8 products with weights of {weight_bits} bits saturate on "
+                        "this processor, which has no VNNI instructions, or may not use them",
+                        "use --backend int7" if weight_bits > 7 else "use --backend torch",
+                    )

@@ -297,10 +297,10 @@ def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
         from retrievers.encoders.onnx_network import OnnxNetwork
 
         return OnnxNetwork(network)
-    if recipe.backend == "int8":
+    if recipe.backend in ("int8", "int7"):
         from retrievers.encoders.int8_network import Int8Network
 
-        return Int8Network(network)
+        return Int8Network(network, weight_bits=int(recipe.backend.removeprefix("int")))
     if not adapted and usable(network):
         replace_linear(network)
     return network

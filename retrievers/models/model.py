@@ -9,12 +9,13 @@ import logging
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from foundation.errors import BenchError
 from retrievers.adapters.attach import adapter_folder, adapter_name, check_room, identify_adapter
+from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage
 from retrievers.models.checkpoint import (
     Checkpoint,
@@ -24,7 +25,7 @@ from retrievers.models.checkpoint import (
     sha256,
 )
 from retrievers.models.lookup import find_card, provenance, replace_fields
-from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -79,7 +80,8 @@ def resolve_model(
             ``NAME+ADAPTER``; published scores of the base are none of its own.
         dtype: instead of the card's.
         store_dtype: of vectors on disk.
-        backend: ``torch`` (also where it is None), ``onnx`` or ``int8``.
+        backend: ``torch`` (also where it is None), ``onnx``, ``int8`` or ``int7``; ``int8`` is
+            ``int7`` where the processor has no VNNI instructions.
         query_prompt: put before every query, instead of the card's prompts of any dataset.
         max_query_tokens: instead of the card's.
         max_document_tokens: instead of the card's.
@@ -115,7 +117,7 @@ def resolve_model(
         logger.warning("%s: %s", card.name, card.warning)
     resolved = _resolve(card, base, trust_code)
     recipe = msgspec.structs.replace(
-        resolved.recipe, store_dtype=store_dtype, backend=_backend(backend, resolved.recipe)
+        resolved.recipe, store_dtype=store_dtype, backend=choose_backend(backend, resolved.recipe)
     )
     return replace_field(resolved, recipe=recipe)
 
@@ -148,35 +150,6 @@ def _adapted(card: Card, folder: Path) -> Card:
             "expected": (),
         },
     )
-
-
-def _backend(name: str | None, recipe: Recipe) -> Backend:
-    """The back end of that name, where it can run the model."""
-    chosen: Backend | None = next(
-        (backend for backend in get_args(Backend) if backend == name), None
-    )
-    if name is not None and chosen is None:
-        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
-    if chosen is None or chosen == "torch":
-        return "torch"
-    if recipe.kind != "transformer" or recipe.encoder:
-        raise BenchError(
-            f"{recipe.model} has no transformer that back end {chosen} could run",
-            "leave --backend out",
-        )
-    if recipe.adapter is not None:
-        raise BenchError(f"back end {chosen} runs no adapters", "use --backend torch")
-    if recipe.dtype != "float32":
-        raise BenchError(
-            f"back end {chosen} starts from float32, not {recipe.dtype}",
-            "use --dtype float32, or --backend torch",
-        )
-    if recipe.pooling == "pooler":
-        raise BenchError(
-            f"back end {chosen} gives hidden states, and {recipe.model} is pooled by its pooler",
-            "use --backend torch",
-        )
-    return chosen
 
 
 def _resolve(card: Card, base: Path, trust_code: bool) -> Model:

@@ -20,7 +20,7 @@ TitleJoin = Literal["space", "pair", "sep", "none"]
 TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "onnx", "int8"]
+Backend = Literal["torch", "onnx", "int8", "int7"]
 Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -74,7 +74,7 @@ class Recipe(Record, kw_only=True):
         lower_case: texts and prompts are lower-cased before they are tokenised, where the
             tokenizer itself would not.
         backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
-            in int8 with a scale for each token.
+            in int8 with a scale for each token; ``int7`` is the same with weights of 7 bits.
         store_dtype: of vectors on disk: float16 rounds them before they are searched.
         encoder: a third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.

@@ -1,8 +1,8 @@
 """What does each back end cost in accuracy, and what does it give in speed?
 
 all-MiniLM-L6-v2 encodes the same documents and queries of SciFact and NFCorpus (in BENCH_DATA)
-through PyTorch in float32, ONNX Runtime in float32 and int8 dense layers, in one process on the
-CPU with the same threads. For each back end and collection:
+through PyTorch in float32, ONNX Runtime in float32 and dense layers in int8, with weights of 8 and
+of 7 bits, in one process on the CPU with the same threads. For each back end and collection:
 
 - the largest difference of a number in a document's vector from PyTorch's, and the least cosine;
 - the difference of nDCG@10 from PyTorch's (exact search, the collection's own protocol);
@@ -16,6 +16,9 @@ published ones, and only their differences are of use. Where a back end costs mo
 nDCG@10, or a text's vector moves by more than 1e-6 with its batch, the exit code is 1.
 
     BENCH_DATA=... python -m tests.benchmarks.backend_accuracy [--documents 1500]
+
+With ``--backends torch int7``, after ``ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2``, it tells
+what int8 is without VNNI and AVX-512 instructions, on a processor that has them.
 
 The last line of stdout is one JSON document; times are in seconds.
 """
@@ -45,10 +48,11 @@ from bench.evaluate.search import drop_self
 from datasets_cfg.dataset import Dataset, open_dataset
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
+from retrievers.index.faiss_index import Hits
 from retrievers.models.model import resolve_model
 
 MODEL = "minilm"
-BACKENDS = ("torch", "onnx", "int8")
+BACKENDS = ("torch", "onnx", "int8", "int7")
 COLLECTIONS = ("beir/scifact", "beir/nfcorpus")
 MEASURE = "nDCG@10"
 DEPTH = 10
@@ -123,11 +127,10 @@ def mean_score(dataset: Dataset, rows: Rows, encoded: Encoded) -> float:
     depth = DEPTH + 1 if dataset.facts.exclude_self else DEPTH
     vectors = ArrayVectors(encoded.documents)
     hits = exact_search(vectors, encoded.queries, depth, corpus.tie_rank[rows])
+    hits = Hits(hits.scores, np.where(hits.rows >= 0, rows[hits.rows], -1))
     if dataset.facts.exclude_self:
-        place = np.full(len(corpus) + 1, -1)  # the last is that of -1, no document
-        place[rows] = np.arange(len(rows))
-        hits = drop_self(hits, place[corpus.rows_of(dataset.queries.ids)], DEPTH)
-    run = Run.from_hits(hits, dataset.queries.ids, corpus.ids.take(rows))
+        hits = drop_self(hits, corpus.rows_of(dataset.queries.ids), DEPTH)
+    run = Run.from_hits(hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
     return score(run, dataset.qrels, [MEASURE]).mean(MEASURE)
 
 
@@ -214,7 +217,7 @@ def main() -> int:
     if "BENCH_DATA" not in os.environ:
         print("BENCH_DATA must name a folder with beir/scifact and beir/nfcorpus", file=sys.stderr)
         return 2
-    figures = measure(encoders_of(BACKENDS), options.documents)
+    figures = measure(encoders_of(options.backends), options.documents)
     every = [one for by_backend in figures.values() for one in by_backend.values()]
     kept = all(abs(one["change"]) <= WANTED_LOSS and one["alone"] <= WANTED_ALONE for one in every)
     report = {
@@ -236,6 +239,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, help="of each collection (default: all)")
+    parser.add_argument(
+        "--backends", nargs="+", choices=BACKENDS, default=BACKENDS, help="torch among them"
+    )
     return parser.parse_args()
 
 

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from bench.cli.options.values import Count, Device, LocalPath, OutPlace, PlaceOption, Positive, Rate
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-Backend = Literal["torch", "onnx", "int8"]
+Backend = Literal["torch", "onnx", "int8", "int7"]
 
 
 def group(title: str, place: int) -> Parameter:
@@ -53,8 +53,9 @@ class ModelUse:
     dtype: Dtype | None = None
     """Precision of weights and activations. Default: the card's."""
     backend: Backend | None = None
-    """Library that runs the model. Default: torch. onnx and int8 run on the CPU; int8 is faster and
-    changes the vectors, so its results are another recipe."""
+    """Library that runs the model. Default: torch. onnx, int8 and int7 run on the CPU. int8 is
+    faster and changes the vectors, so its results are another recipe; int7 has weights of 7 bits
+    and is what int8 means on a processor without VNNI instructions."""
     store_dtype: Literal["float32", "float16"] | None = None
     """Precision of stored vectors. Default: float32. float16 halves the disk space, and its results
     are another recipe."""

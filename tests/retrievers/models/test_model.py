@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.cli.options import shared
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
-from retrievers.models import checkpoint
+from retrievers.models import backends, checkpoint
 from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
-from retrievers.models.recipe import Recipe
+from retrievers.models.recipe import Backend, Recipe
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -280,8 +281,47 @@ def test_bm25_has_a_recipe_and_no_vectors() -> None:
         open_encoder(model)
 
 
-@pytest.mark.parametrize("backend", ["torch", "onnx", "int8"])
-def test_the_back_end_is_part_of_the_recipe(backend: str) -> None:
+FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: spectre_v1\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "most", "chosen"),
+    [
+        (FLAGS.format("avx512_vnni amx_int8"), None, "int8"),
+        (FLAGS.format("avx_vnni"), None, "int8"),
+        (FLAGS.format("fma"), None, "int7"),
+        (FLAGS.format("avx512_vnni"), "AVX2", "int7"),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", None, "int7"),
+        (None, None, "int7"),
+    ],
+)
+def test_int8_is_int7_where_sums_of_eight_bits_saturate(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    facts: str | None,
+    most: str | None,
+    chosen: str,
+) -> None:
+    if facts is not None:
+        (tmp_path / "cpuinfo").write_text(facts)
+    monkeypatch.setattr(backends, "PROCESSOR_FACTS", tmp_path / "cpuinfo")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if most:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    recipe = resolve_model("minilm", backend="int8").recipe
+    assert recipe.backend == chosen
+    assert ("weights of 7 bits" in caplog.text) == (chosen == "int7")
+    assert recipe.fingerprint == resolve_model("minilm", backend=chosen).recipe.fingerprint
+
+
+def test_the_command_line_offers_the_back_ends_that_there_are() -> None:
+    assert shared.Backend == Backend
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx", "int8", "int7"])
+def test_the_back_end_is_part_of_the_recipe(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "has_vnni", lambda: True)
     recipe = resolve_model("minilm", backend=backend).recipe
     assert recipe.backend == backend
     exact = resolve_model("minilm").recipe
@@ -291,10 +331,10 @@ def test_the_back_end_is_part_of_the_recipe(backend: str) -> None:
 def test_an_unknown_back_end_is_refused_with_those_there_are() -> None:
     with pytest.raises(BenchError, match="unknown back end 'tensorrt'") as caught:
         resolve_model("minilm", backend="tensorrt")
-    assert caught.value.hint == "use torch, onnx, int8"
+    assert caught.value.hint == "use torch, onnx, int8, int7"
 
 
-@pytest.mark.parametrize("backend", ["onnx", "int8"])
+@pytest.mark.parametrize("backend", ["onnx", "int8", "int7"])
 @pytest.mark.parametrize("model", ["hashing", "bm25"])
 def test_models_without_a_transformer_have_one_back_end(model: str, backend: str) -> None:
     with pytest.raises(BenchError, match="no transformer that back end"):
@@ -302,7 +342,7 @@ def test_models_without_a_transformer_have_one_back_end(model: str, backend: str
     assert resolve_model(model, backend="torch").recipe.backend == "torch"
 
 
-@pytest.mark.parametrize("backend", ["onnx", "int8"])
+@pytest.mark.parametrize("backend", ["onnx", "int8", "int7"])
 def test_back_ends_refuse_another_dtype_and_the_pooler(
     tmp_path: Path, folder: Path, backend: str
 ) -> None:
@@ -323,7 +363,7 @@ def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
         resolve_model(str(card), backend="onnx", trust_code=True)
 
 
-@pytest.mark.parametrize("backend", ["onnx", "int8"])
+@pytest.mark.parametrize("backend", ["onnx", "int8", "int7"])
 def test_back_ends_refuse_adapters(tmp_path: Path, backend: str) -> None:
     tiny.write_json(tmp_path / "adapter_config.json", {"peft_type": "LORA"})
     (tmp_path / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
