@@ -9,12 +9,13 @@ import numpy as np
 from bench.compare.panels import stream_of
 from bench.compare.statistics import ALPHA, Differences, Resampling, holm, paired, resample
 from bench.experiments.execute import Outcome
-from bench.experiments.grid import Axis
+from bench.experiments.grid import Axis, Hypothesis
 from bench.experiments.plan import CellTask, GridCell, Plan
 from bench.experiments.report_record import (
     MEAN,
     AxisFound,
     CellFound,
+    HypothesisTested,
     Report,
     ReportedPoint,
     RowFound,
@@ -99,6 +100,21 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
         commits=tuple(sorted({record.commit for record in used})),
         seconds=sum(record.cost.seconds for record in used),
         conditions=made.conditions,
+        hypotheses=_hypotheses(plan.ablation.hypotheses, scores, made),
+    )
+
+
+def _hypotheses(
+    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: Made
+) -> tuple[HypothesisTested, ...]:
+    """Each hypothesis on each collection, with p corrected for all of them."""
+    on = {
+        str(number): _on_all(scores[each.row], scores[each.against], made)
+        for number, each in enumerate(hypotheses)
+    }
+    return tuple(
+        HypothesisTested(row=each.row, against=each.against, expected=each.expected, on=compared)
+        for each, compared in zip(hypotheses, with_verdicts(on).values(), strict=True)
     )
 
 

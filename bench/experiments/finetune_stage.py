@@ -17,11 +17,14 @@ from bench.store import VectorStore
 from bench.training.finetune_on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
+from foundation.errors import BenchError
 from retrievers.adapters.methods import check_method
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.size import Size
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
+
+OWN = ("on", "split", "queries")  # settings that are not the preset's
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class Finetune:
     held_out: tuple[str, ...]
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, ``on`` and ``split``."""
+        """All of the preset, ``on`` and ``split``, and ``queries`` where not all are trained on."""
         own, changes = split_off(table, "finetune")
+        queries = _checked_queries(changes)
         base = msgspec.to_builtins(load_preset(own["preset"])) if "preset" in own else {}
         words = {"title": "fine-tuned in an ablation", "source": "", "unverified": ()}
         preset = from_table({**merged(base, changes), **words}, "[finetune]")
@@ -45,7 +49,7 @@ class Finetune:
         if preset.adapter is not None:
             check_method(preset.adapter)
         split = {"split": own.get("split", "train")}
-        return {"on": list(own["on"]), **split, **msgspec.to_builtins(preset)}
+        return {"on": list(own["on"]), **split, **queries, **msgspec.to_builtins(preset)}
 
     def seeded(self, settings: Table, seed: int) -> Table:
         """The seed is of the order of the queries and of dropout."""
@@ -82,6 +86,7 @@ class Finetune:
             VectorStore(self.space.cache_dir / "vectors"),
             TrainingContext(out / MODEL, device=self.space.device),
             evaluated=self.space.datasets(self.held_out),
+            queries=settings.get("queries"),
         )
         size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
         return Cost(
@@ -111,6 +116,16 @@ def _without_model(mining: Mapping[str, Any]) -> Table:
     return {**mining, "sources": ["bm25"], "margin": None, "refresh_steps": 0}
 
 
+def _checked_queries(changes: Table) -> Table:
+    """Take ``queries`` out of the table; {} where it is not there."""
+    if "queries" not in changes:
+        return {}
+    queries = changes.pop("queries")
+    if not isinstance(queries, int) or isinstance(queries, bool) or queries < 1:
+        raise BenchError(f"[finetune] queries is {queries!r}", "a whole number from 1")
+    return {"queries": queries}
+
+
 def _preset(settings: Mapping[str, Any]) -> Finetuning:
-    own = {key: value for key, value in settings.items() if key not in ("on", "split")}
+    own = {key: value for key, value in settings.items() if key not in OWN}
     return from_table(own, "[finetune]")

@@ -21,13 +21,32 @@
     values = [0.15, 0.5, 0.9]          # each that is not the reference's is a row
 
 Any stage may be absent; without ``pretrain``, ``model`` says what is fine-tuned or evaluated.
+``base`` is a pre-training before that of the rows, done once: every row and seed goes on from it.
 ``adapt`` trains on one collection of its ``on`` after the other: its ``method`` and the fields of
 that (see `retrievers.training.continual.continual.Adaptation`) stand beside those of its preset.
+
+Endpoints are several evaluations of what the rows trained, each after a fine-tuning of its own or
+after none; each is an ablation of its own, and cells are shared::
+
+    [endpoints.untrained.evaluate]
+    on = ["beir/nfcorpus"]
+
+    [endpoints.few.finetune]           # its evaluate as above
+    preset = "dpr-small"
+    on = ["beir/nfcorpus"]
+    queries = 100
+
+Hypotheses are comparisons of two rows that were fixed before any result::
+
+    [[hypotheses]]
+    row = "objective=retromae"
+    against = "objective=condenser"
+    expected = "better"                # or "equal"
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -36,7 +55,7 @@ from foundation.records import Record
 from foundation.suggestions import did_you_mean
 from foundation.toml_files import Name, TomlFiles, variant_fields
 
-STAGES = ("pretrain", "adapt", "finetune", "evaluate")
+STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 
 Table = dict[str, Any]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
@@ -97,6 +116,27 @@ class Published(Record, kw_only=True):
     collection: str
 
 
+class Hypothesis(Record, kw_only=True):
+    """A comparison that was fixed before any result.
+
+    Attributes:
+        row, against: names of two rows.
+        expected: of the row; ``equal`` is never shown, but a difference refutes it.
+    """
+
+    row: str
+    against: str
+    expected: Literal["better", "equal"]
+
+
+class Endpoint(Record, kw_only=True):
+    """An evaluation of what the rows trained, after a fine-tuning of its own or after none."""
+
+    title: str = ""
+    finetune: Table | None = None
+    evaluate: Table
+
+
 class Variant(Record, kw_only=True):
     """The same question at another scale: what is set here takes the file's own place.
 
@@ -107,10 +147,12 @@ class Variant(Record, kw_only=True):
     title: str = ""
     seeds: tuple[Seed, ...] = ()
     model: str = ""
+    base: Table | None = None
     pretrain: Table | None = None
     adapt: Table | None = None
     finetune: Table | None = None
     evaluate: Table | None = None
+    endpoints: dict[Name, Endpoint] = {}
     axes: tuple[str, ...] = ()
 
 
@@ -119,21 +161,26 @@ class Ablation(Record, kw_only=True):
 
     Attributes:
         name: of the folder of its report.
-        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" where
-            ``pretrain`` says what is trained.
-        seeds: every row is trained once with each.
-        pretrain, adapt, finetune, evaluate: settings of the reference; None for no such stage.
+        model: card, folder or Hub id that is adapted, fine-tuned or evaluated; "" where ``base``
+            or ``pretrain`` says what is trained.
+        seeds: every row is trained once with each; ``base`` is not.
+        base, pretrain, adapt, finetune, evaluate: settings of the reference; None for no such
+            stage.
+        endpoints: by name, instead of ``finetune`` and ``evaluate``.
     """
 
     name: Name
     title: str = ""
     model: str = ""
     seeds: tuple[Seed, ...] = (0,)
+    base: Table | None = None
     pretrain: Table | None = None
     adapt: Table | None = None
     finetune: Table | None = None
-    evaluate: Table
+    evaluate: Table | None = None
+    endpoints: dict[Name, Endpoint] = {}
     axes: tuple[Axis, ...]
+    hypotheses: tuple[Hypothesis, ...] = ()
     published: Published | None = None
     variants: dict[Name, Variant] = {}
 
@@ -142,8 +189,12 @@ class Ablation(Record, kw_only=True):
             raise ValueError("at least one seed is needed")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed is named twice")
-        if bool(self.model) == bool(self.pretrain):
+        if bool(self.model) == bool(self.base or self.pretrain):
             raise ValueError("set either model or [pretrain]: what is trained or evaluated")
+        if self.endpoints and (self.finetune or self.evaluate):
+            raise ValueError("[finetune] and [evaluate] belong into the endpoints")
+        if not self.endpoints and self.evaluate is None:
+            raise ValueError("set [evaluate] or [endpoints]")
         if any("seed" in table for table in self.stages().values()):
             raise ValueError("seeds says with which seeds every row is trained")
         titles = [axis.title for axis in self.axes]
@@ -155,6 +206,21 @@ class Ablation(Record, kw_only=True):
         """Settings of the reference, by stage, in order; absent stages are left out."""
         tables = {stage: getattr(self, stage) for stage in STAGES}
         return {stage: table for stage, table in tables.items() if table is not None}
+
+    def parts(self) -> tuple["Ablation", ...]:
+        """An ablation for each endpoint, in their order; itself where it has none."""
+        return tuple(
+            msgspec.structs.replace(
+                self,
+                name=f"{self.name}-{name}",
+                title=": ".join(filter(None, (self.title, endpoint.title or name))),
+                finetune=endpoint.finetune,
+                evaluate=endpoint.evaluate,
+                endpoints={},
+                variants={},
+            )
+            for name, endpoint in self.endpoints.items()
+        ) or (self,)
 
 
 FILES = TomlFiles("ablation", Path(__file__).parent / "plans", Ablation)

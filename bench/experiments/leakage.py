@@ -25,7 +25,8 @@ def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
     """
     evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
-    read = {tuple(table["on"]) for stage in ("pretrain", "adapt") for table in _tables(plan, stage)}
+    reading = ("base", "pretrain", "adapt")
+    read = {tuple(table["on"]) for stage in reading for table in _tables(plan, stage)}
     said = [
         _queries(dataset, evaluated)
         for on, split in sorted(tuned)

@@ -10,6 +10,8 @@ import msgspec
 from bench.experiments.grid import Ablation, Table
 from bench.experiments.rows import AxisPoint, GridRow, rows_of
 from bench.experiments.stages import MODEL, ExperimentStage
+from foundation.errors import BenchError
+from foundation.suggestions import did_you_mean
 
 KEY_DIGITS = 16
 
@@ -86,9 +88,11 @@ def plan_of(
         here: what else changes figures, such as versions of libraries and the device.
 
     Raises:
+        BenchError: a hypothesis about a row that is not there.
         BenchError: see `rows_of`.
     """
     rows, points = rows_of(ablation, lambda name, table: stages[name].resolve_settings(table))
+    _check_hypotheses(ablation, [row.name for row in rows])
     builder = TaskBuilder(ablation.model, stages, here or {})
     cells = [
         GridCell(row.name, seed, builder.task(row, seed, list(row.settings)))
@@ -96,6 +100,16 @@ def plan_of(
         for row in rows
     ]
     return Plan(ablation, rows, points, tuple(cells))
+
+
+def _check_hypotheses(ablation: Ablation, rows: Sequence[str]) -> None:
+    for hypothesis in ablation.hypotheses:
+        for name in (hypothesis.row, hypothesis.against):
+            if name not in rows:
+                raise BenchError(
+                    f"a hypothesis is about {name!r}, which is no row",
+                    did_you_mean(name, rows, f"there are: {', '.join(rows)}"),
+                )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.experiments.grid import Table
 from bench.experiments.settings import merged, split_off
@@ -22,31 +22,54 @@ from retrievers.training.pretrain.preset import Pretraining, from_table, load_pr
 REHEARSED = 2  # steps
 CURVES = "losses.jsonl"
 OWN = ("on", "first_layers")  # settings that are not the preset's
+BASE = {"model": "[base]"}
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """See `bench.experiments.stages.Stage`."""
+    """See `bench.experiments.stages.Stage`.
+
+    Attributes:
+        stage: ``base``, which all seeds share, or ``pretrain``.
+        after_base: it goes on from what ``base`` trained, and has no start of its own.
+    """
 
     space: Workspace
+    stage: Literal["base", "pretrain"] = "pretrain"
+    after_base: bool = False
 
     def resolve_settings(self, table: Mapping[str, Any]) -> Table:
-        """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``."""
-        own, changes = split_off(table, "pretrain")
+        """All of the preset, ``on``, and ``first_layers``, which are kept of ``start.model``.
+
+        After ``base`` there is neither a start nor ``first_layers``.
+        """
+        own, changes = split_off(table, self.stage)
         if "split" in own:
-            raise BenchError("[pretrain] has a split, and it reads corpora", "leave split out")
-        layers = changes.pop("first_layers", None)
+            raise BenchError(f"[{self.stage}] has a split, and it reads corpora", "leave split out")
         base = to_table(load_preset(own["preset"])) if "preset" in own else {}
         # A title and a source say nothing about what is trained.
         words = {"title": "pre-trained in an ablation", "source": ""}
-        preset = from_table({**merged(base, changes), **words}, "[pretrain]")
         expand(own["on"], self.space.data_dir)
+        if self.after_base:
+            return {"on": list(own["on"]), **self._going_on(merged(base, changes) | words, changes)}
+        layers = changes.pop("first_layers", None)
+        preset = from_table({**merged(base, changes), **words}, f"[{self.stage}]")
         _check_layers(layers, preset)
         return {"on": list(own["on"]), "first_layers": layers, **to_table(preset)}
 
+    def _going_on(self, table: Table, changes: Table) -> Table:
+        """All of the preset but its start."""
+        for name in ("start", "first_layers"):
+            if name in changes:
+                raise BenchError(
+                    f"[pretrain] has {name}, and it goes on from [base]", "leave it out"
+                )
+        settings = to_table(from_table({**table, "start": BASE}, "[pretrain]"))
+        return {name: value for name, value in settings.items() if name != "start"}
+
     def seeded(self, settings: Table, seed: int) -> Table:
-        """The seed is of weights, masks and the order of the texts."""
-        return {**settings, "seed": seed}
+        """The seed is of weights, masks and the order of the texts; ``base`` has its own."""
+        return settings if self.stage == "base" else {**settings, "seed": seed}
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
@@ -55,9 +78,9 @@ class Pretrain:
         corpora = {
             dataset.name: dataset.corpus.sha256 for dataset in self.space.datasets(settings["on"])
         }
-        start = settings["start"]
-        named = start["model"] or start["scratch"]["tokenizer"]
-        hashes = {**corpora, **hashes_of(named)}  # truncation is in the settings
+        start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
+        named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
+        hashes = {**corpora, **(hashes_of(named) if named else {})}  # truncation is in the settings
         generator = settings["objective"].get("generator", RANDOM)
         return hashes if generator == RANDOM else {**hashes, **hashes_of(generator, "generator ")}
 
@@ -65,7 +88,8 @@ class Pretrain:
         """Train; a training that was killed goes on."""
         start = time.perf_counter()
         preset = {key: value for key, value in settings.items() if key not in OWN}
-        preset["start"] = start_of(settings, self.space.cache_dir)
+        before = {"model": model} if self.after_base else start_of(settings, self.space.cache_dir)
+        preset["start"] = before
         pretrain_on(
             from_table(preset, "[pretrain]"),
             self.space.datasets(settings["on"]),

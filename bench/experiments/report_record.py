@@ -1,10 +1,12 @@
 """Findings of an ablation: the record that tables and plots are made of.
 
 History of the schema: 1, the first; 2, collections that are not the published ones, and
-weights of the collections in their mean; 3, what a row with a sequence gained and forgot.
+weights of the collections in their mean; 3, what a row with a sequence gained and forgot; 4, tested
+hypotheses.
 """
 
 from pathlib import Path
+from typing import Literal
 
 from bench.compare.statistics import Paired
 from bench.compare.transfer import Forgetting
@@ -13,7 +15,7 @@ from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
 from foundation.records import Record, read_json
 
-SCHEMA = 3
+SCHEMA = 4
 MEAN = "mean"  # instead of a collection
 
 
@@ -129,6 +131,31 @@ class RowFound(Record, kw_only=True):
         return [cell.scores[collection] for cell in finished if collection in cell.scores]
 
 
+class HypothesisTested(Record, kw_only=True):
+    """A comparison of two rows that was fixed before any result.
+
+    Attributes:
+        expected: of ``row`` compared with ``against``.
+        on: by collection, then in their mean, with p corrected for all hypotheses; empty where
+            one of the rows has no finished seed that the other has.
+    """
+
+    row: str
+    against: str
+    expected: Literal["better", "equal"]
+    on: tuple[RowOnCollection, ...]
+
+    def answer(self, collection: str) -> str:
+        """``supported``, ``refuted``, ``not separated``, or "" where nothing was compared.
+
+        A difference that is not seen supports no hypothesis, and refutes none.
+        """
+        verdict = next((on.verdict for on in self.on if on.collection == collection), "")
+        if verdict in ("", "cannot tell"):
+            return verdict and "not separated"
+        return "supported" if verdict == self.expected else "refuted"
+
+
 class ReportedPoint(Record):
     """A value on an axis, the row that has it, and somebody else's figures for it."""
 
@@ -158,6 +185,7 @@ class Report(Record, kw_only=True):
         weights: of the collections in their mean; empty where each weighs the same.
         commits: of the code that made the cells.
         seconds: wall clock of all distinct work; what cells share counts once.
+        hypotheses: what was expected before any result, and what came of it.
     """
 
     schema: int = SCHEMA
@@ -176,6 +204,7 @@ class Report(Record, kw_only=True):
     conditions: Conditions
     differing: tuple[str, ...] = ()
     weights: dict[str, float] = {}
+    hypotheses: tuple[HypothesisTested, ...] = ()
 
     @property
     def collections(self) -> tuple[str, ...]:

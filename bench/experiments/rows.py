@@ -111,7 +111,8 @@ def _add(
                 "leave one of them out: every row is trained with every seed",
             )
     before = label_of(value_at(against.settings, axis.field))
-    change = f"{axis.field}: {before} -> {label_of(value_at(settings, axis.field))}"
+    after = label if axis.labels else label_of(value_at(settings, axis.field))
+    change = f"{axis.field}: {before} -> {after}"
     rows[name] = GridRow(name, settings, against.name, change)
     return AxisPoint(label, name)
 

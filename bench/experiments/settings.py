@@ -7,8 +7,8 @@ from bench.experiments.grid import Table
 from foundation.errors import BenchError
 
 # Fields of which one is set: naming one unsets the others.
-ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"))
-UNSET = {"model": ""}
+ONE_OF = (("steps", "epochs", "tokens"), ("model", "scratch"), ("tokenizer", "vocabulary"))
+UNSET = {"model": "", "tokenizer": ""}
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench.store import VectorStore
 from bench.training.leaks import leaks
 from bench.training.mining import Searcher
-from bench.training.training_sets import Split, training_set
+from bench.training.training_sets import Split, draw_queries, training_set
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.model import Model
@@ -25,6 +25,7 @@ def finetune_on(
     context: TrainingContext,
     *,
     evaluated: Sequence[Dataset] = (),
+    queries: int | None = None,
 ) -> Finetuned:
     """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
 
@@ -37,12 +38,16 @@ def finetune_on(
             kept in the context's folder until they were searched.
         context: whose folder gets the checkpoint.
         evaluated: what the result will be scored on.
+        queries: how many to train on, drawn at random with the preset's seed from those of all
+            collections; None for all.
 
     Raises:
-        BenchError: a split is itself evaluated, or there is nothing to train on.
+        BenchError: a split is itself evaluated, or there is nothing or too little to train on.
         BenchError: see `retrievers.training.finetune.finetune.finetune`.
     """
     splits = tuple(Split.of(dataset, leaked(dataset, evaluated)) for dataset in training)
+    if queries is not None:
+        splits = draw_queries(splits, queries, preset.seed)
     return finetune(
         preset,
         with_prompts(model, [dataset.name for dataset in training]),

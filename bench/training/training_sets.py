@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,31 @@ class Split:
         ids, texts = zip(*kept, strict=True)
         positives = tuple(np.unique(np.array(relevant[id_], np.int64)) for id_ in ids)
         return cls(dataset, Queries(ids, texts), positives)
+
+    def only(self, rows: Sequence[int]) -> "Split":
+        """Some of its queries, at least one."""
+        ids, texts = self.queries.ids, self.queries.texts
+        queries = Queries(tuple(ids[row] for row in rows), tuple(texts[row] for row in rows))
+        return Split(self.dataset, queries, tuple(self.positives[row] for row in rows))
+
+
+def draw_queries(splits: Sequence[Split], count: int, seed: int) -> tuple[Split, ...]:
+    """Splits with so many queries in all, drawn at random; those of fewer are among those of more.
+
+    Raises:
+        BenchError: there are fewer.
+    """
+    ends = np.cumsum([0, *(len(split.queries) for split in splits)])
+    if count > ends[-1]:
+        raise BenchError(
+            f"{count:,} queries are to be trained on, and there are {ends[-1]:,}",
+            "leave queries out, which takes all",
+        )
+    drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
+    rows = [drawn[(drawn >= first) & (drawn < end)] - first for first, end in pairwise(ends)]
+    return tuple(
+        split.only(own.tolist()) for split, own in zip(splits, rows, strict=True) if len(own)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from urllib.parse import quote
 from bench.experiments.report_record import CellFound, Report, RowFound, RowOnCollection
 from bench.experiments.twolevel import Interval
 from reports import format as fmt
+from reports.experiments.hypotheses import hypotheses_section
 from reports.experiments.sequence_sections import difference_columns, sequence_sections
 from reports.markdown import bullets, code, plain
 from reports.table import Column, Table, columns_of, table_of
@@ -27,6 +28,7 @@ def markdown(
         heat_maps: file of the forgetting matrix by row.
     """
     parts = [f"# {plain(report.title or report.name)}", _opening(report)]
+    parts += hypotheses_section(report)
     for name in reversed(report.collections):
         parts += [f"## {plain(_heading(report, name))}", score_table(report, name)]
         parts.append(bullets(map(plain, _conclusions(report, name))))
@@ -215,7 +217,7 @@ def _seconds(row: RowFound, stage: str) -> float | None:
 
 def parameters_of(row: RowFound) -> int | None:
     """Parameters that its last training trained; of the encoder, where nothing is trained."""
-    for stage in ("finetune", "adapt", "pretrain", "evaluate"):
+    for stage in ("finetune", "adapt", "pretrain", "base", "evaluate"):
         if counts := [c.parameters[stage] for c in row.cells if stage in c.parameters]:
             return max(counts)
     return None

@@ -3,9 +3,11 @@
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -46,46 +48,85 @@ DECISIVE = (
 EQUAL = 1e-9  # weights
 
 
+@dataclass(frozen=True)
+class Checked:
+    """An ablation, or one endpoint of it, whose plan was checked before any work."""
+
+    stages: Mapping[str, ExperimentStage]
+    plan: Plan
+    leaks: tuple[str, ...]
+    differing: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, ablation: Ablation, space: Workspace, conditions: Conditions, resampling: Resampling
+    ) -> "Checked":
+        """Read and check everything.
+
+        Raises:
+            BenchError: see `plan_of`, `check_resamples` and `check_leaks`.
+        """
+        stages = _stages(ablation, space)
+        plan = plan_of(ablation, stages, _here(ablation, conditions))
+        check_resamples(plan, resampling)
+        return cls(stages, plan, check_leaks(plan, space), _differing(plan, space))
+
+
 def ablate(options: AblateOptions) -> int:
-    """Check the whole grid, run unfinished tasks, write the report."""
+    """Check the whole grid, run unfinished tasks, write a report for each endpoint."""
     ablation = load_ablation(options.file, options.variant)
     if options.seeds:
         ablation = replaced(ablation, "--seeds", seeds=tuple(options.seeds))
     space = workspace(options.places, options.hardware, options.allow_mismatch)
-    stages = _stages(ablation, space)
     conditions = conditions_here(options.hardware.device)
-    plan = plan_of(ablation, stages, _here(ablation, conditions))
     resampling = resampling_of(options.resampling)
-    check_resamples(plan, resampling)
-    leaks = check_leaks(plan, space)
-    differing = _differing(plan, space)
+    parts = [Checked.of(part, space, conditions, resampling) for part in ablation.parts()]
     if options.dry_run:
-        return _show(plan, options, leaks, differing)
-    _say(_overview(plan, options.out))
-    if not options.no_rehearsal:
-        rehearse(plan, stages, options.out, _apart, _say)
-    outcome = execute(plan, stages, options.out, _apart, _say, conditions.commit)
+        return _show(parts, options)
+    for part in parts:
+        _say(_overview(part.plan, options.out))
+        if not options.no_rehearsal:
+            rehearse(part.plan, part.stages, options.out, _apart, _say)
+    records = [_run(part, options, space, conditions, resampling) for part in parts]
+    if options.output.json:
+        print_json(records if ablation.endpoints else records[0])
+    return ExitCode.MISSING if any(record.gaps for record in records) else ExitCode.OK
+
+
+def _run(
+    part: Checked,
+    options: AblateOptions,
+    space: Workspace,
+    conditions: Conditions,
+    resampling: Resampling,
+) -> Report:
+    """Work through a plan and write its report."""
+    plan = part.plan
+    outcome = execute(plan, part.stages, options.out, _apart, _say, conditions.commit)
     made = Made(
         command=_typed(options),
-        leaks=leaks,
-        differing=differing,
+        leaks=part.leaks,
+        differing=part.differing,
         weights=_weights(plan, space),
         conditions=conditions,
         resampling=resampling,
     )
     record = report_of(plan, outcome, lambda task: read_scores(task, options.out), made)
     record = with_sequences(record, plan, outcome, options.out, resampling)
-    folder = options.out / ablation.name
+    folder = options.out / plan.ablation.name
     text = markdown(record, *_pictures(record, folder))
-    _print_report(folder, record, text, figures(record).csv(), options.output.json)
-    return ExitCode.MISSING if record.gaps else ExitCode.OK
+    _keep_report(folder, record, text, figures(record).csv())
+    if not options.output.json:
+        print(text, end="")
+    return record
 
 
 def _stages(ablation: Ablation, space: Workspace) -> dict[str, ExperimentStage]:
-    on = ablation.evaluate.get("on")
+    on = (ablation.evaluate or {}).get("on")
     held_out = tuple(on) if isinstance(on, list) else ()  # anything else is refused when resolved
     return {
-        "pretrain": Pretrain(space),
+        "base": Pretrain(space, "base"),
+        "pretrain": Pretrain(space, after_base=ablation.base is not None),
         "adapt": Adapt(space, held_out, ablation.model),
         "finetune": Finetune(space, held_out),
         "evaluate": Evaluate(space),
@@ -136,26 +177,34 @@ def _weights(plan: Plan, space: Workspace) -> dict[str, float]:
     return {} if max(weights.values()) - min(weights.values()) < EQUAL else weights
 
 
-def _show(
-    plan: Plan,
-    options: AblateOptions,
-    leaks: tuple[str, ...],
-    differing: tuple[str, ...],
-) -> int:
+def _show(parts: Sequence[Checked], options: AblateOptions) -> int:
     """``--dry-run``."""
-    outcome = finished(plan, options.out)
+    documents = [_plan_document(part, options.out) for part in parts]
+    if options.output.json:
+        print_json(documents if len(parts) > 1 else documents[0])
+        return ExitCode.OK
+    for part, document in zip(parts, documents, strict=True):
+        if len(parts) > 1:
+            print(f"## {part.plan.ablation.title}", end="\n\n")
+        print(plan_table(document["rows"], document["tasks"]), end="\n\n")
+        print("\n".join([_overview(part.plan, options.out), *part.differing, *part.leaks]))
+    return ExitCode.OK
+
+
+def _plan_document(part: Checked, out: Path) -> dict[str, Any]:
+    """Rows and tasks of a plan, and what was checked."""
+    plan, outcome = part.plan, finished(part.plan, out)
     tasks = []
     for stage in plan.rows[0].settings:
         keys = [task.key for task in plan.tasks() if task.stage == stage]
         tasks.append((stage, len(keys), sum(key in outcome.finished for key in keys)))
-    rows = [(row.name, row.against, row.change) for row in plan.rows]
-    if options.output.json:
-        summary = {"rows": rows, "tasks": tasks, "leaks": leaks, "differing": differing}
-        print_json({**summary, "cells": len(plan.cells)})
-    else:
-        print(plan_table(rows, tasks), end="\n\n")
-        print("\n".join([_overview(plan, options.out), *differing, *leaks]))
-    return ExitCode.OK
+    return {
+        "rows": [(row.name, row.against, row.change) for row in plan.rows],
+        "tasks": tasks,
+        "leaks": part.leaks,
+        "differing": part.differing,
+        "cells": len(plan.cells),
+    }
 
 
 def _overview(plan: Plan, out: Path) -> str:
@@ -209,10 +258,8 @@ def _typed(options: AblateOptions) -> str:
     return shlex.join(words)
 
 
-def _print_report(
-    folder: Path, record: msgspec.Struct, text: str, table: str, as_json: bool
-) -> None:
-    """Keep a report as Markdown, CSV and JSON, each whole or not at all, and print it."""
+def _keep_report(folder: Path, record: msgspec.Struct, text: str, table: str) -> None:
+    """Keep a report as Markdown, CSV and JSON, each whole or not at all."""
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=1)
     for name, content in (
         ("report.md", text.encode()),
@@ -221,10 +268,6 @@ def _print_report(
     ):
         with replacing(folder / name) as file:
             file.write(content)
-    if as_json:
-        print_json(record)
-    else:
-        print(text, end="")
     _say(f"kept in {folder}")
 
 

@@ -25,9 +25,10 @@ class AblateOptions:
     effects.
 
     The same command continues an interrupted experiment. Exit code 4: a cell failed and is a gap;
-    the same command tries it again.
+    the same command tries it again. A grid with endpoints gets a report for each.
 
     Examples:
+        python -m bench ablate pretraining-matters --variant two-cores
         python -m bench ablate objectives --variant small --dry-run
         python -m bench ablate objectives --variant small
         python -m bench ablate retromae-table6

@@ -142,7 +142,7 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
         check_method(_adapter(adaptation))
         resolve_model(preset.start.model)
-    check_length(preset, open_start(preset.start, preset.seed))
+    check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
 
 
 def _adapter(adaptation: Adaptation) -> Adapter:

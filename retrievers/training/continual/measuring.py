@@ -67,7 +67,7 @@ class Measurement:
 
     def _open(self) -> tuple[MaskedLM, Any]:
         """The encoder with its head, and the tokenizer."""
-        started = open_start(self.preset.start, self.preset.seed)
+        started = open_start(self.preset.start, self.preset.seed, self.documents)
         module = self.objective.build_module(started.encoder)
         if started.folder is not None:
             load_heads(module, started.encoder.encoder, started.folder, self.objective)

@@ -56,6 +56,8 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
         encoder_mask: share of the tokens that the encoder does not see.
         decoder_mask: share of the tokens that the decoder does not see: one draw a text in basic
             decoding, one of up to 256 draws for each token in enhanced decoding.
+        decoder_reads: ``zero`` puts a vector of zeros in the place of h_0, so that nothing goes
+            through the sentence embedding: a control of what it causes, not the paper's.
     """
 
     name: ClassVar[str] = "retromae"
@@ -63,6 +65,7 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
     decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 1
     encoder_mask: Rate = 0.3
     decoder_mask: Rate = 0.5
+    decoder_reads: Literal["cls", "zero"] = "cls"
 
     def __post_init__(self) -> None:
         if self.decoding == "enhanced" and self.decoder_layers != 1:
@@ -70,9 +73,10 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
+        blind = self.decoder_reads == "zero"
         if self.decoding == "enhanced":
-            return EnhancedDecoding(encoder)
-        return BasicDecoding(encoder, self.decoder_layers)
+            return EnhancedDecoding(encoder, blind)
+        return BasicDecoding(encoder, self.decoder_layers, blind)
 
     def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
         """See `Objective`."""
@@ -106,11 +110,11 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
 
 
 class BasicDecoding(nn.Module):
-    """The encoder with a decoder that reads its own masked copy."""
+    """The encoder with a decoder that reads its own masked copy; ``blind``: zeros for h_0."""
 
-    def __init__(self, encoder: MaskedLM, layers: int) -> None:
+    def __init__(self, encoder: MaskedLM, layers: int, blind: bool = False) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.blind = encoder, blind
         self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
 
     def forward(
@@ -131,7 +135,8 @@ class BasicDecoding(nn.Module):
             decoder_labels: int64 ``(texts, length)``, -100 but at the decoder's masked tokens.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        stream = after_cls(states, self.encoder.embed(decoder_input_ids))
+        read = torch.zeros_like(states) if self.blind else states
+        stream = after_cls(read, self.encoder.embed(decoder_input_ids))
         for layer in self.decoder:
             stream = layer(stream, stream, attention_mask)
         return summed(
@@ -141,11 +146,11 @@ class BasicDecoding(nn.Module):
 
 
 class EnhancedDecoding(nn.Module):
-    """The encoder with a decoder of two streams."""
+    """The encoder with a decoder of two streams; ``blind``: zeros for h_0."""
 
-    def __init__(self, encoder: MaskedLM) -> None:
+    def __init__(self, encoder: MaskedLM, blind: bool = False) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.blind = encoder, blind
         self.decoder = TransformerLayer(encoder.config)
 
     def forward(
@@ -168,7 +173,8 @@ class EnhancedDecoding(nn.Module):
             decoder_context: bool ``(texts, length, length)``, see `context_mask`.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        stream = self.decode(states, decoder_input_ids, decoder_context)
+        read = torch.zeros_like(states) if self.blind else states
+        stream = self.decode(read, decoder_input_ids, decoder_context)
         return summed(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),

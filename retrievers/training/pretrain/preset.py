@@ -17,11 +17,13 @@ class Scratch(Record, kw_only=True):
     """A new BERT with random weights.
 
     Attributes:
-        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets.
+        tokenizer: card, folder or Hub id whose tokenizer and vocabulary it gets; or
+        vocabulary: pieces of a WordPiece vocabulary that is trained on the texts themselves.
         positions: longest input in tokens.
     """
 
-    tokenizer: str
+    tokenizer: str = ""
+    vocabulary: Count | None = None
     layers: Count
     width: Count
     heads: Count
@@ -29,6 +31,8 @@ class Scratch(Record, kw_only=True):
     positions: Count = 512
 
     def __post_init__(self) -> None:
+        if bool(self.tokenizer) == bool(self.vocabulary):
+            raise ValueError("set either tokenizer or vocabulary")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be split among {self.heads} heads")
 
@@ -101,6 +105,8 @@ FILES = TomlFiles(
         "tokens": ("steps", "epochs"),
         "start.model": ("scratch",),
         "start.scratch": ("model",),
+        "start.scratch.tokenizer": ("vocabulary",),
+        "start.scratch.vocabulary": ("tokenizer",),
     },
 )
 load_preset = FILES.load

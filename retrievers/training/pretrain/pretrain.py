@@ -95,7 +95,7 @@ def pretrain(
     if not len(documents):
         raise BenchError("there are no texts to train on")
     check_packages()
-    started = open_start(preset.start, preset.seed)
+    started = open_start(preset.start, preset.seed, documents)
     check_length(preset, started)
     texts = texts_of(preset, documents, started.tokenizer, context.report)
     check_distinct(preset, len(texts))

@@ -5,7 +5,7 @@ encoder's must be there. The head may be missing (all-MiniLM-L6-v2 has none): th
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.engine.find_checkpoint import find_checkpoint
 from retrievers.training.objectives.masked_lm import HEADS, MaskedLM
 from retrievers.training.pretrain.preset import Scratch, Start
+from retrievers.training.pretrain.vocabulary import train_tokenizer
 
 # What a checkpoint of an encoder need not hold, in files of Hugging Face models.
 OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEADS.values())))})\.|position_ids")
@@ -46,26 +47,32 @@ class Started:
         return limit
 
 
-def open_start(start: Start, seed: int) -> Started:
+def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> Started:
     """Load the checkpoint, or make a new model; ``seed`` decides what is random.
+
+    Args:
+        documents: that a vocabulary is trained on, where the start asks for one.
 
     Raises:
         BenchError: there is no such checkpoint, it is damaged, or it is of an architecture
             that cannot be trained here.
+        BenchError: see `train_tokenizer`.
     """
     torch.manual_seed(seed)
     if start.scratch is not None:
-        return _new(start.scratch)
+        return _new(start.scratch, documents)
     checkpoint, trained_on = find_checkpoint(start.model)
     model = _load(checkpoint)
     return Started(MaskedLM(model), load_tokenizer(checkpoint), checkpoint.root, trained_on)
 
 
-def _new(scratch: Scratch) -> Started:
+def _new(scratch: Scratch, documents: Sequence[str]) -> Started:
     from transformers import BertConfig, BertForMaskedLM
 
-    checkpoint, _ = find_checkpoint(scratch.tokenizer)
-    tokenizer = load_tokenizer(checkpoint)
+    if scratch.vocabulary is None:
+        tokenizer = load_tokenizer(find_checkpoint(scratch.tokenizer)[0])
+    else:
+        tokenizer = train_tokenizer(documents, scratch.vocabulary)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=scratch.width,

@@ -60,7 +60,7 @@ def test_a_table_replaces_the_field_as_a_whole_and_is_called_by_its_name():
         ("values = [5, 10, 20]", "value = [5]", "did you mean values"),
         ("values = [5, 10, 20]", "values = [5, 5]", "has the value 5 twice"),
         ("values = [5, 10, 20]", 'values = [5, 10, "x"]', "steps=x: pretrain: Expected `int`"),
-        ('[evaluate]\non = ["c"]', "", "missing required field `evaluate`"),
+        ('[evaluate]\non = ["c"]', "", "set [evaluate] or [endpoints]"),
         ("seeds = [0, 1, 2]", "seeds = [0, 0]", "a seed is named twice"),
         ("seeds = [0, 1, 2]", "seeds = []", "at least one seed"),
         ("[finetune]\nsteps = 1", "[finetune]\nstep = 1", "unknown field `step`"),

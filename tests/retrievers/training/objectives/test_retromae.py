@@ -18,6 +18,8 @@ Batch = dict[str, Tensor]
 BASIC = [RetroMAE(decoding="basic", decoder_layers=layers) for layers in (1, 2, 3)]
 OBJECTIVES = [RetroMAE(), *BASIC]
 NAMES = ["enhanced", "basic-1", "basic-2", "basic-3"]
+BLIND = [RetroMAE(decoding=decoding, decoder_reads="zero") for decoding in ("enhanced", "basic")]
+BLIND_NAMES = ["enhanced-zero", "basic-zero"]
 
 
 def batch_of(objective: Any, folder: Path, texts: int = 3) -> Batch:
@@ -34,10 +36,11 @@ def slow_decoder_loss(heads: Any, batch: Batch) -> float:
     positions = heads.encoder.positions(len(embedded[0])).tolist()
     decoded = []
     for text, (states, words) in enumerate(zip(states_of(heads, batch), embedded, strict=True)):
-        context = [states[0], *words[1:]]
+        cls = [0.0] * len(states[0]) if heads.blind else states[0]
+        context = [cls, *words[1:]]
         if "decoder_context" in batch:
             seen = batch["decoder_context"][text].tolist()
-            queries = [slow.add(states[0], place) for place in positions]
+            queries = [slow.add(cls, place) for place in positions]
             decoded.append(slow.two_streams(heads.decoder, queries, context, seen))
             continue
         real = [j for j, here in enumerate(batch["attention_mask"][text]) if here]
@@ -61,7 +64,7 @@ def test_mlm_is_the_cross_entropy_of_the_masked_tokens(architecture, tmp_path) -
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=NAMES)
+@pytest.mark.parametrize("objective", [*OBJECTIVES, *BLIND], ids=[*NAMES, *BLIND_NAMES])
 def test_retromae_is_the_sum_of_the_encoder_s_and_the_decoder_s_loss(
     objective, architecture, tmp_path
 ) -> None:
@@ -94,6 +97,15 @@ def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
     (last,) = kept
     assert last.grad[:, 0].any(dim=1).all()
     assert not last.grad[:, 1:].any()
+
+
+@pytest.mark.parametrize("objective", BLIND, ids=BLIND_NAMES)
+def test_a_decoder_that_reads_zeros_trains_no_layer_of_the_encoder(objective, tmp_path) -> None:
+    batch = batch_of(objective, tmp_path)
+    heads = objective.build_module(tiny.encoder()).double()
+    heads(**batch)["decoder_mlm"].backward()
+    assert all(weight.grad is None for weight in heads.encoder.layers.parameters())
+    assert heads.encoder.encoder.embeddings.word_embeddings.weight.grad.any()
 
 
 def test_in_enhanced_decoding_a_token_does_not_see_itself(tmp_path) -> None:
