@@ -2,8 +2,8 @@
 
 Each process is given the tokenizer as text, then blocks of texts, and answers with ids and lengths
 as bytes: a message is its length, 8 bytes little-endian, and as many bytes. It starts no threads of
-its own, and ends with its standard input or when it is told to. ``multiprocessing`` would run a user's script again in
-each process where the script is not guarded against that.
+its own, and ends with its standard input or when it is told to. ``multiprocessing`` would run a
+user's script again in each process where the script is not guarded against that.
 """
 
 import json
