@@ -264,7 +264,7 @@ def commands() -> str:
 
 def _options(record: type[Any]) -> Iterator[tuple[str, ...]]:
     texts, positional = field_texts(record), True
-    for field in dataclasses.fields(record):
+    for field in sorted(dataclasses.fields(record), key=_is_group):  # positional ones come first
         kind = inspect.get_annotations(record, eval_str=True).get(field.name) or field.type
         if field.kw_only:
             positional = False
@@ -277,6 +277,10 @@ def _options(record: type[Any]) -> Iterator[tuple[str, ...]]:
         shown = field.name.upper() if positional else f"--{field.name.replace('_', '-')}"
         value = "" if plain is bool else type_name(plain)
         yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
+
+
+def _is_group(field: dataclasses.Field[Any]) -> tuple[bool, bool]:
+    return dataclasses.is_dataclass(field.type), field.kw_only
 
 
 def _default(value: Any) -> str:

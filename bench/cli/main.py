@@ -123,11 +123,23 @@ def _command(name: str, record: type[Any]) -> Any:
         code: int = getattr(module, function)(options)
         return code
 
-    fields = dataclasses.fields(record)
+    fields = _ordered(record)
     if all(field.default is not dataclasses.MISSING for field in fields):
         command.__defaults__ = (record(),)  # the parser wants one where nothing must be typed
     command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
     return command
+
+
+def _ordered(record: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """Fields of a record, brought into order: positional, required, others.
+
+    Dataclasses have the fields of a base first, and the parser takes nothing for positional that
+    comes after an option.
+    """
+    every = dataclasses.fields(record)
+    ordered = sorted(every, key=lambda f: (f.kw_only, f.default is not dataclasses.MISSING))
+    record.__dataclass_fields__ = {field.name: field for field in ordered}
+    return tuple(ordered)
 
 
 def _code(examples: str) -> str:

@@ -6,7 +6,7 @@ from bench.cli.commands.assignments import typed_changes
 from bench.cli.commands.common import workspace
 from bench.cli.commands.losses import losses_of, resumed
 from bench.cli.commands.training_bars import TrainingBars
-from bench.cli.options.train import AdaptOptions, PretrainOptions
+from bench.cli.options.train import PretrainOptions
 from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
@@ -29,7 +29,7 @@ def pretrain(options: PretrainOptions) -> int:
     return ExitCode.OK
 
 
-def preset_of(options: PretrainOptions | AdaptOptions) -> Pretraining:
+def preset_of(options: PretrainOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
     changes = typed_changes(options.settings)
     return changed(load_preset(options.preset), changes, "command line")

@@ -3,8 +3,8 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import ModelUse, Output, Places
-from bench.cli.options.values import Count, LocalPath, Several
+from bench.cli.options.shared import DataOptions, ModelUse, Output
+from bench.cli.options.values import Count, LocalPath, Names, Several
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
 ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
@@ -58,7 +58,7 @@ class ShowOptions:
 
 
 @dataclass(frozen=True)
-class FetchOptions:
+class FetchOptions(DataOptions):
     """Download all that an offline machine needs: collections, models, built corpora.
 
     Examples:
@@ -68,15 +68,13 @@ class FetchOptions:
     names: tuple[str, ...] = ()
     """Collections or suites."""
     _: KW_ONLY
-    model: Annotated[tuple[str, ...], Several] = ()
+    model: Names = ()
     """Names of `list models`, card files, folders or Hub ids."""
     use: ModelUse = ModelUse()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(DataOptions):
     """Check the data of collections: checksums, counts, duplicates, gaps.
 
     Examples:
@@ -88,8 +86,6 @@ class VerifyOptions:
     _: KW_ONLY
     split: str | None = None
     """Split whose judgements are checked. Default: the collection's."""
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class CacheOptions:
     _: KW_ONLY
     verify: bool = False
     """Read everything and name what is damaged; exit code 2 where anything is."""
-    prune: Annotated[tuple[str, ...], Several] = ()
+    prune: Names = ()
     """Remove the vectors of these models: names, or first characters of fingerprints."""
     older_than: Count | None = None
     """Remove vectors that were not used for this many days: of the models of --prune, or of all."""

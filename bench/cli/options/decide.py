@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
-    Hardware,
-    KeptResults,
-    ModelUse,
+    DataOptions,
+    DecisionOptions,
     Output,
-    Places,
     ProtocolOptions,
     Resamples,
     StoredResults,
@@ -22,6 +20,7 @@ from bench.cli.options.values import (
     Duration,
     Factor,
     LocalPaths,
+    Names,
     OutFile,
     OutPlace,
     PlaceOption,
@@ -30,11 +29,9 @@ from bench.cli.options.values import (
     Share,
 )
 
-Collections = Annotated[tuple[str, ...], Several]
-
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(DataOptions):
     """Show which model is better, by how much, and on which queries.
 
     Examples:
@@ -47,7 +44,7 @@ class CompareOptions:
     names: tuple[str, ...]
     """Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files."""
     _: KW_ONLY
-    on: Collections = ()
+    on: Names = ()
     """Only these collections or suites; a suite of your own is a TOML file."""
     measure: str | None = None
     """Measure to use, instead of each collection's main one."""
@@ -60,8 +57,6 @@ class CompareOptions:
     protocol: ProtocolOptions = ProtocolOptions()
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @group("Decision rule", 10)
@@ -112,7 +107,7 @@ class SpeedTerms:
 
 
 @dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(DecisionOptions):
     """Decide whether a checkpoint may ship; the exit code is the verdict.
 
     Exit codes: 0 it may, 1 regression, 2 bad input, 3 inconclusive, 4 an evaluation or a result of
@@ -134,10 +129,8 @@ class CheckOptions:
     """Model with stored results, MODEL@FIELD=VALUE, folder of results, or `published`."""
     anchor: str | None = None
     """Also check against this fixed older release; the worse outcome decides."""
-    on: Collections = ()
+    on: Names = ()
     """Collections, suites (your own: a TOML file) or folders. Default: the baseline's."""
-    measure: str | None = None
-    """Measure to use, instead of each collection's main one."""
     markdown: OutFile | None = None
     """Also write the verdict to this Markdown file, such as for a pull request."""
     junit: OutFile | None = None
@@ -145,17 +138,10 @@ class CheckOptions:
     terms: DecisionTerms = DecisionTerms()
     look: FirstLook = FirstLook()
     timing: SpeedTerms = SpeedTerms()
-    use: ModelUse = ModelUse()
-    protocol: ProtocolOptions = ProtocolOptions()
-    results: KeptResults = KeptResults()
-    resampling: Resamples = Resamples()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class LeaderboardOptions:
+class LeaderboardOptions(DataOptions):
     """Show stored results side by side, as a table or as a site.
 
     Examples:
@@ -184,8 +170,6 @@ class LeaderboardOptions:
     bench/leaderboard/published, `cards` for the models of `list models`, or `all`."""
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
@@ -208,7 +192,7 @@ class ExportOptions:
     _: KW_ONLY
     out: OutPlace
     """Folder or URL of the files."""
-    on: Collections = ()
+    on: Names = ()
     """Only these collections or suites."""
     name: Annotated[str | None, Parameter(name="--as")] = None
     """Name of the model in the files, where there is only one."""

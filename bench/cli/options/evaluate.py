@@ -4,11 +4,17 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import Hardware, ModelUse, Output, Places, ProtocolOptions
+from bench.cli.options.shared import (
+    DataOptions,
+    EncodingOptions,
+    EvaluationOptions,
+    ProtocolOptions,
+)
 from bench.cli.options.values import (
     Count,
     LocalPath,
     LocalPaths,
+    Names,
     OutFolder,
     OutPlace,
     Positive,
@@ -16,13 +22,23 @@ from bench.cli.options.values import (
     Several,
 )
 
-Models = Annotated[tuple[str, ...], Several]
 Part = Literal["phases", "encode", "latency", "indexes", "growth"]
 Tool = Literal["sentence-transformers", "beir", "mteb"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Options of a command that writes results."""
+
+    measure: tuple[str, ...] | None = None
+    """Measure to report besides the main one, instead of the collection's further ones;
+    repeatable."""
+    out: OutPlace = Path("results")
+    """Folder of the results, or a URL such as s3://bucket/prefix."""
+
+
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(ResultOptions, EvaluationOptions):
     """Evaluate models on collections.
 
     Prints a table for each collection, then the means of the suites. Vectors are kept
@@ -44,7 +60,7 @@ class RunOptions:
     names: tuple[str, ...]
     """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
-    model: Models
+    model: Names
     """Names of `list models`, card files, folders or Hub ids."""
     name: str | None = None
     """Name of the model in results, where there is only one. Default: its own; with --adapter,
@@ -57,11 +73,6 @@ class RunOptions:
     recall_queries: Count | None = None
     """Number of queries, drawn with a seed, on which the recall of an approximate index is measured; 0
     measures none. Default: all, once for each index."""
-    measure: tuple[str, ...] | None = None
-    """Measure to report besides the main one, instead of the collection's further ones;
-    repeatable."""
-    out: OutPlace = Path("results")
-    """Where results go: a folder, or a URL such as s3://bucket/prefix."""
     limit: Positive | None = None
     """Quick trial: the first N queries on the documents judged for them and 10 N others. Scores are
     far too high: they are marked, stored as a collection of their own (NAME/firstN), and in no
@@ -74,15 +85,10 @@ class RunOptions:
     """Start without asking, even where encoding takes hours."""
     fail_fast: bool = False
     """Stop at the first evaluation that fails (exit code 2)."""
-    use: ModelUse = ModelUse()
-    protocol: ProtocolOptions = ProtocolOptions()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class IndexOptions:
+class IndexOptions(EncodingOptions):
     """Write a FAISS index of a collection to a folder that needs nothing of this program.
 
     The folder holds index.faiss, which FAISS reads, ids.json with the documents' ids by row,
@@ -107,14 +113,10 @@ class IndexOptions:
     """Continue although the collection differs from the published one."""
     yes: bool = False
     """Start without asking, even where encoding takes hours."""
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(ResultOptions, DataOptions):
     """Score a TREC run file by the collection's own protocol.
 
     Examples:
@@ -128,18 +130,11 @@ class ScoreOptions:
     """Collection or folder that has the judgements."""
     name: str | None = None
     """Name of the run in tables. Default: the file's."""
-    measure: tuple[str, ...] | None = None
-    """Measure to report besides the main one, instead of the collection's further ones;
-    repeatable."""
-    out: OutPlace = Path("results")
-    """Where results go: a folder, or a URL such as s3://bucket/prefix."""
     protocol: ProtocolOptions = ProtocolOptions()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class EstimateOptions:
+class EstimateOptions(EvaluationOptions):
     """Estimate time, memory and disk of a run before it starts.
 
     Examples:
@@ -150,19 +145,14 @@ class EstimateOptions:
     names: tuple[str, ...]
     """Collections, suites (your own: a TOML file) or folders."""
     _: KW_ONLY
-    model: Models
+    model: Names
     """Names of `list models`, card files, folders or Hub ids."""
     probe_seconds: Positive = 20
     """Seconds for which each encoder is timed on this machine."""
-    use: ModelUse = ModelUse()
-    protocol: ProtocolOptions = ProtocolOptions()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class SpeedOptions:
+class SpeedOptions(EncodingOptions):
     """Measure how fast a model is on this machine, alone and beside other tools.
 
     The last line of stdout is one JSON document. Timings compare only within one machine.
@@ -204,7 +194,3 @@ class SpeedOptions:
     """Earlier outputs of speed, oldest first, for the plot of the history."""
     split: str | None = None
     """Split whose judgements the race uses. Default: the collection's."""
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()

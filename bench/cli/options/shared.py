@@ -1,4 +1,4 @@
-"""Groups of options that several commands have."""
+"""Groups of options that several commands have, and the commands that have the same ones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +149,39 @@ class TrainingWork:
     """auto is the GPU where there is one, else the CPU."""
     save_every: Positive = 500
     """Steps between checkpoints, from which an interrupted training continues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Options of a command that reads collections."""
+
+    places: Places = Places()
+    output: Output = Output()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingOptions(DataOptions):
+    """Options of a command that encodes."""
+
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(EncodingOptions):
+    """Options of a command that evaluates."""
+
+    protocol: ProtocolOptions = ProtocolOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionOptions(EvaluationOptions):
+    """Options of a command that evaluates what has no stored result, and compares."""
+
+    measure: str | None = None
+    """Measure to use, instead of each collection's main one."""
+    results: KeptResults = KeptResults()
+    resampling: Resamples = Resamples()
 
 
 def _at_most(value: int, most: int) -> None:

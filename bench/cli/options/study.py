@@ -5,22 +5,26 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import (
+    DataOptions,
+    DecisionOptions,
     Hardware,
-    KeptResults,
-    ModelUse,
-    Output,
-    Places,
-    ProtocolOptions,
     Resamples,
     group,
 )
-from bench.cli.options.values import Counts, LocalPath, OutFile, OutFolder, Positive, Rate, Several
-
-Collections = Annotated[tuple[str, ...], Several]
+from bench.cli.options.values import (
+    Counts,
+    LocalPath,
+    Names,
+    OutFile,
+    OutFolder,
+    Positive,
+    Rate,
+    Several,
+)
 
 
 @dataclass(frozen=True)
-class AblateOptions:
+class AblateOptions(DataOptions):
     """Run an ablation: change one field per row, train and evaluate with several seeds, report the
     effects.
 
@@ -52,8 +56,6 @@ class AblateOptions:
     """Continue although a collection differs from the published one; the report is marked."""
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class BestCheckpoint:
 
 
 @dataclass(frozen=True)
-class WatchOptions:
+class WatchOptions(DecisionOptions):
     """Evaluate the checkpoints of a running training as they are completed.
 
     A checkpoint is evaluated when it is complete and its files no longer change. The ledger and the
@@ -114,27 +116,18 @@ class WatchOptions:
     folder: LocalPath
     """Folder in which checkpoint-N folders appear."""
     _: KW_ONLY
-    on: Collections
+    on: Names
     """Collections, suites or folders."""
-    measure: str | None = None
-    """Measure to use, instead of the main one."""
     out: OutFolder | None = None
     """Folder of the ledger and the curve. Default: DIR/watch."""
     keep_vectors: bool = False
     """Keep the vectors of each checkpoint, which are otherwise removed after its evaluation."""
     end: WatchEnd = WatchEnd()
     best: BestCheckpoint = BestCheckpoint()
-    use: ModelUse = ModelUse()
-    protocol: ProtocolOptions = ProtocolOptions()
-    results: KeptResults = KeptResults()
-    resampling: Resamples = Resamples()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class ForgettingOptions:
+class ForgettingOptions(DecisionOptions):
     """Evaluate checkpoints of successive trainings on each collection: backward and forward transfer.
 
     The first checkpoint was trained on the first collection, the second continued from it on the
@@ -148,24 +141,15 @@ class ForgettingOptions:
     checkpoints: tuple[str, ...]
     """Checkpoints in the order of training: folders, names, or with --stored names of results."""
     _: KW_ONLY
-    on: Collections
+    on: Names
     """Collection that each checkpoint was trained on, in the same order."""
-    also: Collections = ()
+    also: Names = ()
     """Further collections to evaluate on, on which no checkpoint was trained."""
     base: str | None = None
     """Model that the first training started from, for forward transfer."""
     stored: bool = False
     """Read stored results only; evaluate nothing."""
-    measure: str | None = None
-    """Measure to use, instead of the main one."""
     format: Literal["markdown", "csv"] = "markdown"
     """Format of the table."""
     plot: OutFile | None = None
     """Also draw a heat map, as SVG and PNG."""
-    use: ModelUse = ModelUse()
-    protocol: ProtocolOptions = ProtocolOptions()
-    results: KeptResults = KeptResults()
-    resampling: Resamples = Resamples()
-    hardware: Hardware = Hardware()
-    places: Places = Places()
-    output: Output = Output()

@@ -3,11 +3,18 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import Output, Places, TrainingSettings, TrainingWork, group
-from bench.cli.options.values import LocalPaths, OutFolder, Positive, Rate, Several, Weight, Weights
+from bench.cli.options.shared import DataOptions, Output, TrainingSettings, TrainingWork, group
+from bench.cli.options.values import (
+    LocalPaths,
+    Names,
+    OutFolder,
+    Positive,
+    Rate,
+    Several,
+    Weight,
+    Weights,
+)
 from foundation.errors import BenchError
-
-Collections = Annotated[tuple[str, ...], Several]
 
 
 def _one_length(**lengths: float | None) -> None:
@@ -57,7 +64,7 @@ class FinetuningSettings(TrainingSettings):
 
 
 @dataclass(frozen=True)
-class PretrainOptions:
+class PretrainOptions(DataOptions):
     """Pre-train an encoder on the corpora of collections.
 
     The same command continues an interrupted training. `list presets` names the presets.
@@ -71,20 +78,18 @@ class PretrainOptions:
     """
 
     preset: str
-    """Name of a shipped preset, or a .toml file."""
+    """Name of a shipped preset for pre-training, or a .toml file."""
     _: KW_ONLY
-    on: Collections
+    on: Names
     """Collections, suites or folders; only their documents are read."""
     out: OutFolder
     """Folder of the checkpoint."""
     settings: PretrainingSettings = PretrainingSettings()
     work: TrainingWork = TrainingWork()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
+class FinetuneOptions(DataOptions):
     """Fine-tune an encoder on the judged queries of collections.
 
     The same command continues an interrupted training. Training queries that read like the test
@@ -103,7 +108,7 @@ class FinetuneOptions:
     _: KW_ONLY
     model: str
     """Card, folder or Hub id to start from."""
-    on: Collections
+    on: Names
     """Collections, suites or folders with a split to train on."""
     out: OutFolder
     """Folder of the checkpoint."""
@@ -111,12 +116,10 @@ class FinetuneOptions:
     """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     split: str = "train"
     """Split to train on."""
-    held_out: Collections = ()
+    held_out: Names = ()
     """Further collections whose test queries must stay out of the training."""
     settings: FinetuningSettings = FinetuningSettings()
     work: TrainingWork = TrainingWork()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @group("Continual learning", 20)
@@ -140,7 +143,7 @@ class AgainstForgetting:
 
 
 @dataclass(frozen=True)
-class AdaptOptions:
+class AdaptOptions(PretrainOptions):
     """Continue pre-training on one collection after the other, with a checkpoint for each.
 
     The same command continues an interrupted training; collections may be added at the end of --on.
@@ -152,18 +155,12 @@ class AdaptOptions:
         python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
     """
 
-    preset: str
-    """Name of a pre-training preset, or a .toml file; used for each collection."""
     _: KW_ONLY
-    on: Collections
+    on: Names
     """Collections, suites or folders, in the order in which they are learnt."""
     out: OutFolder
     """Folder of the checkpoints."""
     against: AgainstForgetting = AgainstForgetting()
-    settings: PretrainingSettings = PretrainingSettings()
-    work: TrainingWork = TrainingWork()
-    places: Places = Places()
-    output: Output = Output()
 
 
 @dataclass(frozen=True)

@@ -138,3 +138,4 @@ LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_p
 Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]
 Weights = Annotated[tuple[float, ...], Parameter(converter=_reads_each(number))]
 Several = Parameter(consume_multiple=True)  # values after one option: --on A B C
+Names = Annotated[tuple[str, ...], Several]
