@@ -23,14 +23,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from torch import Tensor, from_numpy, nn
+from torch import Tensor, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
 from retrievers.training.objectives.contrast import span_contrast
 from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
+from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch, tokenize
 from retrievers.training.objectives.spans import two_spans
 
 
@@ -64,9 +64,7 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
             rng = generator(examples)
             pairs = [two_spans(example["text"], most_words, rng) for example in examples]
             tokens = tokenize(tokenizer, [span for pair in pairs for span in pair], max_tokens)
-            inputs, labels = masked_copy(tokens, self.mask, vocabulary, rng)
-            attention = from_numpy(tokens.real)
-            return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+            return masked_batch(tokens, self.mask, vocabulary, rng)
 
         return collate
 

@@ -30,11 +30,10 @@ from torch.nn import functional
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.training.objectives.example import Collator
-from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Rate
-from retrievers.training.objectives.retromae import after_cls, summed
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 

@@ -45,11 +45,10 @@ from retrievers.training.objectives.contrast import cosine_contrast
 from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.generator import check_generator, load_generator
 from retrievers.training.objectives.gradient_cache import in_sub_batches
-from retrievers.training.objectives.masked_lm import MaskedLM, initialise
+from retrievers.training.objectives.masked_lm import MaskedLM, initialise, summed
 from retrievers.training.objectives.masking import NOT_A_WORD, Vocabulary, replace_masked, tokenize
 from retrievers.training.objectives.masking import generator as random_numbers
 from retrievers.training.objectives.objective import Rate
-from retrievers.training.objectives.retromae import summed
 from retrievers.training.objectives.simcse import check_dropout, freeze_head
 
 RANDOM = "random"

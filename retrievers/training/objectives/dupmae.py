@@ -32,7 +32,7 @@ from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.objective import Rate
-from retrievers.training.objectives.retromae import EnhancedDecoding, RetroMAE, summed
+from retrievers.training.objectives.retromae import EnhancedDecoding, RetroMAE
 
 
 class DupMAE(Record, kw_only=True, tag_field="name", tag="dupmae"):
@@ -66,24 +66,9 @@ class DupMAETraining(EnhancedDecoding):
         super().__init__(encoder)
         self.bow_weight = bow_weight
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        labels: Tensor,
-        decoder_input_ids: Tensor,
-        decoder_labels: Tensor,
-        decoder_context: Tensor,
-    ) -> dict[str, Tensor]:
-        """RetroMAE's losses, ``bow``, which is w L_bow, and their sum; see `EnhancedDecoding`."""
-        states = self.encoder(input_ids, attention_mask)[-1]
-        stream = self.decode(states, decoder_input_ids, decoder_context)
-        bow = self.bag_of_words(states, attention_mask, decoder_labels)
-        return summed(
-            encoder_mlm=self.encoder.loss(states, labels),
-            decoder_mlm=self.encoder.loss(stream, decoder_labels),
-            bow=self.bow_weight * bow,
-        )
+    def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """``bow``, which is w L_bow."""
+        return {"bow": self.bow_weight * self.bag_of_words(states, real, tokens)}
 
     def queries(self, cls: Tensor, length: int) -> Tensor:
         """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""

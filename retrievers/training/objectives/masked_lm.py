@@ -171,3 +171,13 @@ class TransformerLayer(nn.Module):
     def _split(self, states: Tensor) -> Tensor:
         """``(texts, length, width)`` to ``(texts, heads, length, width of a head)``."""
         return torch.unflatten(states, -1, (self.heads, -1)).transpose(1, 2)
+
+
+def after_cls(states: Tensor, embedded: Tensor) -> Tensor:
+    """The state at position 0, then the embeddings of the other positions."""
+    return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
+
+
+def summed(**losses: Tensor) -> dict[str, Tensor]:
+    """The losses by name, and their sum as ``loss``."""
+    return {"loss": torch.stack(list(losses.values())).sum(), **losses}

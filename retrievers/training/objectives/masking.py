@@ -161,6 +161,15 @@ def masked_copy(
     return torch.from_numpy(inputs), torch.from_numpy(np.where(masked, tokens.ids, IGNORED))
 
 
+def masked_batch(
+    tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
+) -> dict[str, torch.Tensor]:
+    """The batch of a masked language model; see `masked_copy`."""
+    inputs, labels = masked_copy(tokens, rate, vocabulary, rng)
+    attention = torch.from_numpy(tokens.real)
+    return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+
+
 def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> torch.Tensor:
     """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
 

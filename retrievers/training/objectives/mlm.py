@@ -14,12 +14,12 @@ a checkpoint without a head gets a new one around it.
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from torch import Tensor, from_numpy, nn
+from torch import Tensor, nn
 
 from foundation.records import Record
 from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import Vocabulary, generator, masked_copy, tokenize
+from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch, tokenize
 from retrievers.training.objectives.objective import Rate
 
 
@@ -43,9 +43,7 @@ class MLM(Record, kw_only=True, tag_field="name", tag="mlm"):
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            inputs, labels = masked_copy(tokens, self.mask, vocabulary, generator(examples))
-            attention = from_numpy(tokens.real)
-            return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+            return masked_batch(tokens, self.mask, vocabulary, generator(examples))
 
         return collate
 

@@ -24,6 +24,7 @@ encoder's embedding layer, with its normalisation; p_0 … p_N are added to h_0 
 decoder shares embeddings and head with the encoder, and is dropped.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 
 from foundation.records import Record
 from retrievers.training.objectives.example import Collator, Example
-from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
@@ -42,6 +43,7 @@ from retrievers.training.objectives.masking import (
     Vocabulary,
     context_mask,
     generator,
+    masked_batch,
     masked_copy,
     tokenize,
 )
@@ -85,12 +87,7 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
             tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            inputs, labels = masked_copy(tokens, self.encoder_mask, vocabulary, rng)
-            batch = {
-                "input_ids": inputs,
-                "attention_mask": torch.from_numpy(tokens.real),
-                "labels": labels,
-            }
+            batch = masked_batch(tokens, self.encoder_mask, vocabulary, rng)
             return batch | self._decoder_batch(tokens, vocabulary, rng)
 
         return collate
@@ -109,49 +106,12 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
         }
 
 
-class BasicDecoding(nn.Module):
-    """The encoder with a decoder that reads its own masked copy; ``blind``: zeros for h_0."""
-
-    def __init__(self, encoder: MaskedLM, layers: int, blind: bool = False) -> None:
-        super().__init__()
-        self.encoder, self.blind = encoder, blind
-        self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        labels: Tensor,
-        decoder_input_ids: Tensor,
-        decoder_labels: Tensor,
-    ) -> dict[str, Tensor]:
-        """Both losses and their sum.
-
-        Args:
-            input_ids: int64 ``(texts, length)``, as the encoder reads it.
-            attention_mask: bool ``(texts, length)``, False at padding.
-            labels: int64 ``(texts, length)``, -100 but at the encoder's masked tokens.
-            decoder_input_ids: int64 ``(texts, length)``, as the decoder reads it.
-            decoder_labels: int64 ``(texts, length)``, -100 but at the decoder's masked tokens.
-        """
-        states = self.encoder(input_ids, attention_mask)[-1]
-        read = torch.zeros_like(states) if self.blind else states
-        stream = after_cls(read, self.encoder.embed(decoder_input_ids))
-        for layer in self.decoder:
-            stream = layer(stream, stream, attention_mask)
-        return summed(
-            encoder_mlm=self.encoder.loss(states, labels),
-            decoder_mlm=self.encoder.loss(stream, decoder_labels),
-        )
-
-
-class EnhancedDecoding(nn.Module):
-    """The encoder with a decoder of two streams; ``blind``: zeros for h_0."""
+class RetroMAETraining(nn.Module, ABC):
+    """The encoder with a decoder, which kinds of decoding add; ``blind``: zeros for h_0."""
 
     def __init__(self, encoder: MaskedLM, blind: bool = False) -> None:
         super().__init__()
         self.encoder, self.blind = encoder, blind
-        self.decoder = TransformerLayer(encoder.config)
 
     def forward(
         self,
@@ -160,43 +120,68 @@ class EnhancedDecoding(nn.Module):
         labels: Tensor,
         decoder_input_ids: Tensor,
         decoder_labels: Tensor,
-        decoder_context: Tensor,
+        decoder_context: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Both losses and their sum.
+        """All losses and their sum.
 
         Args:
             input_ids: int64 ``(texts, length)``, as the encoder reads it.
             attention_mask: bool ``(texts, length)``, False at padding.
             labels: int64 ``(texts, length)``, -100 but at the encoder's masked tokens.
-            decoder_input_ids: int64 ``(texts, length)``, nothing masked.
-            decoder_labels: int64 ``(texts, length)``, -100 at special tokens and padding.
-            decoder_context: bool ``(texts, length, length)``, see `context_mask`.
+            decoder_input_ids: int64 ``(texts, length)``, as the decoder reads it; nothing is masked
+                in enhanced decoding.
+            decoder_labels: int64 ``(texts, length)``, -100 but at the tokens that the decoder says.
+            decoder_context: bool ``(texts, length, length)``, see `context_mask`; None in basic
+                decoding, which reads everything but padding.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
+        seen = attention_mask if decoder_context is None else decoder_context
         read = torch.zeros_like(states) if self.blind else states
-        stream = self.decode(read, decoder_input_ids, decoder_context)
+        stream = self.decode(read, decoder_input_ids, seen)
         return summed(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),
+            **self.further_losses(states, attention_mask, decoder_labels),
         )
 
-    def decode(self, states: Tensor, input_ids: Tensor, context_mask: Tensor) -> Tensor:
+    @abstractmethod
+    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
         """States of the decoder, from the state at position 0; ``(texts, length, width)``."""
+
+    def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Losses besides those of encoder and decoder; RetroMAE has none."""
+        return {}
+
+
+class BasicDecoding(RetroMAETraining):
+    """The encoder with a decoder that reads its own masked copy."""
+
+    def __init__(self, encoder: MaskedLM, layers: int, blind: bool = False) -> None:
+        super().__init__(encoder, blind)
+        self.decoder = nn.ModuleList(TransformerLayer(encoder.config) for _ in range(layers))
+
+    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
+        """See `RetroMAETraining`."""
+        stream = after_cls(states, self.encoder.embed(input_ids))
+        for layer in self.decoder:
+            stream = layer(stream, stream, seen)
+        return stream
+
+
+class EnhancedDecoding(RetroMAETraining):
+    """The encoder with a decoder of two streams."""
+
+    def __init__(self, encoder: MaskedLM, blind: bool = False) -> None:
+        super().__init__(encoder, blind)
+        self.decoder = TransformerLayer(encoder.config)
+
+    def decode(self, states: Tensor, input_ids: Tensor, seen: Tensor) -> Tensor:
+        """See `RetroMAETraining`."""
         context = after_cls(states, self.encoder.embed(input_ids))
         queries = self.queries(states[:, :1], states.shape[1])
-        stream: Tensor = self.decoder(queries, context, context_mask)
+        stream: Tensor = self.decoder(queries, context, seen)
         return stream
 
     def queries(self, cls: Tensor, length: int) -> Tensor:
         """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""
         return cls + self.encoder.positions(length)
-
-
-def after_cls(states: Tensor, embedded: Tensor) -> Tensor:
-    """The state at position 0, then the embeddings of the other positions."""
-    return torch.cat([states[:, :1], embedded[:, 1:].to(states.dtype)], dim=1)
-
-
-def summed(**losses: Tensor) -> dict[str, Tensor]:
-    """The losses by name, and their sum as ``loss``."""
-    return {"loss": torch.stack(list(losses.values())).sum(), **losses}

@@ -28,17 +28,16 @@ from torch import Tensor, from_numpy, nn
 
 from foundation.records import Record
 from retrievers.training.objectives.example import Collator, Example
-from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer
+from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, summed
 from retrievers.training.objectives.masking import (
     IGNORED,
     NOT_A_WORD,
     Vocabulary,
     generator,
-    masked_copy,
+    masked_batch,
     tokenize,
 )
 from retrievers.training.objectives.objective import Rate
-from retrievers.training.objectives.retromae import summed
 
 
 class SEED(Record, kw_only=True, tag_field="name", tag="seed"):
@@ -65,12 +64,9 @@ class SEED(Record, kw_only=True, tag_field="name", tag="seed"):
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            inputs, labels = masked_copy(tokens, self.mask, vocabulary, generator(examples))
+            batch = masked_batch(tokens, self.mask, vocabulary, generator(examples))
             ids, ordinary = from_numpy(tokens.ids), from_numpy(tokens.words != NOT_A_WORD)
-            return {
-                "input_ids": inputs,
-                "attention_mask": from_numpy(tokens.real),
-                "labels": labels,
+            return batch | {
                 "decoder_input_ids": ids[:, :-1],
                 "decoder_labels": ids.masked_fill(~ordinary, IGNORED)[:, 1:],
             }
