@@ -89,26 +89,15 @@ def _attempt(
         if record := done(task, out):
             outcome.finished[task.key] = record
             return True
-        return _work(task, stages, out, run, commit, outcome)
-
-
-def _work(
-    task: CellTask,
-    stages: Mapping[str, ExperimentStage],
-    out: Path,
-    run: Run,
-    commit: str,
-    outcome: Outcome,
-) -> bool:
-    try:
-        cost = run(stages[task.stage], task, out)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise
-        outcome.failed[task.key] = keep_failed(task, out, error)
-        return False
-    outcome.finished[task.key] = keep_done(task, out, cost, commit)
-    return True
+        try:
+            cost = run(stages[task.stage], task, out)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            outcome.failed[task.key] = keep_failed(task, out, error)
+            return False
+        outcome.finished[task.key] = keep_done(task, out, cost, commit)
+        return True
 
 
 def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:

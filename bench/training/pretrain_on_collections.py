@@ -1,7 +1,7 @@
 """Pre-training on collections: their corpora as texts, their names on the card."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.document_text import join
+from retrievers.training.pretrain.blocks import LazyTexts
 from retrievers.training.pretrain.preset import Pretraining
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from retrievers.training.pretrain.pretrain import Trained
 
 
-class CorpusTexts(Sequence[str]):
+class CorpusTexts(LazyTexts):
     """The documents of corpora, one after the other, each as title, space and text.
 
     Documents without a word are left out. A document is read from disk when it is asked for.
@@ -34,17 +35,8 @@ class CorpusTexts(Sequence[str]):
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[index] for index in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"text {place} of {len(self)}")
-        place %= len(self)
+    def text_at(self, place: int) -> str:
+        """Title and text of a document."""
         number = int(np.searchsorted(self.ends, place, side="right"))
         rows = self.rows[number]
         row = int(rows[place - (self.ends[number] - len(rows))])

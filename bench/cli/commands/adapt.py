@@ -8,7 +8,7 @@ import msgspec
 
 from bench.cli.commands.common import workspace
 from bench.cli.commands.pretrain import preset_of
-from bench.cli.commands.training_bars import TrainingBars
+from bench.cli.commands.training import TrainingBars
 from bench.cli.options.train import AdaptOptions
 from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode

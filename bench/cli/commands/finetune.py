@@ -2,21 +2,16 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
-from bench.cli.commands.assignments import typed_changes
 from bench.cli.commands.common import workspace
-from bench.cli.commands.losses import losses_of, resumed
-from bench.cli.commands.training_bars import TrainingBars
+from bench.cli.commands.training import TrainingBars, print_trained, typed_changes
 from bench.cli.options.train import FinetuneOptions
-from bench.cli.printing import print_json, print_next
+from bench.cli.printing import print_next
 from bench.exit_codes import ExitCode
 from bench.training.finetune_on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import MissingFileError
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.processes import is_first
 from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.finetune.finetune_preset import Finetuning, changed, load_preset
@@ -67,15 +62,10 @@ def _evaluated(
 
 
 def _report(trained: Finetuned, options: FinetuneOptions, evaluated: list[str]) -> None:
-    losses = losses_of(options.out / CURVE_FILE)
-    if options.output.json:
-        print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
-        return
     rounds = f"{trained.rounds} rounds of " if trained.rounds > 1 else ""
-    print(
-        f"{trained.folder}: {rounds}{trained.steps:,} steps{resumed(trained.resumed_at)}, "
-        f"{trained.queries:,} queries; {losses}"
-    )
+    print_trained(trained, rounds, f"{trained.queries:,} queries", options)
+    if options.output.json:
+        return
     if size := trained.size:
         share = f"{100 * size.share:.3g} %"
         print(

@@ -1,19 +1,13 @@
 """``pretrain``: from a preset and collections to a folder that ``run --model`` takes."""
 
-import msgspec
-
-from bench.cli.commands.assignments import typed_changes
 from bench.cli.commands.common import workspace
-from bench.cli.commands.losses import losses_of, resumed
-from bench.cli.commands.training_bars import TrainingBars
+from bench.cli.commands.training import TrainingBars, print_trained, typed_changes
 from bench.cli.options.train import PretrainOptions
-from bench.cli.printing import print_json, print_next
+from bench.cli.printing import print_next
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
-from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.processes import is_first
 from retrievers.training.pretrain.preset import Pretraining, changed, load_preset
-from retrievers.training.pretrain.pretrain import Trained
 
 
 def pretrain(options: PretrainOptions) -> int:
@@ -25,7 +19,10 @@ def pretrain(options: PretrainOptions) -> int:
         context = bars.context(options.out, options.work)
         trained = pretrain_on(preset, datasets, context)
     if is_first():
-        _report(trained, options)
+        read = f"{trained.texts_read:,} texts read"
+        print_trained(trained, f"{trained.objective}, ", read, options)
+        if not options.output.json:
+            print_next("evaluate it", f"python -m bench run stdlib-code --model {trained.folder}")
     return ExitCode.OK
 
 
@@ -33,15 +30,3 @@ def preset_of(options: PretrainOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
     changes = typed_changes(options.settings)
     return changed(load_preset(options.preset), changes, "command line")
-
-
-def _report(trained: Trained, options: PretrainOptions) -> None:
-    losses = losses_of(options.out / CURVE_FILE)
-    if options.output.json:
-        print_json({**msgspec.structs.asdict(trained), **losses.as_json()})
-        return
-    print(
-        f"{trained.folder}: {trained.objective}, {trained.steps:,} steps"
-        f"{resumed(trained.resumed_at)}, {trained.texts_read:,} texts read; {losses}"
-    )
-    print_next("evaluate it", f"python -m bench run stdlib-code --model {trained.folder}")

@@ -6,6 +6,7 @@ a block that exceeds the length loses the excess; here a block ends before the w
 exceed it, and no token of a document is lost.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, overload
@@ -19,7 +20,27 @@ from retrievers.training.pretrain.preset import Pretraining
 READ_DOCUMENTS = 1_000  # that are tokenised at a time
 
 
-class Blocks(Sequence[str]):
+class LazyTexts(Sequence[str]):
+    """Texts that are read when they are asked for."""
+
+    @abstractmethod
+    def text_at(self, place: int) -> str:
+        """The text of a place, from 0."""
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"text {place} of {len(self)}")
+        return self.text_at(place % len(self))
+
+
+class Blocks(LazyTexts):
     """The blocks of all documents, in their order; those of a document, joined, are the document.
 
     Args:
@@ -49,14 +70,8 @@ class Blocks(Sequence[str]):
     def __len__(self) -> int:
         return len(self.document)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
+    def text_at(self, place: int) -> str:
+        """The characters of a block."""
         text = self.documents[int(self.document[place])]
         return text[self.start[place] : self.end[place]]
 
