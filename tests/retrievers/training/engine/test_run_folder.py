@@ -269,12 +269,14 @@ def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, wh
 
 
 # A process that trains in children, each of which is killed at the moment it is about to touch the
-# folder for the n-th time. Children are forked before anything is computed.
+# folder for the n-th time. Children are forked before anything is computed; their collections of
+# garbage pass by what was imported.
 NURSERY = """
-import json, os, signal, sys, traceback
+import gc, json, os, signal, sys, traceback
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 import test_run_folder as tests
+gc.freeze()
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir")
 
 def child(kind, starts, out, moment):
