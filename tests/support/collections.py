@@ -41,6 +41,13 @@ QRELS = {
     ("q3", "q3"): 1,
 }
 
+# Sixty documents that are told apart by one word each, and a query for each.
+OWN_WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
+SIXTY_DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(OWN_WORDS)}
+SIXTY_QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(OWN_WORDS)}
+SIXTY_QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(OWN_WORDS))}
+SIXTY = (SIXTY_DOCUMENTS, SIXTY_QUERIES, SIXTY_QRELS)
+
 
 def write_collection(
     folder: Path,

@@ -15,13 +15,17 @@ from tqdm import tqdm
 from bench.cli.terminal import TerminalStream
 from bench.results.result import RESULT_FILE
 from foundation.printable import one_line, printable
-from tests.support.collections import ROOT, Bench, files_below, write_collection
+from tests.support.collections import (
+    ROOT,
+    SIXTY,
+    SIXTY_DOCUMENTS,
+    SIXTY_QUERIES,
+    Bench,
+    files_below,
+    write_collection,
+)
 from tests.support.leaderboards import store
 
-WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
-DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}
-QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(WORDS)}
-QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(WORDS))}
 OUTPUTS = ("| true", "> /dev/full", ">&-", "2>&-", ">&- 2>&-", "2>&1 | true")
 UNBUFFERED = {"buffered": "", "unbuffered": "1"}
 
@@ -31,7 +35,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a good model and of one that cannot tell texts apart; two others conflict."""
     place = tmp_path_factory.mktemp("decided")
     bench = Bench(place)
-    collection = write_collection(place / "tiny", DOCUMENTS, QUERIES, QRELS)
+    collection = write_collection(place / "tiny", *SIXTY)
     (place / "blind.toml").write_text(
         'name = "blind"\ntitle = "x"\nkind = "hashing"\nnormalize = true\noptions = { dim = 1 }\n'
     )
@@ -198,10 +202,10 @@ ESCAPES = "\x1b[31m\x9b2J"
 
 def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in QUERIES.items()}
+    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in SIXTY_QUERIES.items()}
     qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
     facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
-    collection = write_collection(tmp_path / "tiny", DOCUMENTS, queries, qrels, facts)
+    collection = write_collection(tmp_path / "tiny", SIXTY_DOCUMENTS, queries, qrels, facts)
     models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
     cards = [tmp_path / f"{name}.toml" for name in models]
     for path, dim in zip(cards, (8, 64), strict=True):
