@@ -68,7 +68,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_process = tmp_path_factory.getbasetemp()
     place = of_process.parent if "PYTEST_XDIST_WORKER" in os.environ else of_process
     with FileLock.wait(place / "embedded.lock"):
-        for split in (stdlib_code.SPLIT, stdlib_code.TRAINING_SPLIT):
+        for split in ("test", "train"):
             stdlib_code.generate(place / "embedded", split)
     return place / "embedded"
 

@@ -77,6 +77,16 @@ def write_qrels(folder: Path, qrels: Mapping[tuple[str, str], int], split: str =
     (folder / "qrels" / f"{split}.tsv").write_text(header + "".join(lines), encoding="utf-8")
 
 
+def write_hashing_card(path: Path, dim: int, **fields: object) -> Path:
+    """A card of a model without weights; the fewer dimensions, the more words it confuses."""
+    known = {"name": path.stem, "title": "Hashing", "kind": "hashing", "normalize": True}
+    # Strings, numbers, truth values and lists are written the same in JSON and TOML.
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in {**known, **fields}.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join([*lines, f"options.dim = {dim}\n"]), encoding="utf-8")
+    return path
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command left behind in the terminal."""

@@ -23,6 +23,7 @@ from tests.support.collections import (
     Bench,
     files_below,
     write_collection,
+    write_hashing_card,
 )
 from tests.support.leaderboards import store
 
@@ -36,10 +37,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("decided")
     bench = Bench(place)
     collection = write_collection(place / "tiny", *SIXTY)
-    (place / "blind.toml").write_text(
-        'name = "blind"\ntitle = "x"\nkind = "hashing"\nnormalize = true\noptions = { dim = 1 }\n'
-    )
-    done = bench("run", collection, "--model", "hashing", place / "blind.toml")
+    blind = write_hashing_card(place / "blind.toml", 1)
+    done = bench("run", collection, "--model", "hashing", blind)
     assert done.code == 0, done.stderr
     for name, scores in (("here", [0.5, 0.25]), ("there", [0.5, 0.0])):
         store(place / name, "words", "mine", scores)
@@ -207,12 +206,10 @@ def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> 
     facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
     collection = write_collection(tmp_path / "tiny", SIXTY_DOCUMENTS, queries, qrels, facts)
     models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
-    cards = [tmp_path / f"{name}.toml" for name in models]
-    for path, dim in zip(cards, (8, 64), strict=True):
-        path.write_text(
-            f'name = {json.dumps(path.stem)}\ntitle = "\\u001b[31m"\nkind = "hashing"\n'
-            f"normalize = true\noptions = {{ dim = {dim} }}\n"
-        )
+    cards = [
+        write_hashing_card(tmp_path / f"{name}.toml", dim, title="\x1b[31m")
+        for name, dim in zip(models, (8, 64), strict=True)
+    ]
     where = ("--results", bench.out, "--resamples", 199)
     outputs = {
         "run": bench("run", collection, "--model", *cards),
@@ -247,10 +244,8 @@ def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path,
     bench = Bench(tmp_path)
     facts = f"name = {json.dumps(ESCAPES)}\n" if of == "collection" else ""
     collection = write_collection(tmp_path / "tiny", facts=facts)
-    card = tmp_path / (f"{ESCAPES}.toml" if of == "model" else "own.toml")
-    card.write_text(
-        f'name = {json.dumps(card.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
-    )
+    name = ESCAPES if of == "model" else "own"
+    card = write_hashing_card(tmp_path / f"{name}.toml", 8)
     finished = bench("run", collection, "--model", card)
     assert finished.code == 2
     assert "\x1b" not in finished.stderr + finished.stdout

@@ -8,17 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.exit_codes import ExitCode
-from tests.support.collections import SIXTY, Bench, Finished, write_collection
-
-CARD = """\
-name = "{name}"
-title = "Hashing with {dim} dimensions"
-kind = "hashing"
-normalize = true
-similarity = "cos"
-options = {{dim = {dim}}}
-trained_on = {trained_on}
-"""
+from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 
 
 @dataclass(frozen=True)
@@ -53,9 +43,7 @@ class Place:
 
     def card(self, name: str, dim: int, trained_on: tuple[str, ...] = ()) -> Path:
         path = self.bench.place / f"{name}.toml"
-        seen = json.dumps(list(trained_on))
-        path.write_text(CARD.format(name=name, dim=dim, trained_on=seen))
-        return path
+        return write_hashing_card(path, dim, similarity="cos", trained_on=trained_on)
 
 
 @pytest.fixture
