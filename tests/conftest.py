@@ -13,6 +13,8 @@ from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from datasets_cfg import stdlib_code  # noqa: E402
+from foundation.locks import FileLock  # noqa: E402
 from tests.support.collections import Bench  # noqa: E402
 
 # A crowded machine is no failure of what is tested.
@@ -58,6 +60,17 @@ def bench_data() -> Path:
     if not name:
         pytest.skip("needs real collections: set BENCH_DATA to a folder that holds them")
     return Path(name)
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the embedded collections, made once for all processes of the tests."""
+    of_process = tmp_path_factory.getbasetemp()
+    place = of_process.parent if "PYTEST_XDIST_WORKER" in os.environ else of_process
+    with FileLock.wait(place / "embedded.lock"):
+        for split in ("test", "train"):
+            stdlib_code.generate(place / "embedded", split)
+    return place / "embedded"
 
 
 @pytest.fixture(autouse=True)

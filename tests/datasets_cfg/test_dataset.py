@@ -34,12 +34,8 @@ def open_(tmp_path: Path) -> Callable[..., Dataset]:
     """`open_dataset` with a cache of this test and no downloads."""
 
     def open_with_cache(name: str | Path, **options: object) -> Dataset:
-        return open_dataset(
-            str(name),
-            cache_dir=tmp_path / "cache",
-            download=False,
-            **options,  # type: ignore[arg-type]
-        )
+        settings = {"cache_dir": tmp_path / "cache", "download": False, **options}
+        return open_dataset(str(name), **settings)  # type: ignore[arg-type]
 
     return open_with_cache
 
@@ -372,8 +368,8 @@ def test_a_folder_without_counts_matches(folder: Path, open_: Open) -> None:
     assert differences(open_(folder, split="dev")) == []
 
 
-def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> None:
-    dataset = open_("stdlib-code")
+def test_the_embedded_collection_opens_by_name(embedded: Path, open_: Open) -> None:
+    dataset = open_("stdlib-code", cache_dir=embedded)
 
     assert dataset.facts.version.startswith("py3.")
     assert len(dataset.queries) == stdlib_code.QUERIES
@@ -386,9 +382,9 @@ def test_the_embedded_collection_opens_by_name(tmp_path: Path, open_: Open) -> N
 
 
 def test_what_the_embedded_collection_leaves_over_opens_as_its_training_collection(
-    open_: Open,
+    embedded: Path, open_: Open
 ) -> None:
-    train = open_("stdlib-code/train")
+    train = open_("stdlib-code/train", cache_dir=embedded)
 
     assert train.facts.split == "train"
     assert train.facts.version.startswith("py3.")

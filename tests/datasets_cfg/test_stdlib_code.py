@@ -29,9 +29,9 @@ from foundation.errors import BenchError
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection of the running interpreter, made once."""
-    return stdlib_code.generate(tmp_path_factory.mktemp("cache"))
+def collection(embedded: Path) -> Path:
+    """The collection of the running interpreter."""
+    return stdlib_code.generate(embedded)
 
 
 @pytest.fixture(scope="module")

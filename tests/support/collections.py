@@ -41,6 +41,13 @@ QRELS = {
     ("q3", "q3"): 1,
 }
 
+# Sixty documents that are told apart by one word each, and a query for each.
+OWN_WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
+SIXTY_DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(OWN_WORDS)}
+SIXTY_QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(OWN_WORDS)}
+SIXTY_QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(OWN_WORDS))}
+SIXTY = (SIXTY_DOCUMENTS, SIXTY_QUERIES, SIXTY_QRELS)
+
 
 def write_collection(
     folder: Path,
@@ -68,6 +75,16 @@ def write_qrels(folder: Path, qrels: Mapping[tuple[str, str], int], split: str =
     lines = [f"{query}\t{document}\t{grade}\n" for (query, document), grade in qrels.items()]
     header = "query-id\tcorpus-id\tscore\n"
     (folder / "qrels" / f"{split}.tsv").write_text(header + "".join(lines), encoding="utf-8")
+
+
+def write_hashing_card(path: Path, dim: int, **fields: object) -> Path:
+    """A card of a model without weights; the fewer dimensions, the more words it confuses."""
+    known = {"name": path.stem, "title": "Hashing", "kind": "hashing", "normalize": True}
+    # Strings, numbers, truth values and lists are written the same in JSON and TOML.
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in {**known, **fields}.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join([*lines, f"options.dim = {dim}\n"]), encoding="utf-8")
+    return path
 
 
 @dataclass(frozen=True)

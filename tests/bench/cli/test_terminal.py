@@ -15,13 +15,18 @@ from tqdm import tqdm
 from bench.cli.terminal import TerminalStream
 from bench.results.result import RESULT_FILE
 from foundation.printable import one_line, printable
-from tests.support.collections import ROOT, Bench, files_below, write_collection
+from tests.support.collections import (
+    ROOT,
+    SIXTY,
+    SIXTY_DOCUMENTS,
+    SIXTY_QUERIES,
+    Bench,
+    files_below,
+    write_collection,
+    write_hashing_card,
+)
 from tests.support.leaderboards import store
 
-WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
-DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}
-QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(WORDS)}
-QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(WORDS))}
 OUTPUTS = ("| true", "> /dev/full", ">&-", "2>&-", ">&- 2>&-", "2>&1 | true")
 UNBUFFERED = {"buffered": "", "unbuffered": "1"}
 
@@ -31,11 +36,9 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a good model and of one that cannot tell texts apart; two others conflict."""
     place = tmp_path_factory.mktemp("decided")
     bench = Bench(place)
-    collection = write_collection(place / "tiny", DOCUMENTS, QUERIES, QRELS)
-    (place / "blind.toml").write_text(
-        'name = "blind"\ntitle = "x"\nkind = "hashing"\nnormalize = true\noptions = { dim = 1 }\n'
-    )
-    done = bench("run", collection, "--model", "hashing", place / "blind.toml")
+    collection = write_collection(place / "tiny", *SIXTY)
+    blind = write_hashing_card(place / "blind.toml", 1)
+    done = bench("run", collection, "--model", "hashing", blind)
     assert done.code == 0, done.stderr
     for name, scores in (("here", [0.5, 0.25]), ("there", [0.5, 0.0])):
         store(place / name, "words", "mine", scores)
@@ -198,17 +201,15 @@ ESCAPES = "\x1b[31m\x9b2J"
 
 def test_names_from_files_reach_terminal_and_reports_as_text(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in QUERIES.items()}
+    queries = {f"{HOSTILE}{ESCAPES}{name}": text + ESCAPES for name, text in SIXTY_QUERIES.items()}
     qrels = {(query, f"d{row:02}"): 1 for row, query in enumerate(queries)}
     facts = f"name = {json.dumps(f'own{HOSTILE}'.replace('//', '|'))}\n"
-    collection = write_collection(tmp_path / "tiny", DOCUMENTS, queries, qrels, facts)
+    collection = write_collection(tmp_path / "tiny", SIXTY_DOCUMENTS, queries, qrels, facts)
     models = [f"{HOSTILE}{dim}" for dim in (8, 64)]
-    cards = [tmp_path / f"{name}.toml" for name in models]
-    for path, dim in zip(cards, (8, 64), strict=True):
-        path.write_text(
-            f'name = {json.dumps(path.stem)}\ntitle = "\\u001b[31m"\nkind = "hashing"\n'
-            f"normalize = true\noptions = {{ dim = {dim} }}\n"
-        )
+    cards = [
+        write_hashing_card(tmp_path / f"{name}.toml", dim, title="\x1b[31m")
+        for name, dim in zip(models, (8, 64), strict=True)
+    ]
     where = ("--results", bench.out, "--resamples", 199)
     outputs = {
         "run": bench("run", collection, "--model", *cards),
@@ -243,10 +244,8 @@ def test_a_name_that_cannot_be_seen_is_refused_in_words_that_can(tmp_path: Path,
     bench = Bench(tmp_path)
     facts = f"name = {json.dumps(ESCAPES)}\n" if of == "collection" else ""
     collection = write_collection(tmp_path / "tiny", facts=facts)
-    card = tmp_path / (f"{ESCAPES}.toml" if of == "model" else "own.toml")
-    card.write_text(
-        f'name = {json.dumps(card.stem)}\ntitle = "x"\nkind = "hashing"\nnormalize = true\n'
-    )
+    name = ESCAPES if of == "model" else "own"
+    card = write_hashing_card(tmp_path / f"{name}.toml", 8)
     finished = bench("run", collection, "--model", card)
     assert finished.code == 2
     assert "\x1b" not in finished.stderr + finished.stdout

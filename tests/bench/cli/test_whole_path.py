@@ -9,9 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,39 +20,22 @@ from bench.results.load import load
 from datasets_cfg.catalogue import expand
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from tests.support.collections import heed_ctrl_c, write_collection
+from tests.support.collections import (
+    DOCUMENTS,
+    ROOT,
+    heed_ctrl_c,
+    write_collection,
+    write_hashing_card,
+)
 from tests.support.tiny_checkpoints import write_bert, write_card
 
-ROOT = Path(__file__).resolve().parents[3]
-DOCUMENTS = {
-    "d1": ("Wings", "the lift of a wing grows with the angle of attack"),
-    "d2": ("", "transition in the boundary layer of a swept wing"),
-    "d10": ("Heat", "slabs that conduct heat"),
-    "d9": ("Heat", "slabs that conduct heat"),
-    "q3": ("", "heat conduction in a slab of metal"),
-}
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
 QRELS = {("q1", "d1"): 2, ("q1", "d2"): 1, ("q2", "d9"): 1, ("q3", "d10"): 1, ("q3", "q3"): 1}
 
 
-@pytest.fixture(autouse=True)
-def settings_of_one_command() -> Iterator[None]:
-    """What a command sets for the libraries of its process is not there for the next test."""
-    with mock.patch.dict(os.environ):
-        yield
-
-
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    folder = tmp_path / "tiny"
-    (folder / "qrels").mkdir(parents=True)
-    corpus = [{"_id": i, "title": t, "text": x} for i, (t, x) in DOCUMENTS.items()]
-    queries = [{"_id": i, "text": text} for i, text in QUERIES.items()]
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = [f"{query}\t{doc}\t{grade}\n" for (query, doc), grade in QRELS.items()]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    return folder
+    return write_collection(tmp_path / "tiny", queries=QUERIES, qrels=QRELS)
 
 
 def bench(tmp_path: Path, *arguments: object) -> int:
@@ -407,7 +388,7 @@ def test_data_are_verified_and_fetched(
     assert "query ids are also ids of documents" in found
     assert "repeat the title and text" in found
     assert main(["fetch", str(collection), "--model", "hashing", *cache]) == 0
-    assert "5 documents, 3 queries" in capsys.readouterr().out
+    assert "6 documents, 3 queries" in capsys.readouterr().out
     (collection / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n' * 2)
     assert main(["verify", str(collection), *cache]) == 2
     assert "error: " in capsys.readouterr().out
@@ -480,10 +461,7 @@ def test_a_bad_command_is_one_clear_error(
         (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
     module = {"idx": 0, "name": "0", "path": "", "type": "own.Module"}
     (code / "modules.json").write_text(json.dumps([module]))
-    spaced = tmp_path / "a model.toml"
-    spaced.write_text(
-        'name = "a model"\ntitle = "a"\nkind = "hashing"\nnormalize = true\noptions = {dim = 8}\n'
-    )
+    spaced = write_hashing_card(tmp_path / "a model.toml", 8)
     typed, named = BAD_COMMANDS[case]
     names = {"{spaced}": spaced, "{tiny}": collection, "{code}": code, "{plain}": plain}
     assert bench(tmp_path, *(names.get(word, word) for word in typed)) == 2
@@ -512,7 +490,7 @@ def test_another_collection_under_a_published_name_is_refused_or_marked(
     (tmp_path / "scifact").symlink_to(collection)
     arguments = ("run", "beir/scifact", "--model", "hashing", "--data-dir", tmp_path)
     assert bench(tmp_path, *arguments) == 2
-    assert_one_error(tmp_path, capsys, "5,183 published, 5 found")
+    assert_one_error(tmp_path, capsys, "5,183 published, 6 found")
     assert bench(tmp_path, *arguments, "--allow-mismatch") == 0
     assert "NOT the published collection" in capsys.readouterr().out
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.support.collections import DOCUMENTS, Bench, write_collection
 
 
@@ -25,15 +27,26 @@ def test_a_run_makes_the_next_estimate_of_encoding_zero(bench, tmp_path):
     assert after["memory_bytes"] > 10_000_000
 
 
-def test_an_absent_collection_is_an_upper_bound_and_is_not_downloaded(bench):
+@pytest.fixture
+def bench_with_sample(bench, embedded):
+    """Its cache has the collection from which absent ones are estimated."""
+    bench.cache.mkdir()
+    (bench.cache / "stdlib-code").symlink_to(embedded / "stdlib-code")
+    return bench
+
+
+def test_an_absent_collection_is_an_upper_bound_and_is_not_downloaded(bench_with_sample):
+    bench = bench_with_sample
     (row,) = estimate(bench, "beir/quora", "--model", "hashing")
     assert row["upper_bound"]
     assert row["documents"] == 522_931
     assert not (bench.cache / "archives").exists()
 
 
-def test_a_suite_is_estimated_collection_by_collection_and_summed(bench):
-    done = bench("estimate", "msmarco", "--model", "hashing", "--probe-seconds", 1, "--quiet")
+def test_a_suite_is_estimated_collection_by_collection_and_summed(bench_with_sample):
+    done = bench_with_sample(
+        "estimate", "msmarco", "--model", "hashing", "--probe-seconds", 1, "--quiet"
+    )
     assert done.code == 0, done.stderr
     assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]] == [
         "msmarco/dev",

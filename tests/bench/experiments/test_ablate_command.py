@@ -16,17 +16,9 @@ from bench.experiments.truncated import truncated
 from bench.workspace import Workspace, _opened_once
 from foundation.errors import BenchError
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.collections import Bench, write_collection
+from tests.support.trainable import DOCUMENTS, WORDS, write_trainable
 
-WORDS = tiny.WORDS[:7]
-DOCUMENTS = {
-    f"d{n}": ("", f"{word} of the {word} and a {WORDS[n - 1]}") for n, word in enumerate(WORDS)
-}
-QUERIES = {f"q{n}": f"the {word}" for n, word in enumerate(WORDS)} | {
-    "t1": "a river",
-    "t2": "Alpha and beta",
-}
-TRAIN = {(f"q{n}", f"d{n}"): 1 for n in range(len(WORDS))}
 GRID = """
 name = "tiny"
 title = "Tiny"
@@ -80,10 +72,7 @@ lr = 1e-3
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    folder = write_collection(
-        tmp_path / "mine", DOCUMENTS, QUERIES, {("t1", "d4"): 1, ("t2", "d0"): 1, ("t2", "d1"): 1}
-    )
-    write_qrels(folder, TRAIN, "train")
+    write_trainable(tmp_path / "mine")
     tiny.write_bert(tmp_path / "bert")
     (tmp_path / "pre.toml").write_text(PRETRAIN)
     (tmp_path / "fine.toml").write_text(FINETUNE)

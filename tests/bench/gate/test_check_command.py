@@ -8,21 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.exit_codes import ExitCode
-from tests.support.collections import Bench, Finished, write_collection
-
-WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
-DOCUMENTS = {f"d{i:02}": ("", f"{word} common text") for i, word in enumerate(WORDS)}
-QUERIES = {f"q{i:02}": f"{word} text" for i, word in enumerate(WORDS)}
-QRELS = {(f"q{i:02}", f"d{i:02}"): 1 for i in range(len(WORDS))}
-CARD = """\
-name = "{name}"
-title = "Hashing with {dim} dimensions"
-kind = "hashing"
-normalize = true
-similarity = "cos"
-options = {{dim = {dim}}}
-trained_on = {trained_on}
-"""
+from tests.support.collections import SIXTY, Bench, Finished, write_collection, write_hashing_card
 
 
 @dataclass(frozen=True)
@@ -34,7 +20,7 @@ class Place:
 
     def another(self, name: str) -> Path:
         """A second collection, as the first, with results of BM25."""
-        folder = write_collection(self.bench.place / name, DOCUMENTS, QUERIES, QRELS)
+        folder = write_collection(self.bench.place / name, *SIXTY)
         done = self.bench("run", folder, "--model", "bm25", "--quiet")
         assert done.code == 0, done.stderr
         return folder
@@ -57,15 +43,13 @@ class Place:
 
     def card(self, name: str, dim: int, trained_on: tuple[str, ...] = ()) -> Path:
         path = self.bench.place / f"{name}.toml"
-        seen = json.dumps(list(trained_on))
-        path.write_text(CARD.format(name=name, dim=dim, trained_on=seen))
-        return path
+        return write_hashing_card(path, dim, similarity="cos", trained_on=trained_on)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Place:
     monkeypatch.chdir(tmp_path)  # so that the name of a folder is its path
-    collection = write_collection(tmp_path / "tiny", DOCUMENTS, QUERIES, QRELS)
+    collection = write_collection(tmp_path / "tiny", *SIXTY)
     place = Place(Bench(tmp_path), collection)
     done = place.bench("run", collection, "--model", "bm25", "--quiet")
     assert done.code == 0, done.stderr
@@ -88,7 +72,7 @@ def test_what_is_missing_is_evaluated_and_kept(place):
 
 
 def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path):
-    other = write_collection(tmp_path / "other", DOCUMENTS, QUERIES, QRELS)
+    other = write_collection(tmp_path / "other", *SIXTY)
     code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)
     assert (code, document["outcome"]) == (4, "MISSING")
 
@@ -216,7 +200,7 @@ def test_the_report_begins_with_a_plain_sentence(place):
 
 
 def test_two_folders_of_one_name_are_an_error_before_anything_is_encoded(place, tmp_path):
-    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     typed = [str(place.collection), str(other)]
     done = place.run("hashing", "bm25", "--on", *typed)
     assert done.code == ExitCode.BAD_INPUT
@@ -234,7 +218,7 @@ def test_a_folder_with_the_name_of_a_collection_beside_it_is_an_error(place):
 
 
 def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place, tmp_path):
-    other = write_collection(tmp_path / "elsewhere" / "tiny", DOCUMENTS, QUERIES, QRELS)
+    other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     (other / "dataset.toml").write_text('name = "other"')
     place.bench("run", other, "--model", "bm25", "--quiet")
     code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)

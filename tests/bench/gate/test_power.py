@@ -8,21 +8,11 @@ from scipy import stats
 
 from bench.gate.power import PESSIMISTIC, detectable_effects, kind_of
 from bench.results.find import find_results
-from tests.support.collections import Bench, write_collection
+from tests.support.collections import Bench, write_collection, write_hashing_card
 
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(5) for j in range(8)]
 DOCUMENTS, QUERIES = 200, 80
 MEASURES = ("--measure", "RR@5")
-CARD = """\
-name = "{name}"
-title = "Hashing"
-kind = "hashing"
-normalize = true
-similarity = "cos"
-title_join = "{join}"
-options = {{dim = 256}}
-prompts = {{query = "{prompt}"}}
-"""
 # Prompts of words that documents have change rankings.
 PROMPTS = {
     "base": "wordaa ",
@@ -45,9 +35,9 @@ def stored(tmp_path_factory):
     folder = write_collection(place / "tiny", texts, queries, qrels)
     bench = Bench(place)
     for name, prompt in PROMPTS.items():
-        card = place / f"{name}.toml"
         join = "none" if name == "copy" else "space"  # no document has a title
-        card.write_text(CARD.format(name=name, prompt=prompt, join=join))
+        fields = {"similarity": "cos", "title_join": join, "prompts.query": prompt}
+        card = write_hashing_card(place / f"{name}.toml", 256, **fields)
         done = bench("run", folder, "--model", card, *MEASURES, "--quiet")
         assert done.code == 0, done.stderr
     assert bench("run", folder, "--model", "bm25", *MEASURES, "--quiet").code == 0

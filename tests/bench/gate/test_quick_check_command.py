@@ -7,18 +7,10 @@ import pytest
 
 from bench.exit_codes import ExitCode
 from bench.gate.quick import LEDGER
-from tests.support.collections import Bench, write_collection
+from tests.support.collections import Bench, write_collection, write_hashing_card
 
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(10) for j in range(10)]
 COUNT, ASKED = 150, 60
-CARD = """\
-name = "{name}"
-title = "Hashing with {dim} dimensions"
-kind = "hashing"
-normalize = true
-similarity = "cos"
-options = {{dim = {dim}}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +24,7 @@ def folder(tmp_path_factory):
 
 def card(place: Bench, name: str, dim: int) -> str:
     path = place.place / str(dim) / f"{name}.toml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(CARD.format(name=name, dim=dim))
-    return str(path)
+    return str(write_hashing_card(path, dim, similarity="cos"))
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from datasets_cfg.dataset import open_dataset
 from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import IndexSpec
 from retrievers.models.model import resolve_model
-from tests.support.collections import write_collection
+from tests.support.collections import OWN_WORDS, write_collection
 
 COUNT, CUTOFF = 120, 3
-WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
 FLAT = IndexSpec.parse("flat")
 
 
@@ -29,10 +28,10 @@ def place(tmp_path_factory):
 def dataset(place):
     rng = np.random.default_rng(0)
     documents = {
-        f"d{i:03}": ("", " ".join([*rng.choice(WORDS, 6).tolist(), WORDS[i % 60]]))
+        f"d{i:03}": ("", " ".join([*rng.choice(OWN_WORDS, 6).tolist(), OWN_WORDS[i % 60]]))
         for i in range(COUNT)
     }
-    queries = {f"q{i:02}": f"{WORDS[i]} {WORDS[i + 1]}" for i in range(20)}
+    queries = {f"q{i:02}": f"{OWN_WORDS[i]} {OWN_WORDS[i + 1]}" for i in range(20)}
     qrels = {(f"q{i:02}", f"d{i:03}"): 1 for i in range(20)} | {("q00", "gone"): 1}
     folder = write_collection(place / "tiny", documents, queries, qrels)
     (folder / "dataset.toml").write_text('name = "tiny"\nmain_measure = "nDCG@3"\n')

@@ -35,8 +35,10 @@ def options(cache):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+def cache(tmp_path_factory, embedded):
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "stdlib-code").symlink_to(embedded / "stdlib-code")
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiny_checkpoints as tiny
-from tests.support.collections import Bench, heed_ctrl_c, write_collection, write_qrels
+from tests.support.collections import Bench, heed_ctrl_c, write_collection
+from tests.support.trainable import write_trainable
 
-WORDS = tiny.WORDS[:7]
-DOCUMENTS = {
-    f"d{n}": ("", f"{word} of the {word} and a {WORDS[n - 1]}") for n, word in enumerate(WORDS)
-}
-QUERIES = {f"q{n}": f"the {word}" for n, word in enumerate(WORDS)} | {
-    "t1": "a river",
-    "t2": "Alpha",
-}
-TRAIN = {(f"q{n}", f"d{n}"): 1 for n in range(len(WORDS))}
 PRESET = """
 title = "tiny"
 steps = 4
@@ -36,10 +28,7 @@ lr = 1e-3
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    folder = write_collection(
-        tmp_path / "mine", DOCUMENTS, QUERIES, {("t1", "d4"): 1, ("t2", "d0"): 1}
-    )
-    write_qrels(folder, TRAIN, "train")
+    write_trainable(tmp_path / "mine")
     tiny.write_bert(tmp_path / "bert")
     tiny.write_card(tmp_path / "start.toml", checkpoint="bert", pooling="mean")
     (tmp_path / "tiny.toml").write_text(PRESET)

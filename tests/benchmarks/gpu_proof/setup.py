@@ -37,7 +37,7 @@ TITLES: Mapping[str, str] = {"bert": "BERT-base", "roberta": "RoBERTa-base", "mi
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """How much is measured; what is not stated is as on a GPU.
 
     Attributes:
         matrix: rows and columns of a matrix product; half as many in float64.
@@ -58,54 +58,31 @@ class Sizes:
         steps, batch, length: of a training.
     """
 
-    matrix: int
-    copied: int
-    shapes: Mapping[str, Mapping[str, Any]]
-    word_types: int
-    vocabulary: int
-    positions: int
-    texts: int
-    networks: int
-    lengths: tuple[int, ...]
-    tokens: int
-    dim: int
-    equal_rows: int
-    equal_queries: int
-    depths: tuple[int, ...]
-    rows: tuple[int, ...]
-    queries: int
-    depth: int
-    sampled: int
-    lists: int
-    steps: int
-    batch: int
-    length: int
+    matrix: int = 8192
+    copied: int = 1 << 32
+    shapes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: SHAPES)
+    word_types: int = 200_000
+    vocabulary: int = 30_522
+    positions: int = 512
+    texts: int = 512
+    networks: int = 12
+    lengths: tuple[int, ...] = (128, 256, 512, 0)
+    tokens: int = 1 << 21
+    dim: int = 768
+    equal_rows: int = 200_000
+    equal_queries: int = 256
+    depths: tuple[int, ...] = (10, 1_000, 3_000)
+    rows: tuple[int, ...] = (1_000_000, 8_841_823)
+    queries: int = 6_980
+    depth: int = 1_000
+    sampled: int = 16
+    lists: int = 1_024
+    steps: int = 20
+    batch: int = 128
+    length: int = 128
 
 
-FULL = Sizes(
-    matrix=8192,
-    copied=1 << 32,
-    shapes=SHAPES,
-    word_types=200_000,
-    vocabulary=30_522,
-    positions=512,
-    texts=512,
-    networks=12,
-    lengths=(128, 256, 512, 0),
-    tokens=1 << 21,
-    dim=768,
-    equal_rows=200_000,
-    equal_queries=256,
-    depths=(10, 1_000, 3_000),
-    rows=(1_000_000, 8_841_823),
-    queries=6_980,
-    depth=1_000,
-    sampled=16,
-    lists=1_024,
-    steps=20,
-    batch=128,
-    length=128,
-)
+FULL = Sizes()
 DRY = Sizes(
     matrix=128,
     copied=1 << 20,
@@ -120,13 +97,11 @@ DRY = Sizes(
     dim=48,
     equal_rows=4_000,
     equal_queries=7,
-    depths=(10, 1_000, 3_000),
     rows=(3_000, 9_000),
     queries=20,
     depth=100,
     sampled=4,
     lists=16,
-    steps=20,
     batch=16,
     length=16,
 )

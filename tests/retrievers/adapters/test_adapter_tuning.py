@@ -28,6 +28,7 @@ from retrievers.training.finetune.student import (
     tokenizer_of,
     training_recipe,
 )
+from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import TEXTS, TITLES, Search, examples, model, on_cpu, preset
 from tests.support.small_finetuning import weights as weights_of
 
@@ -160,17 +161,10 @@ def test_lora_of_peft_has_the_size_of_its_matrices(tmp_path):
 
 @peft
 def test_virtual_tokens_are_trained_resumed_and_saved_without_what_made_them(tmp_path):
-    class Stop(Exception):  # noqa: N818 - it stands for a kill
-        pass
-
-    def stop(progress):
-        if progress.done == 3:
-            raise Stop
-
     text = table("p_tuning", "peft")
     run(tmp_path, text, "whole", steps=4, save_every=2)
-    with pytest.raises(Stop):
-        run(tmp_path, text, steps=4, save_every=2, progress=stop)
+    with pytest.raises(KilledError):
+        run(tmp_path, text, steps=4, save_every=2, progress=killed_at(3))
     run(tmp_path, text, steps=4, save_every=2)
     file = "adapter/adapter_model.safetensors"
     whole, resumed = (load_file(str(tmp_path / name / file)) for name in ("whole", "out"))
@@ -201,16 +195,9 @@ def test_full_fine_tuning_trains_and_saves_all(tmp_path):
 
 @hub
 def test_a_stopped_training_of_an_adapter_ends_as_if_it_had_not_been(tmp_path):
-    class Stop(Exception):  # noqa: N818 - it stands for a kill
-        pass
-
-    def stop(progress):
-        if progress.done == 4:
-            raise Stop
-
     run(tmp_path, table("seq_bn"), "whole", steps=6, save_every=2)
-    with pytest.raises(Stop):
-        run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=stop)
+    with pytest.raises(KilledError):
+        run(tmp_path, table("seq_bn"), steps=6, save_every=2, progress=killed_at(4))
     assert run(tmp_path, table("seq_bn"), steps=6, save_every=2).resumed_at == 2
     whole, resumed = (
         load_file(str(tmp_path / name / "adapter" / "adapter.safetensors"))

@@ -192,7 +192,8 @@ def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(
     elif not compiled.can_isolate():
         pytest.skip("this PyTorch counts them together")
     more = torch._dynamo.config.recompile_limit + 2
-    made = [CompiledNetwork(bert(num_hidden_layers=1 + n)) for n in range(more)]
+    sizes = [{"num_hidden_layers": 1, "intermediate_size": 16 * (1 + n)} for n in range(more)]
+    made = [CompiledNetwork(bert(**size)) for size in sizes]
     for network in made:
         network(batches(network)[0])
     assert compilations.frame_count == len(made)

@@ -19,6 +19,7 @@ from retrievers.models.checkpoint import (
     read_safetensors_header,
 )
 from tests.support import tiny_checkpoints as tiny
+from tests.support.hub import write_hub
 
 
 @pytest.fixture
@@ -270,31 +271,17 @@ def test_a_folder_that_no_distribution_installed_is_no_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     tiny.write_bert(tmp_path / "other", seed=1)
-    snapshot = hub(tmp_path, tmp_path / "other", monkeypatch)
+    snapshot = write_hub(tmp_path, tmp_path / "other", monkeypatch)
     install(tmp_path, monkeypatch, folder)
     (tmp_path / "site" / "carrier-1.0.dist-info" / "top_level.txt").write_text("another\n")
     assert locate("org/name", "main", base=tmp_path, package="carrier/model") == snapshot
-
-
-def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The Hub's cache, holding the folder as org/name at commit c0ffee."""
-    from huggingface_hub import constants
-
-    cache = tmp_path / "hub" / "models--org--name"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text("c0ffee")
-    (cache / "snapshots").mkdir()
-    folder.rename(cache / "snapshots" / "c0ffee")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return cache / "snapshots" / "c0ffee"
 
 
 def test_a_package_with_other_weights_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     tiny.write_bert(tmp_path / "other", seed=1)
-    snapshot = hub(tmp_path, tmp_path / "other", monkeypatch)
+    snapshot = write_hub(tmp_path, tmp_path / "other", monkeypatch)
     install(tmp_path, monkeypatch, folder)
     found = locate("org/name", "main", base=tmp_path, package="carrier/model", sha="0" * 64)
     assert found == snapshot
@@ -303,7 +290,7 @@ def test_a_package_with_other_weights_is_not_used(
 def test_the_hubs_cache_is_used_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    snapshot = hub(tmp_path, folder, monkeypatch)
+    snapshot = write_hub(tmp_path, folder, monkeypatch)
     assert fetch("org/name", "main") == snapshot
     assert open_checkpoint(snapshot).revision == "c0ffee"
     with pytest.raises(BenchError, match="org/other@main") as caught:

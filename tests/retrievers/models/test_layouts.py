@@ -36,6 +36,14 @@ def single(text: str) -> list[int]:
     return [CLS, *tiny.word_ids(text), SEP]
 
 
+def titled_rows() -> list[list[int]]:
+    """Title and text with separators between them; a text alone where it has no title."""
+    return [
+        [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP] if title else single(text)
+        for title, text in zip(TITLED, PLAIN, strict=True)
+    ]
+
+
 def test_retromae_is_the_cls_vector_of_a_pickle_with_an_mlm_head(tmp_path: Path) -> None:
     model = tiny.write_mlm_pickle(tmp_path / "retro").bert
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="retro", pooling="cls")
@@ -60,11 +68,7 @@ def test_retromae_msmarco_joins_title_and_text_by_a_literal_separator(tmp_path: 
     )
     encoder = open_encoder(resolve_model(str(card)), "cpu")
 
-    rows = [
-        [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP] if title else single(text)
-        for title, text in zip(TITLED, PLAIN, strict=True)
-    ]
-    expected = one_by_one(lambda row: hidden(model, row)[:, 0], rows)
+    expected = one_by_one(lambda row: hidden(model, row)[:, 0], titled_rows())
     np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
 
 
@@ -87,11 +91,7 @@ def test_a_title_pair_is_two_segments(tmp_path: Path, segment_ids: bool) -> None
         vector: torch.Tensor = out.last_hidden_state[:, 0]
         return vector
 
-    rows = [
-        [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP] if title else single(text)
-        for title, text in zip(TITLED, PLAIN, strict=True)
-    ]
-    expected = one_by_one(forward, rows)
+    expected = one_by_one(forward, titled_rows())
     np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
 
 

@@ -16,6 +16,7 @@ from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Backend, Recipe
 from tests.support import tiny_checkpoints as tiny
+from tests.support.hub import write_hub
 
 
 @pytest.fixture
@@ -142,23 +143,10 @@ def test_the_hub_id_of_a_card_leads_to_the_card() -> None:
     assert caught.value.hint == "name its card: retromae"
 
 
-def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hub's cache, holding the folder as org/name, with the Hub out of reach."""
-    from huggingface_hub import constants
-
-    cache = tmp_path / "hub" / "models--org--name"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text("c0ffee")
-    (cache / "snapshots").mkdir()
-    folder.rename(cache / "snapshots" / "c0ffee")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-
-
 def test_a_plain_hub_checkpoint_is_refused_without_a_card(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub(tmp_path, folder, monkeypatch)
+    write_hub(tmp_path, folder, monkeypatch)
     with pytest.raises(BenchError, match="org/name is a plain checkpoint"):
         resolve_model("org/name")
     model = resolve_model("org/name", like=like_card(tmp_path))
@@ -188,7 +176,7 @@ def write_st(folder: Path, **settings: Any) -> Path:
 def test_a_sentence_transformers_repository_of_the_hub_needs_no_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub(tmp_path, write_st(tmp_path / "st", similarity_fn_name="dot"), monkeypatch)
+    write_hub(tmp_path, write_st(tmp_path / "st", similarity_fn_name="dot"), monkeypatch)
     recipe = resolve_model("org/name").recipe
     assert (recipe.model, recipe.pooling, recipe.similarity) == ("name", "mean", "dot")
     assert (recipe.checkpoint, recipe.revision) == ("org/name", "c0ffee")

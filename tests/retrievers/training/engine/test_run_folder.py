@@ -22,16 +22,13 @@ from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
 from tests.support import small_starts as small
+from tests.support.kills import KilledError, killed_at
 from tests.support.small_starts import on_cpu
 
 ROOT = Path(__file__).parents[4]
 TEXTS = small.texts()
 STEPS, SAVE_EVERY = 6, 2
 BEFORE = {"pretrain": 2, "finetune": 3}  # step of the checkpoint before that of step 4
-
-
-class KilledError(Exception):
-    """Stands for a kill."""
 
 
 def train(kind: str, starts: Path, out: Path, steps: int = STEPS, **options: Any) -> Any:
@@ -48,14 +45,6 @@ def write_starts(folder: Path) -> Path:
     small.write_start(folder / "bert", TEXTS)
     fine.model(folder)
     return folder
-
-
-def killed_at(step: int) -> Callable[[Any], None]:
-    def kill(progress: Any) -> None:
-        if progress.unit == "steps" and progress.done == step:
-            raise KilledError
-
-    return kill
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -269,12 +258,14 @@ def test_a_full_disk_is_said_and_with_room_the_training_goes_on(kind, starts, wh
 
 
 # A process that trains in children, each of which is killed at the moment it is about to touch the
-# folder for the n-th time. Children are forked before anything is computed.
+# folder for the n-th time. Children are forked before anything is computed; their collections of
+# garbage pass by what was imported.
 NURSERY = """
-import json, os, signal, sys, traceback
+import gc, json, os, signal, sys, traceback
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 import test_run_folder as tests
+gc.freeze()
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.listdir", "os.scandir")
 
 def child(kind, starts, out, moment):

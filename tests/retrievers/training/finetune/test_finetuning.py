@@ -14,6 +14,7 @@ from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import changed
 from retrievers.training.finetune.negatives import Mining, hard_negatives
+from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,
@@ -49,18 +50,6 @@ def first_words_found(folder):
     return np.mean(
         [text.split()[0] == query.split()[0] for text, query in zip(best, queries, strict=True)]
     )
-
-
-class Stop(Exception):  # noqa: N818 - it stands for a kill
-    """Of a training, at a step of a stage."""
-
-
-def stopping(stage, step):
-    def report(progress):
-        if (progress.stage, progress.done) == (stage, step):
-            raise Stop
-
-    return report
 
 
 SHARED = """
@@ -137,8 +126,8 @@ def test_lamb_goes_on_as_if_it_had_not_been_stopped(tmp_path):
     settings, start = preset(BM25 + ANCE), model(tmp_path)
     whole = on_cpu(tmp_path / "whole", save_every=3)
     finetune(settings, start, examples(), whole, mine=Search())
-    stopped = on_cpu(tmp_path / "out", save_every=3, progress=stopping("round 1", 4))
-    with pytest.raises(Stop):
+    stopped = on_cpu(tmp_path / "out", save_every=3, progress=killed_at(4, "round 1"))
+    with pytest.raises(KilledError):
         finetune(settings, start, examples(), stopped, mine=Search())
     finetune(settings, start, examples(), on_cpu(tmp_path / "out", save_every=3), mine=Search())
     assert same_weights(tmp_path / "whole", tmp_path / "out")
@@ -156,8 +145,8 @@ def test_the_same_seed_gives_the_same_weights(tmp_path, table):
 @pytest.mark.parametrize(("table", "step"), [(BM25, 4), (REFRESHED, 1), (REFRESHED, 5)])
 def test_a_stopped_training_ends_as_if_it_had_not_been(tmp_path, table, step):
     run(tmp_path, table, "whole", mine=Search(), save_every=3)
-    with pytest.raises(Stop):
-        run(tmp_path, table, progress=stopping("round 1", step), mine=Search(), save_every=3)
+    with pytest.raises(KilledError):
+        run(tmp_path, table, progress=killed_at(step, "round 1"), mine=Search(), save_every=3)
     assert not (tmp_path / "out" / "card.toml").exists()
     run(tmp_path, table, mine=Search(), save_every=3)
     assert same_weights(tmp_path / "whole", tmp_path / "out")
@@ -187,10 +176,10 @@ def test_a_training_that_was_stopped_between_mining_and_its_checkpoint_goes_on(t
     class Failing(Search):
         def __call__(self, model, depth):
             if self.asked:
-                raise Stop
+                raise KilledError
             return super().__call__(model, depth)
 
-    with pytest.raises(Stop):
+    with pytest.raises(KilledError):
         run(tmp_path, REFRESHED, mine=Failing())
     run(tmp_path, REFRESHED, mine=Search())
     assert same_weights(tmp_path / "whole", tmp_path / "out")
@@ -235,8 +224,8 @@ def test_each_round_starts_anew_and_the_model_of_the_last_one_mines(tmp_path):
 def test_a_training_stopped_in_its_second_round_keeps_the_first(tmp_path):
     table = BM25 + '[[rounds]]\nsources = ["model"]\ndepth = 12\n'
     run(tmp_path, table, "whole", mine=Search())
-    with pytest.raises(Stop):
-        run(tmp_path, table, progress=stopping("round 2", 4), mine=Search(), save_every=2)
+    with pytest.raises(KilledError):
+        run(tmp_path, table, progress=killed_at(4, "round 2"), mine=Search(), save_every=2)
     stages = []
     again = Search()
     run(

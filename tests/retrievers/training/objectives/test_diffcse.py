@@ -23,6 +23,7 @@ from tests.retrievers.training.objectives.test_contrast import slow_contrast
 from tests.support import slow_transformer as slow
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
+from tests.support.kills import KilledError, killed_at
 from tests.support.slow_transformer import Vector
 from tests.support.small_starts import on_cpu
 from tests.support.tiny_generators import write_generator
@@ -278,12 +279,8 @@ def test_a_killed_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None
     preset = small.preset(start, objective=objective, steps=6)
     pretrain(preset, texts, on_cpu(tmp_path / "whole"))
 
-    def kill(progress: Any) -> None:
-        if progress.done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(preset, texts, on_cpu(tmp_path / "out", save_every=3, progress=kill))
+    with pytest.raises(KilledError):
+        pretrain(preset, texts, on_cpu(tmp_path / "out", save_every=3, progress=killed_at(5)))
     assert pretrain(preset, texts, on_cpu(tmp_path / "out", save_every=3)).resumed_at == 3
     curves = [read_curve(tmp_path / name / "losses.jsonl") for name in ("whole", "out")]
     assert [one.losses for one in curves[0]] == [one.losses for one in curves[1]]

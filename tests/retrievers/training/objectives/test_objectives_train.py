@@ -16,6 +16,7 @@ from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.pretrain import advice_for, pretrain
 from tests.support import small_starts as small
+from tests.support.kills import KilledError, killed_at
 from tests.support.small_starts import on_cpu
 
 TEXTS = small.texts()
@@ -109,22 +110,14 @@ def test_the_curve_counts_the_tokens_of_both_sides(tmp_path: Path) -> None:
     assert point.tokens >= words + 4 * 4  # [CLS] and [SEP] of both
 
 
-class KilledError(Exception):
-    pass
-
-
 def test_cached_gradients_survive_a_kill(tmp_path: Path) -> None:
     """Dropout, spans and masks of the resumed steps are those of a training without a kill."""
     start = small.write_start(tmp_path / "bert", TEXTS)
     preset = small.preset(start, objective={"name": "cocondenser", "sub_batch": 3}, steps=6)
     pretrain(preset, TEXTS, on_cpu(tmp_path / "whole"))
 
-    def kill(progress: Any) -> None:
-        if progress.done == 5:
-            raise KilledError
-
     with pytest.raises(KilledError):
-        pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3, progress=kill))
+        pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3, progress=killed_at(5)))
     assert pretrain(preset, TEXTS, on_cpu(tmp_path / "out", save_every=3)).resumed_at == 3
 
     assert losses(tmp_path / "out") == losses(tmp_path / "whole")
