@@ -16,6 +16,7 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line
+from foundation.failures import lacks_memory
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
@@ -176,7 +177,9 @@ class Tower:
         if cost <= self._room or len(rows) == 1:
             try:
                 flight = self._launch(batch, rows)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
+                if not lacks_memory(error):
+                    raise
                 if len(rows) == 1:
                     raise BenchError(
                         f"{self._device} has no memory for a text of {cost} tokens: "
@@ -226,7 +229,7 @@ class Tower:
         with self._clock.phase("copy"):
             packed = self._compiled.pack(batch)
         with self._clock.phase("forward"), torch.inference_mode():
-            return self._compiled.pooled(self._recipe.pooling, packed)
+            return self._compiled.pooled(self._recipe.pooling, packed)[: len(batch)]
 
     def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
         with self._clock.phase("copy"):

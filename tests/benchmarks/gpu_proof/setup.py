@@ -49,6 +49,7 @@ class Sizes:
         networks: compiled in one process.
         lengths: of texts whose encoding is timed, in tokens; 0 stands for those of MS MARCO.
         tokens: that are encoded for one timing.
+        singles: queries that are encoded one by one.
         dim: of vectors that are searched.
         equal_rows, equal_queries, depths: of searches that are compared with the CPU's.
         rows: of corpora whose search is timed.
@@ -68,6 +69,7 @@ class Sizes:
     networks: int
     lengths: tuple[int, ...]
     tokens: int
+    singles: int
     dim: int
     equal_rows: int
     equal_queries: int
@@ -93,6 +95,7 @@ FULL = Sizes(
     networks=12,
     lengths=(128, 256, 512, 0),
     tokens=1 << 21,
+    singles=300,
     dim=768,
     equal_rows=200_000,
     equal_queries=256,
@@ -117,6 +120,7 @@ DRY = Sizes(
     networks=3,
     lengths=(16, 0),
     tokens=1 << 11,
+    singles=10,
     dim=48,
     equal_rows=4_000,
     equal_queries=7,
