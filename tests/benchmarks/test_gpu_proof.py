@@ -465,6 +465,14 @@ def test_texts_have_the_lengths_that_were_asked_for(
     assert [len(row) - 2 for row in ids] == [*lengths, 0]
 
 
+def test_texts_of_pieces_have_the_lengths_that_were_asked_for_and_differ(language: Setup) -> None:
+    lengths = np.arange(150)
+    texts = language.language.many(lengths)
+    ids = padded.token_ids(language.checkpoint("minilm"), texts, 512)
+    assert [len(row) - 2 for row in ids] == lengths.tolist()
+    assert len(set(texts)) == len(texts)
+
+
 @pytest.mark.parametrize("make", [wordpiece_tokenizer, byte_level_tokenizer])
 def test_frequent_words_are_one_token_and_all_texts_can_be_read_back(make: Any) -> None:
     tokenizer, words = make(600, 500), words_of(600)

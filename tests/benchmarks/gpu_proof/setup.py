@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.store.planning import HALF_SHARD_ROWS
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, resolve_model
@@ -49,6 +50,7 @@ class Sizes:
         networks: compiled in one process.
         lengths: of texts whose encoding is timed, in tokens; 0 stands for those of MS MARCO.
         tokens: that are encoded for one timing.
+        stored: passages that go through the store: several shards, as of a corpus.
         singles: queries that are encoded one by one.
         dim: of vectors that are searched.
         equal_rows, equal_queries, depths: of searches that are compared with the CPU's.
@@ -69,6 +71,7 @@ class Sizes:
     networks: int
     lengths: tuple[int, ...]
     tokens: int
+    stored: int
     singles: int
     dim: int
     equal_rows: int
@@ -95,6 +98,7 @@ FULL = Sizes(
     networks=12,
     lengths=(128, 256, 512, 0),
     tokens=1 << 21,
+    stored=4 * HALF_SHARD_ROWS,
     singles=300,
     dim=768,
     equal_rows=200_000,
@@ -120,6 +124,7 @@ DRY = Sizes(
     networks=3,
     lengths=(16, 0),
     tokens=1 << 11,
+    stored=150,
     singles=10,
     dim=48,
     equal_rows=4_000,
@@ -216,7 +221,7 @@ class Setup:
         if key not in self._passages:
             most = self.sizes.positions
             lengths = np.full(count, tokens) if tokens else marco_lengths(count, most)
-            self._passages[key] = self.language.texts(lengths - 2, seed)
+            self._passages[key] = self.language.many(lengths - 2, seed)
         return self._passages[key]
 
 
