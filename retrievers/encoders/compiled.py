@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from foundation.errors import BenchError, first_line
 from retrievers.encoders.cuda_graphs import CudaGraphs, filled, recorder
+from retrievers.encoders.device import full_precision
 from retrievers.encoders.packed import (
     Attention,
     PackedBatch,
@@ -37,7 +38,6 @@ FIRST_CAPABILITY = (8, 0)
 EXAMPLE = (7, 11, 3)
 LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 NETWORKS = 1 << 12  # times a network may be compiled in one process
-HALF_SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
@@ -82,7 +82,6 @@ def _reproducible() -> Iterator[None]:
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
 
-    matmul = torch.backends.cuda.matmul
     chosen = {"deterministic": True}
     if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9
         chosen = {"triton.autotune_pointwise": False}
@@ -90,9 +89,7 @@ def _reproducible() -> Iterator[None]:
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch(chosen))
         settings.enter_context(dynamo_config.patch(limits))
-        for name in HALF_SUMS:
-            settings.callback(setattr, matmul, name, getattr(matmul, name))
-            setattr(matmul, name, False)
+        settings.enter_context(full_precision())
         yield
 
 
