@@ -31,8 +31,11 @@ _HINTS = {
     errno.ENFILE: "the machine has too many open files: close other programs",
 }
 _NO_ROOM = ("no space left on device", "disk quota exceeded")  # safetensors, Arrow
-# What torch, FAISS and the C library say, in errors of other classes than MemoryError.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+# What torch, FAISS, CUDA's libraries and the C library say, in other classes than MemoryError.
+_NO_MEMORY = (
+    *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
+    *("bad_alloc", "alloc_failed"),
+)
 
 
 @contextmanager

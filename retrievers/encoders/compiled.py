@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from foundation.errors import BenchError, first_line
+from retrievers.encoders.cuda_graphs import CudaGraphs, filled, recorder
+from retrievers.encoders.device import full_precision
 from retrievers.encoders.packed import (
     Attention,
     PackedBatch,
@@ -36,7 +38,6 @@ FIRST_CAPABILITY = (8, 0)
 EXAMPLE = (7, 11, 3)
 LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 NETWORKS = 1 << 12  # times a network may be compiled in one process
-HALF_SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 def can_pack(network: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
@@ -81,7 +82,6 @@ def _reproducible() -> Iterator[None]:
     from torch._dynamo import config as dynamo_config  # slow to import
     from torch._inductor import config as inductor_config
 
-    matmul = torch.backends.cuda.matmul
     chosen = {"deterministic": True}
     if not hasattr(inductor_config, "deterministic"):  # before PyTorch 2.9
         chosen = {"triton.autotune_pointwise": False}
@@ -89,14 +89,14 @@ def _reproducible() -> Iterator[None]:
     with ExitStack() as settings:
         settings.enter_context(inductor_config.patch(chosen))
         settings.enter_context(dynamo_config.patch(limits))
-        for name in HALF_SUMS:
-            settings.callback(setattr, matmul, name, getattr(matmul, name))
-            setattr(matmul, name, False)
+        settings.enter_context(full_precision())
         yield
 
 
 class CompiledNetwork:
     """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
+
+    Single texts run as CUDA graphs.
 
     Compiling happens here and takes from seconds to minutes; PyTorch keeps what it compiled on
     disk for the next process.
@@ -114,12 +114,13 @@ class CompiledNetwork:
         alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate() else {}
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
         self._device = next(network.parameters()).device
+        self.graphs = CudaGraphs(self._pooled, recorder(self._device))
         self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
 
     def pack(self, tokens: Tokens) -> PackedBatch:
-        """A batch of texts on the network's device; see ``pack``."""
+        """A batch of texts on the network's device, a single one ``filled``; see ``pack``."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
-        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
+        return moved(pack(filled(tokens), self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
@@ -137,5 +138,11 @@ class CompiledNetwork:
             ) from error
 
     def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``."""
+        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``.
+
+        A text that was ``filled`` is the first of two.
+        """
+        return self.graphs(mode, batch)
+
+    def _pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
         return pool_packed(mode, self(batch), batch.cu_seqlens, self._network.pooler)

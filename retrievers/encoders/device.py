@@ -1,10 +1,20 @@
-"""Devices by name. Imports torch, and nothing heavier."""
+"""Devices by name, and the arithmetic of their products. Imports torch, and nothing heavier."""
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 
 from foundation.errors import BenchError
+
+# Of cuBLAS: sums in half precision.
+HALF_SUMS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
 
 
 def pick_device(name: str) -> torch.device:
@@ -24,3 +34,31 @@ def pick_device(name: str) -> torch.device:
             "use --device cpu, or install a CUDA build of torch",
         )
     return device
+
+
+@contextmanager
+def full_precision(tf32: bool = False) -> Iterator[None]:
+    """Multiply float32 numbers as they are and keep all sums in float32, whatever is switched on.
+
+    What was set before is restored.
+
+    Args:
+        tf32: a GPU may read ten bits of a number's fraction.
+    """
+    gemm: Any = torch.backends.cuda.matmul
+    onednn: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    settings: list[tuple[Any, str, Any]] = [
+        (gemm, name, False) for name in HALF_SUMS if hasattr(gemm, name)
+    ]
+    by_library = hasattr(gemm, "fp32_precision") and hasattr(onednn, "fp32_precision")
+    if by_library:
+        settings.append((gemm, "fp32_precision", "tf32" if tf32 else "ieee"))
+        settings.append((onednn, "fp32_precision", "ieee"))
+    with ExitStack() as stack:
+        for place, name, value in settings:
+            stack.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        if not by_library:  # torch before 2.9
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        yield

@@ -16,10 +16,12 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line
+from foundation.failures import lacks_memory
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
+from retrievers.encoders.device import full_precision
 from retrievers.encoders.document_text import Segments
 from retrievers.encoders.onednn import replace_linear, usable
 from retrievers.encoders.pooling import finish, pool
@@ -148,6 +150,10 @@ class Tower:
             BenchError: a vector is not finite, or not as long as the recipe says, or the device's
                 memory does not hold one text.
         """
+        with full_precision():
+            yield from self._vectors(tokens, batches)
+
+    def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         if not self.launches:
             done = side_by_side(lambda rows: list(self._flights(tokens, rows)), batches)
             yield from (self._land(flight) for flights in done for flight in flights)
@@ -163,7 +169,8 @@ class Tower:
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
-        flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
+        with full_precision():
+            flights = [flight for rows in batches for flight in self._flights(tokens, rows)]
         return map(self._land, flights)
 
     def _flights(self, tokens: Tokens, rows: Int64Array) -> Iterator["_Flight"]:
@@ -176,7 +183,9 @@ class Tower:
         if cost <= self._room or len(rows) == 1:
             try:
                 flight = self._launch(batch, rows)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:  # PyTorch's own, cuBLAS's and Triton's
+                if not lacks_memory(error):
+                    raise
                 if len(rows) == 1:
                     raise BenchError(
                         f"{self._device} has no memory for a text of {cost} tokens: "
@@ -226,7 +235,7 @@ class Tower:
         with self._clock.phase("copy"):
             packed = self._compiled.pack(batch)
         with self._clock.phase("forward"), torch.inference_mode():
-            return self._compiled.pooled(self._recipe.pooling, packed)
+            return self._compiled.pooled(self._recipe.pooling, packed)[: len(batch)]
 
     def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
         with self._clock.phase("copy"):

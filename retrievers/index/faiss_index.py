@@ -17,6 +17,7 @@ import numpy as np
 from foundation.arrays import Float32Array, Int64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError, first_line
+from foundation.failures import lacks_memory
 from foundation.records import Record, read_json
 from foundation.suggestions import did_you_mean
 from retrievers.index import gpu
@@ -275,7 +276,7 @@ class FaissIndex:
 
     def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
         """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
-        if self._gpu is not None and gpu.is_out_of_memory(error):
+        if self._gpu is not None and lacks_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
         return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)

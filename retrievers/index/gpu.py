@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
+from foundation.failures import lacks_memory
 from retrievers.index.library import FAISS_ERRORS, import_faiss
 from retrievers.index.parts import index_parts
 
@@ -58,7 +59,7 @@ def search(index: Any, queries: Float32Array, k: int) -> tuple[Float32Array, Int
         try:
             hits = [index.search(piece, k) for piece in pieces]
         except FAISS_ERRORS as error:
-            if step == 1 or not is_out_of_memory(error):
+            if step == 1 or not lacks_memory(error):
                 raise
         else:
             scores, rows = (np.concatenate(parts) for parts in zip(*hits, strict=True))
@@ -66,8 +67,3 @@ def search(index: Any, queries: Float32Array, k: int) -> tuple[Float32Array, Int
         if step == count:
             logger.warning("the GPU is out of memory: fewer than %d queries at a time", count)
         step //= 2
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True where FAISS, or the driver below it, could not allocate."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error)

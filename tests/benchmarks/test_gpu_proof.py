@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 NOT_FOR_IT = ("faiss", "adapters", "peft", "mteb", "beir", "datasets", "onnx", "statsmodels")
 GPU_TESTS = (
     "test_the_cuda_kernel_agrees_with_attention_text_by_text",
+    "test_cuda_graphs_give_the_vectors_without_them",
     "test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding",
     "test_the_gpu_gives_the_vectors_of_the_cpu",
     "test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one",
@@ -461,6 +462,14 @@ def test_texts_have_the_lengths_that_were_asked_for(
     texts = language.language.texts(np.array(lengths, dtype=np.int64), seed)
     ids = padded.token_ids(language.checkpoint("minilm"), [*texts, ""], 512)
     assert [len(row) - 2 for row in ids] == [*lengths, 0]
+
+
+def test_texts_of_pieces_have_the_lengths_that_were_asked_for_and_differ(language: Setup) -> None:
+    lengths = np.arange(150)
+    texts = language.language.many(lengths)
+    ids = padded.token_ids(language.checkpoint("minilm"), texts, 512)
+    assert [len(row) - 2 for row in ids] == lengths.tolist()
+    assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("make", [wordpiece_tokenizer, byte_level_tokenizer])

@@ -80,14 +80,6 @@ def _query_bytes(task: SearchTask, tile_rows: int) -> int:
     return tile_rows * SCORE_BYTES + merged + 8 * int(task.queries.shape[1])
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """True where an allocator failed: PyTorch's, the driver's, cuBLAS's or the processor's."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    signs = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
-
-
 def tensor_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
     """The array as a tensor on the processor, without a copy where it may be written."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -27,7 +27,6 @@ from bench.evaluate.exact.device_memory import (
     DevicePlan,
     Uploads,
     free_bytes,
-    is_out_of_memory,
     plan_device,
     plan_processor,
     tensor_of,
@@ -38,6 +37,7 @@ from bench.evaluate.exact.vectors import HasStored, TileArray, Vectors
 from bench.evaluate.search import scores_of_keys
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, first_line
+from foundation.failures import lacks_memory
 from retrievers.encoders.device import pick_device
 from retrievers.index.faiss_index import Hits
 
@@ -82,7 +82,7 @@ class TorchEngine:
             search.make_room()
             yield search
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not lacks_memory(error):
                 raise
             raise BenchError(
                 f"{self.device} is out of memory: {first_line(error)}",
@@ -133,7 +133,7 @@ class TorchSearch:
             tensor, vectors, on_device, squares = self._copied(start, vectors)
             staged = True
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not lacks_memory(error):
                 raise
             staged = False
         if not staged:  # the tile before it is merged at the same time, and gives its memory back
@@ -215,7 +215,7 @@ class TorchSearch:
                 self._allocate()
                 return
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or rows <= SMALLEST_TILE_ROWS:
+                if not lacks_memory(error) or rows <= SMALLEST_TILE_ROWS:
                     raise
             self.close()
             self._engine.release_unused()
@@ -239,7 +239,7 @@ class TorchSearch:
                 best = self._keys[block].to(self._device), self._rows[block].to(self._device)
                 keys, rows = self._merger.merged(tile, block, best, self._plan.workspace_bytes)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not lacks_memory(error):
                 raise
             return False
         self._keys[block], self._rows[block] = keys, rows

@@ -1,14 +1,11 @@
 """Steps of exact search on a device, each a function of tensors: products, keys, merging."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
-
 import numpy as np
 import torch
 
 from bench.evaluate.exact.bounds import Arithmetic
 from foundation.arrays import Int64Array, UInt64Array
+from retrievers.encoders.device import full_precision
 
 UNFILLED = -(2**63)  # the key of a place without a document
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -19,7 +16,7 @@ def products(
 ) -> torch.Tensor:
     """Inner products, float32 ``(q, m)``, with this arithmetic whatever else is switched on."""
     dtype = DTYPES.get(arithmetic.name, torch.float32)
-    with _only(arithmetic):
+    with full_precision(tf32=arithmetic.name == "tf32"):
         return torch.matmul(queries.to(dtype), documents.to(dtype).T).float()
 
 
@@ -63,24 +60,3 @@ def merge(
         padded.append(all_places)
     top = torch.topk(padded[0], k, dim=1, sorted=False)
     return top.values, padded[1].gather(1, top.indices)
-
-
-@contextmanager
-def _only(arithmetic: Arithmetic) -> Iterator[None]:
-    """Round operands and sums as this arithmetic says, and restore what was set before."""
-    settings: list[tuple[Any, str, Any]] = []
-    gemm: Any = torch.backends.cuda.matmul
-    onednn: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    settings += [(gemm, f"allow_{d}_reduced_precision_reduction", False) for d in ("bf16", "fp16")]
-    if hasattr(gemm, "fp32_precision") and hasattr(onednn, "fp32_precision"):
-        settings.append((gemm, "fp32_precision", "tf32" if arithmetic.name == "tf32" else "ieee"))
-        settings.append((onednn, "fp32_precision", "ieee"))
-    with ExitStack() as stack:
-        for place, name, value in settings:
-            stack.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, value)
-        if len(settings) == 2:  # torch before 2.9
-            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-            wanted = "high" if arithmetic.name == "tf32" else "highest"
-            torch.set_float32_matmul_precision(wanted)
-        yield

@@ -6,7 +6,7 @@
 - ``machine``: what it is; rates of copies and of matrix products;
 - ``correctness``: attention, encoders in half precision, the same bytes twice, many networks;
 - ``encoding``: tokens/s from texts to the vector store, beside the GPU's own matrix products and
-  beside sentence-transformers;
+  beside sentence-transformers; milliseconds of single queries;
 - ``search``: exact search equal to the CPU's bit for bit, its rates, FAISS where it is installed;
 - ``training``: some steps of RetroMAE and of DPR fine-tuning in bfloat16;
 - ``memory``: search and encoding where the GPU has too little of it.

@@ -31,15 +31,25 @@ NO_GPU = (
 
 def parts_of(setup: Setup) -> Iterator[Part]:
     """Every part, the most telling first: the budget may end before they do."""
-    from tests.benchmarks.gpu_proof import correctness, encoding, machine, memory, search, training
+    from tests.benchmarks.gpu_proof import (
+        correctness,
+        encoding,
+        latency,
+        machine,
+        memory,
+        search,
+        training,
+    )
 
     yield from machine.parts(setup)
     yield from correctness.first_parts(setup)
     yield from search.first_parts(setup)
     yield from encoding.parts(setup, "bert")
+    yield from latency.parts(setup, "bert")
     yield search.large_part(setup)
     yield from training.parts(setup)
     yield from encoding.parts(setup, "minilm")
+    yield from latency.parts(setup, "minilm")
     yield from correctness.later_parts(setup)
     yield from memory.parts(setup)
     yield search.faiss_part(setup)

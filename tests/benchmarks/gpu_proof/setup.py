@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.store.planning import HALF_SHARD_ROWS
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, resolve_model
@@ -49,6 +50,8 @@ class Sizes:
         networks: compiled in one process.
         lengths: of texts whose encoding is timed, in tokens; 0 stands for those of MS MARCO.
         tokens: that are encoded for one timing.
+        stored: passages that go through the store: several shards, as of a corpus.
+        singles: queries that are encoded one by one.
         dim: of vectors that are searched.
         equal_rows, equal_queries, depths: of searches that are compared with the CPU's.
         rows: of corpora whose search is timed.
@@ -68,6 +71,8 @@ class Sizes:
     networks: int = 12
     lengths: tuple[int, ...] = (128, 256, 512, 0)
     tokens: int = 1 << 21
+    stored: int = 4 * HALF_SHARD_ROWS
+    singles: int = 300
     dim: int = 768
     equal_rows: int = 200_000
     equal_queries: int = 256
@@ -94,6 +99,8 @@ DRY = Sizes(
     networks=3,
     lengths=(16, 0),
     tokens=1 << 11,
+    stored=150,
+    singles=10,
     dim=48,
     equal_rows=4_000,
     equal_queries=7,
@@ -187,7 +194,7 @@ class Setup:
         if key not in self._passages:
             most = self.sizes.positions
             lengths = np.full(count, tokens) if tokens else marco_lengths(count, most)
-            self._passages[key] = self.language.texts(lengths - 2, seed)
+            self._passages[key] = self.language.many(lengths - 2, seed)
         return self._passages[key]
 
 

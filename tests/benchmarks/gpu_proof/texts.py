@@ -17,6 +17,8 @@ import numpy.typing as npt
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SYLLABLES = [one + other for one in "bcdfghjklmnprstvwxyz" for other in "aeiou"]
 MARKS = 0.12  # share of the words before a comma
+PIECE = 32  # tokens of the pieces that many texts are put together from
+PIECES = 4_096
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
@@ -106,6 +108,18 @@ class TextMaker:
         tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
         rows = tokenizer.encode_batch(words, add_special_tokens=False)
         return cls(words, np.array([len(row.ids) for row in rows]))
+
+    def many(self, lengths: Ints, seed: int = 0) -> list[str]:
+        """Texts as of ``texts``, all put together from the same pieces: millions of tokens soon."""
+        pieces = self.texts(np.full(PIECES, PIECE), seed)
+        rests = self.texts(lengths % PIECE, seed + 1)
+        counts = lengths // PIECE
+        drawn = np.random.default_rng(seed).integers(0, PIECES, int(counts.sum())).tolist()
+        ends = counts.cumsum()
+        return [
+            " ".join([*(pieces[row] for row in drawn[end - count : end]), *filter(None, [rest])])
+            for rest, count, end in zip(rests, counts.tolist(), ends.tolist(), strict=True)
+        ]
 
     def texts(self, lengths: Ints, seed: int = 0) -> list[str]:
         """Texts of so many tokens each, special tokens not counted; the same for the same seed."""

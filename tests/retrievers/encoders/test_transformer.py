@@ -387,6 +387,29 @@ def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
     np.testing.assert_allclose(queries, reference.encode(texts), atol=1e-5)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9"
+)
+def test_float32_is_float32_whatever_is_switched_on_and_that_stays_so(card: str) -> None:
+    encoder: Any = open_encoder(resolve_model(card), "cpu")
+    expected = encoder.encode_queries(tiny.SENTENCES)
+    seen: list[str] = []
+
+    def look(*_: Any) -> None:
+        places = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        seen.extend(place.fp32_precision for place in places)
+
+    encoder._towers.query._network.register_forward_pre_hook(look)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = encoder.encode_queries(tiny.SENTENCES)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"ieee"}
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_gpu_gives_the_vectors_of_the_cpu(card: str) -> None:
     model = resolve_model(card)

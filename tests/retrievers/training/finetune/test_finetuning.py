@@ -287,6 +287,7 @@ def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
 
 
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(tmp_path):
+    pytest.importorskip("datasets", reason="fine-tuning needs the package datasets")
     settings = preset('precision = "bfloat16"\n', steps=1)
     finetune(settings, model(tmp_path), examples(), TrainingContext(tmp_path / "out"))
     assert (tmp_path / "out" / "card.toml").exists()
