@@ -26,11 +26,12 @@ from retrievers.encoders.pooling import finish, pool
 from retrievers.encoders.text_tokenizer import TextTokenizer
 from retrievers.encoders.tokenizer_processes import TokenizerProcesses, useful_processes
 from retrievers.encoders.tokens import Tokens
-from retrievers.encoders.workers import side_by_side
+from retrievers.encoders.workers import one_thread, side_by_side
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.recipe import Dtype, Recipe
 
+FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
@@ -141,8 +142,9 @@ class Tower:
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors of each batch of rows, float32 ``(len(rows), dim)``, in order.
 
-        On the CPU batches are computed side by side; on CUDA the next ones are under way while
-        the vectors of one are copied back.
+        On the CPU batches are computed side by side, and so few tokens as a query has on one
+        thread: on a busy machine threads wait for each other longer than they compute. On CUDA the
+        next batches are under way while the vectors of one are copied back.
 
         Raises:
             BenchError: a vector is not finite, or not as long as the recipe says, or the device's
@@ -150,6 +152,9 @@ class Tower:
         """
         if not self.launches:
             done = side_by_side(lambda rows: list(self._flights(tokens, rows)), batches)
+            if len(tokens.ids) <= FEW_TOKENS:
+                with one_thread():
+                    done = iter(list(done))
             yield from (self._land(flight) for flights in done for flight in flights)
             return
         flying: deque[_Flight] = deque()
