@@ -74,7 +74,14 @@ def test_a_reader_that_stops_leaves_no_thread_behind():
 
 @pytest.mark.usefixtures("two_threads")
 def test_one_thread_lasts_until_the_work_ends_or_fails():
-    with pytest.raises(ValueError, match="work"), one_thread():
-        assert torch.get_num_threads() == 1
-        raise ValueError("work")
+    seen = []
+
+    def fail() -> None:
+        with one_thread():
+            seen.append(torch.get_num_threads())
+            raise ValueError("work")
+
+    with pytest.raises(ValueError, match="work"):
+        fail()
+    assert seen == [1]
     assert torch.get_num_threads() == 2
