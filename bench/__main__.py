@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from bench.cli.boundary import guarded
 from bench.cli.terminal import exit_code, terminal
+from foundation.processor import let_openblas_use_avx512
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,6 +36,7 @@ def command_line() -> NoReturn:
     one that aborts (as Arrow's do now and then while a thread starts) would replace it: the handler
     that is registered first, and so called last, leaves before them.
     """
+    let_openblas_use_avx512()
     codes: list[int] = []
     atexit.register(lambda: codes and os._exit(codes[0]))
     codes.append(main())

@@ -86,6 +86,7 @@ def throughput_table(rows: Sequence[Throughput]) -> str:
         Column("processor, s", lambda row: row.processor_s, _known_spread),
         Column("documents/s", lambda row: row.documents_per_s, fmt.count),
         Column("tokens/s", lambda row: row.tokens_per_s, fmt.count),
+        Column("of the peak", lambda row: row.peak_share, _percent),
         Column("our speed-up", _speedup, fmt.written),
         Column("of the processor", lambda row: row.processor_speedup, _times),
         Column("largest difference", lambda row: row.difference, _power_of_ten),
@@ -95,6 +96,10 @@ def throughput_table(rows: Sequence[Throughput]) -> str:
 
 def _known_spread(value: Spread | None) -> str:
     return "" if value is None else spread(value)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def _times(value: float | None) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from bench import __version__
@@ -176,7 +177,24 @@ def _throughput(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Throughput
             say(f"encoding {len(texts.texts):,} documents: {texts.name}")
             dtype = subject.model.recipe.dtype
             rows += race_encoders(contestants, texts, plan.repeats, dtype, say)
-    return tuple(rows)
+    return _with_peak_shares(rows, subject)
+
+
+def _with_peak_shares(rows: Sequence[Throughput], subject: Subject) -> tuple[Throughput, ...]:
+    """The rows with their shares of the peak, where the model's dense layers are known."""
+    recipe, layers = subject.model.recipe, getattr(subject.encoder, "dense_layers", None)
+    if not layers or recipe.backend in ("int8", "int7"):  # faster than products in float32
+        return tuple(rows)
+    from bench.speed.products import seconds_per_token
+
+    least = seconds_per_token(layers, recipe.dtype, subject.device)
+
+    def with_share(row: Throughput) -> Throughput:
+        spent = row.processor_s if subject.device == "cpu" else row.seconds
+        share = row.lengths.tokens * least / spent.median if spent else None
+        return msgspec.structs.replace(row, peak_share=share)
+
+    return tuple(map(with_share, rows))
 
 
 def _workloads(subject: Subject, seconds: float) -> Iterator[Texts]:

@@ -69,6 +69,10 @@ class Throughput(Record, kw_only=True):
         agrees: whether the vectors are the same within ``tolerance``.
         speedup: our tokens/s by those of this tool; None for our own, and where vectors differ.
         processor_speedup: the same by seconds of the processor.
+        peak_share: seconds that the products of the model's dense layers take alone, at these
+            tokens and in this process, by those of the whole pass: of the processor on the CPU, on
+            the wall on a GPU. What is missing to 1 is attention, the layers between, padding,
+            tokenising. None where there are none, and in earlier reports.
     """
 
     tool: str
@@ -84,6 +88,7 @@ class Throughput(Record, kw_only=True):
     speedup: float | None = None
     processor_s: Spread | None = None
     processor_speedup: float | None = None
+    peak_share: float | None = None
 
 
 class Phases(Record, kw_only=True):

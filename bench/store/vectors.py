@@ -19,6 +19,7 @@ from foundation.errors import BenchError
 Stored = Float32Array | Float16Array
 
 GAP_BYTES = 1 << 16  # reading on over a gap costs less than another read
+SIGN_EXPONENT_FRACTION = np.uint32(0x8FFFE000).view(np.int32)  # of a half that was moved
 WIDENED = 1 << 14  # numbers at a time, so that they stay in a first-level cache
 
 
@@ -122,15 +123,13 @@ def _read_exactly(handle: int, shard: Shard, first: int, array: Stored) -> None:
 def widen(halves: Float16Array, floats: Float32Array) -> None:
     """Finite float16 ``(n,)`` to the same numbers as float32; three times as fast as a cast.
 
-    The exponent and fraction of a half, moved to the places that they have in a float32, are the
+    Sign, exponent and fraction of a half, moved to the places that they have in a float32, are the
     number divided by 2^112: the difference of the two exponent biases.
     """
     for start in range(0, len(halves), WIDENED):
         target = floats[start : start + WIDENED]
-        bits = target.view(np.uint32)
-        bits[:] = halves[start : start + WIDENED].view(np.uint16)
-        sign = (bits & np.uint32(0x8000)) << np.uint32(16)
-        bits &= np.uint32(0x7FFF)
-        bits <<= np.uint32(13)
+        bits = target.view(np.int32)
+        bits[:] = halves[start : start + WIDENED].view(np.int16)  # the sign in all upper bits
+        bits <<= np.int32(13)
+        bits &= SIGN_EXPONENT_FRACTION
         target *= np.float32(2.0**112)
-        bits |= sign

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
+from retrievers.encoders.workers import one_thread
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 BITS = 8
@@ -126,17 +127,13 @@ class Int8Network(nn.Module):
 
         It is float32 ``(n, tokens, width)``, with zeros where there is padding.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # where the work is cut would decide the last bit of GELU
-        try:
+        with one_thread():  # where the work is cut would decide the last bit of GELU
             embedded = self._embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
             present = attention_mask.bool()
             tokens = embedded[present]
             lengths = attention_mask.sum(dim=1).tolist()
             for layer in self._layers:
                 tokens = layer(tokens, lengths)
-        finally:
-            torch.set_num_threads(threads)
         hidden = torch.zeros_like(embedded)
         hidden[present] = tokens
         return SimpleNamespace(last_hidden_state=hidden)

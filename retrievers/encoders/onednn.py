@@ -40,18 +40,24 @@ class OneDNNLinear(nn.Module):
 
 
 def usable(network: Any) -> bool:
-    """True where a network is of a family, dtype and device that this module is for.
-
-    The operators are those of PyTorch's own compiler and not promised to stay: where this build
-    has none, the network is used as it is.
-    """
+    """True where a network is of a family, dtype and device that this module is for."""
     parameter = next(network.parameters())
     return (
         network.config.model_type in FAMILIES
         and parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
-        and torch.backends.cpu.get_cpu_capability().startswith("AVX")
-        and all(hasattr(torch.ops.mkldnn, name) for name in OPERATORS)
+        and has_operators()
+    )
+
+
+def has_operators() -> bool:
+    """True where this processor and this build of PyTorch have what the layers call.
+
+    The operators are those of PyTorch's own compiler and not promised to stay: without them a
+    network is used as it is.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
+        hasattr(torch.ops.mkldnn, name) for name in OPERATORS
     )
 
 

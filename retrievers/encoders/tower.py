@@ -28,11 +28,12 @@ from retrievers.encoders.pooling import finish, pool
 from retrievers.encoders.text_tokenizer import TextTokenizer
 from retrievers.encoders.tokenizer_processes import TokenizerProcesses, useful_processes
 from retrievers.encoders.tokens import Tokens
-from retrievers.encoders.workers import side_by_side
+from retrievers.encoders.workers import one_thread, side_by_side
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.recipe import Dtype, Recipe
 
+FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds
 CUDA_IN_FLIGHT = 3  # batches: one is computed, one waits, one is copied back
 
 
@@ -45,6 +46,9 @@ class Tower:
     """Texts to token ids, token ids to vectors.
 
     BERT and RoBERTa in half precision on CUDA run compiled and without padding.
+
+    Attributes:
+        dense_layers: width of input and output of each, without those of the pooler and adapters.
 
     Args:
         clock: gets the time of each phase and the number of tokens.
@@ -66,6 +70,7 @@ class Tower:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = bases.network if bases and adapter is not None else load_network
         network = load(checkpoint, recipe)
+        self.dense_layers = dense_layers(network)
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
         own = TextTokenizer(
@@ -143,8 +148,9 @@ class Tower:
     def vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors of each batch of rows, float32 ``(len(rows), dim)``, in order.
 
-        On the CPU batches are computed side by side; on CUDA the next ones are under way while
-        the vectors of one are copied back.
+        On the CPU batches are computed side by side, and so few tokens as a query has on one
+        thread: on a busy machine threads wait for each other longer than they compute. On CUDA the
+        next batches are under way while the vectors of one are copied back.
 
         Raises:
             BenchError: a vector is not finite, or not as long as the recipe says, or the device's
@@ -156,6 +162,9 @@ class Tower:
     def _vectors(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         if not self.launches:
             done = side_by_side(lambda rows: list(self._flights(tokens, rows)), batches)
+            if len(tokens.ids) <= FEW_TOKENS:
+                with one_thread():
+                    done = iter(list(done))
             yield from (self._land(flight) for flights in done for flight in flights)
             return
         flying: deque[_Flight] = deque()
@@ -298,6 +307,15 @@ class _Flight:
     rows: Int64Array
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
+
+
+def dense_layers(network: torch.nn.Module) -> list[tuple[int, int]]:
+    """Width of input and output of each linear layer that every token goes through."""
+    return [
+        (layer.in_features, layer.out_features)
+        for name, layer in network.named_modules()
+        if isinstance(layer, torch.nn.Linear) and "pooler" not in name
+    ]
 
 
 def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:

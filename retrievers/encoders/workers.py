@@ -3,12 +3,24 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's operators compute on the thread that calls them, while this lasts."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

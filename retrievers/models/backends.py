@@ -2,16 +2,13 @@
 
 import logging
 import os
-import re
-from pathlib import Path
 from typing import get_args
 
 from foundation.errors import BenchError
+from foundation.processor import instructions
 from retrievers.models.recipe import Backend, Recipe
 
-PROCESSOR_FACTS = Path("/proc/cpuinfo")
-# Of Intel's and AMD's processors, by the names of the Linux kernel.
-VNNI = re.compile(r"^flags\s*:.*\b(avx512_vnni|avx_vnni)\b", re.MULTILINE)
+VNNI = {"avx512_vnni", "avx_vnni"}
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +44,7 @@ def has_vnni() -> bool:
     False where the processor does not say, and where oneDNN was told to use fewer instructions
     than there are.
     """
-    try:
-        facts = PROCESSOR_FACTS.read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return bool(VNNI.search(facts)) and "ONEDNN_MAX_CPU_ISA" not in os.environ
+    return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
 def _check(backend: Backend, recipe: Recipe) -> None:

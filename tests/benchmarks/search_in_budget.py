@@ -7,7 +7,8 @@ cache before each search, so that ours really reads it.
   not counted) against ``exact_search`` streaming the file with the tiles and blocks
   that a budget of 1.5 GB allows, float64 rescoring included. They take turns; medians of wall-clock
   and of processor time, and both ratios. Processor time is what to look at where other work
-  shares the cores. Wanted: at most 1.4.
+  shares the cores. Wanted: at most 1.3. ``OPENBLAS_CORETYPE`` decides for both which kernels
+  OpenBLAS has (the command line sets it to ``SkylakeX`` where the processor has AVX-512).
 - ``budget``: a corpus that does not fit, in a fresh process. Its peak is ``VmHWM`` of
   ``/proc/self/status``: the most that was ever resident, mapped file pages and all libraries
   included. Pages of the file cache are not in it: the file is read, not mapped, and the system
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_info
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import parse_size, plan_search, resident_bytes
@@ -232,6 +234,7 @@ def main() -> None:
         "machine": platform.machine(),
         "faiss": faiss.__version__,
         "numpy": np.__version__,
+        "kernels": [blas.get("architecture") for blas in threadpool_info()],
     }
     print(json.dumps(report))
 

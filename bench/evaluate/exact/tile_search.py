@@ -126,7 +126,7 @@ class ProcessorSearch:
             wanted = arrays[1][: shape[0] * shape[1]].reshape(shape)
             np.matmul(asked.queries, rows.T, out=scores)
             np.greater_equal(scores, lowest[:, None], out=wanted)
-            added = np.count_nonzero(wanted, axis=1)
+            added = wanted.sum(axis=1, dtype=np.int32)  # half the time of count_nonzero
             with counting:
                 count[:] += added
                 crowded = count > most
@@ -149,10 +149,12 @@ class ProcessorSearch:
         """Merge the rows of the tile that may be among its own best k, for some queries."""
         rows, bars = len(tile.vectors), best.last_score
         step = max(1, self.task.block_bytes // (2 * SCORE_BYTES * rows))
+        space = np.empty((min(step, len(crowded)), rows), np.float32)
         for first in range(0, len(crowded), step):
             some = crowded[first : first + step]
+            scores = space[: len(some)]
             with self.task.clock.phase("search"):
-                scores = self._products(asked.queries[some], tile.vectors)
+                self._multiply(asked.queries[some], tile.vectors, scores)
                 bar = bars[some]
                 if rows > self.task.k:
                     bar = np.maximum(bar, self._tile_bar(scores, asked.error[some]))
@@ -163,9 +165,8 @@ class ProcessorSearch:
                 pairs = Pairs(some[group][pairs.queries], pairs.rows)
                 self._merge(pairs, tile, asked, best)
 
-    def _products(self, queries: Float32Array, vectors: Float32Array) -> Float32Array:
-        """All inner products, ``(q, m)``; threads share the rows."""
-        scores = np.empty((len(queries), len(vectors)), np.float32)
+    def _multiply(self, queries: Float32Array, vectors: Float32Array, scores: Float32Array) -> None:
+        """All inner products, to ``scores`` ``(q, m)``; threads share the rows."""
         step = self._product_rows(len(queries), len(vectors))
 
         def multiply(first: int) -> None:
@@ -174,7 +175,6 @@ class ProcessorSearch:
 
         with self.blas.limit(limits=1, user_api="blas"):
             list(self.each(multiply, range(0, len(vectors), step)))
-        return scores
 
     def _tile_bar(self, scores: Float32Array, error: Float64Array) -> Float32Array:
         """A score that k rows of the tile reach; threads share the queries."""

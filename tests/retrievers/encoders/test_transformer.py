@@ -416,3 +416,22 @@ def test_the_gpu_gives_the_vectors_of_the_cpu(card: str) -> None:
     cpu = open_encoder(model, "cpu").encode_queries(tiny.SENTENCES)
     gpu = open_encoder(model, "cuda").encode_queries(tiny.SENTENCES)
     np.testing.assert_allclose(gpu, cpu, atol=1e-4)
+
+
+def test_a_query_is_computed_on_one_thread_and_many_tokens_on_all(card: str) -> None:
+    encoder = open_encoder(resolve_model(card), "cpu")
+    before, threads = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda *_: threads.append(torch.get_num_threads())
+    )
+    try:
+        encoder.encode_queries(["the cat"])
+        assert set(threads) == {1}
+        assert torch.get_num_threads() == 3
+        threads.clear()
+        encoder.encode_queries([f"the cat {number}" for number in range(40)])  # 1 batch
+        assert set(threads) == {3}
+    finally:
+        hook.remove()
+        torch.set_num_threads(before)

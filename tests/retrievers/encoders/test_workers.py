@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from retrievers.encoders.workers import side_by_side
+from retrievers.encoders.workers import one_thread, side_by_side
 
 
 @pytest.fixture
@@ -69,4 +69,19 @@ def test_a_reader_that_stops_leaves_no_thread_behind():
     assert next(results) == 0
     results.close()
     assert threading.active_count() == before
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_thread_lasts_until_the_work_ends_or_fails():
+    seen = []
+
+    def fail() -> None:
+        with one_thread():
+            seen.append(torch.get_num_threads())
+            raise ValueError("work")
+
+    with pytest.raises(ValueError, match="work"):
+        fail()
+    assert seen == [1]
     assert torch.get_num_threads() == 2

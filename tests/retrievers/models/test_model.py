@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bench.cli.options import shared
+from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models import backends, checkpoint
@@ -293,7 +294,7 @@ def test_int8_is_int7_where_sums_of_eight_bits_saturate(
 ) -> None:
     if facts is not None:
         (tmp_path / "cpuinfo").write_text(facts)
-    monkeypatch.setattr(backends, "PROCESSOR_FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     if most:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)

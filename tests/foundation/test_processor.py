@@ -1,0 +1,62 @@
+"""The processor's instructions, as Linux states them, and the kernels of OpenBLAS."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foundation import processor
+
+ROOT = Path(__file__).parents[2]
+AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
+
+
+@pytest.fixture
+def facts(tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "as it was")  # so that it is undone
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    return tmp_path / "cpuinfo"
+
+
+def test_instructions_are_those_of_the_first_core(facts):
+    facts.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\nflags\t\t: other\n")
+    assert processor.instructions() == {"fpu", "avx2"}
+
+
+def test_a_processor_that_does_not_say_has_none(facts):
+    assert processor.instructions() == frozenset()
+    facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert processor.instructions() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen", "kernels"),
+    [
+        (AVX512, None, "SkylakeX"),
+        (AVX512, "Haswell", "Haswell"),
+        (AVX512.replace("avx512vl", ""), None, None),
+        ("fpu avx2", None, None),
+    ],
+)
+def test_openblas_gets_the_kernels_that_the_processor_can_run(
+    facts, monkeypatch, flags, chosen, kernels
+):
+    facts.write_text(f"flags\t\t: {flags}\n")
+    if chosen:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", chosen)
+    processor.let_openblas_use_avx512()
+    assert os.environ.get("OPENBLAS_CORETYPE") == kernels
+
+
+NUMPY_IS_LATER = """
+import sys
+import bench.__main__
+assert "numpy" not in sys.modules
+"""
+
+
+def test_the_command_line_names_kernels_before_numpy_is_imported():
+    subprocess.run([sys.executable, "-c", NUMPY_IS_LATER], cwd=ROOT, check=True)
