@@ -39,6 +39,7 @@ from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
+from retrievers.training.finetune.part import train_only
 from retrievers.training.finetune.retriever_trainer import RetrieverTrainer, per_device
 from retrievers.training.finetune.student import (
     build_student,
@@ -143,6 +144,8 @@ class Student:
         self.adapted: AdaptedNetwork | None = None
         if preset.adapter is not None:
             self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
+        if preset.part is not None:
+            train_only(network, preset.part)
         if preset.gradient_checkpointing:
             network.gradient_checkpointing_enable({"use_reentrant": False})
         self.round, self.task, self.examples = round_, task, examples
