@@ -80,7 +80,9 @@ def test_all_layers_are_all_but_the_embeddings(tmp_path):
 def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
     dpr = load_preset("dpr-small")
     parts = {name: own for name in preset_names() if (own := load_preset(name)).part}
-    assert set(parts) == {"biases-small", "last-layer-small"}
+    assert {own.part.__struct_config__.tag for own in parts.values()} == {
+        *("biases", "last-layers", "fisher", "lottery-ticket")
+    }
     for own in parts.values():
         fields = ("rounds", "batch_size", "hard_negatives", "steps", "max_document_tokens")
         assert all(getattr(own, field) == getattr(dpr, field) for field in fields)
