@@ -124,10 +124,12 @@ class FinetuneOptions:
 class AgainstForgetting:
     """The method of continual pre-training against forgetting."""
 
-    method: Literal["plain", "ewc", "das", "adapter"] = "plain"
+    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint"] = "plain"
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
     collections depend on; das: soften updates of units that earlier collections and general
-    knowledge depend on; adapter: one adapter per collection, on the frozen start model."""
+    knowledge depend on; adapter: one adapter per collection, on the frozen start model; replay:
+    read kept texts of earlier collections again; joint: read all collections so far at once, the
+    upper bound."""
     measured: Positive = 256
     """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
@@ -137,6 +139,10 @@ class AgainstForgetting:
     update."""
     adapter: str = "double_seq_bn"
     """Configuration of AdapterHub, for method adapter."""
+    buffer: Positive = 1_000
+    """Texts of all earlier collections that replay keeps."""
+    replayed: Rate = 0.5
+    """Share of the texts that replay reads of its buffer, below 1."""
 
 
 @dataclass(frozen=True)
