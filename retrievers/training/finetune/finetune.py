@@ -21,7 +21,6 @@ from retrievers.training.engine.size import Size, read_size
 from retrievers.training.finetune.finetune_preset import Finetuning
 from retrievers.training.finetune.negatives import Mine
 from retrievers.training.finetune.order import check_batch
-from retrievers.training.finetune.part import train_only
 from retrievers.training.finetune.student import (
     build_student,
     finished_card,
@@ -30,6 +29,7 @@ from retrievers.training.finetune.student import (
     training_recipe,
 )
 from retrievers.training.finetune.task import FinetuneTask
+from retrievers.training.finetune.trained_part import train_only
 from retrievers.training.finetune.training_data import TrainingSet
 
 

@@ -13,7 +13,7 @@ from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.finetune.negatives import Mining
-from retrievers.training.finetune.part import Part, Sparse
+from retrievers.training.finetune.trained_part import Part, Sparse
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -41,7 +41,6 @@ from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
-from retrievers.training.finetune.part import FisherMask, LotteryTicket, Sparse, train_only
 from retrievers.training.finetune.retriever_trainer import RetrieverTrainer, per_device
 from retrievers.training.finetune.sparse import (
     MASK,
@@ -59,6 +58,7 @@ from retrievers.training.finetune.student import (
 )
 from retrievers.training.finetune.task import FinetuneTask
 from retrievers.training.finetune.teacher import score_negatives
+from retrievers.training.finetune.trained_part import FisherMask, LotteryTicket, Sparse, train_only
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune import rounds
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.part import FisherMask
 from retrievers.training.finetune.sparse import fisher_information, hold_to, largest
+from retrievers.training.finetune.trained_part import FisherMask
 from tests.support.small_finetuning import examples, model, on_cpu, preset, same_weights, weights
 
 OPTIMIZER = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nweight_decay = 0.1\n"

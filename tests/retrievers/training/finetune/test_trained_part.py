@@ -7,8 +7,8 @@ from foundation.errors import BenchError
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import from_table, load_preset, preset_names
-from retrievers.training.finetune.part import LastLayers, train_only
 from retrievers.training.finetune.student import build_student, network_of
+from retrievers.training.finetune.trained_part import LastLayers, train_only
 from tests.support.small_finetuning import examples, model, on_cpu, preset, weights
 
 LAYER = "encoder.layer.1."
