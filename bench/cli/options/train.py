@@ -174,29 +174,34 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class ComposeOptions:
-    """Combine trained adapters of one base.
+    """Combine trained adapters, or trained models, of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
     size. outputs: all side by side, each layer adds up their outputs by fixed weights (AdapterHub).
     stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
     is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
     Weights that are learned come from `finetune` with adapter.method = "fusion".
+    arithmetic: whole models that were trained from --base; what each changed is added to it, times
+    its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
+        python -m bench compose arithmetic models/law models/code --base minilm --weights 0.5 -0.2 --out models/sum
         python -m bench run beir/scifact --model models/mean
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    how: Literal["average", "outputs", "stack"]
-    """Way of combining the adapters."""
+    how: Literal["average", "outputs", "stack", "arithmetic"]
+    """Way of combining them."""
     folders: LocalPaths
-    """Folders of trained adapters."""
+    """Folders of trained adapters, or, for arithmetic, of trained models."""
     _: KW_ONLY
     out: OutFolder
-    """Folder of the composed adapter."""
+    """Folder of what comes out."""
     weights: Annotated[Weights | None, Several] = None
-    """One weight per adapter, of any sum. Default: equal weights. Not for a stack."""
+    """One weight per adapter or model, of any sum. Default: equal weights. Not for a stack."""
+    base: str = ""
+    """Model that the trainings began from, for arithmetic: card, folder or Hub id."""
     output: Output = Output()
