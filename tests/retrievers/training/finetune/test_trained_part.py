@@ -6,7 +6,7 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import from_table, load_preset, preset_names
+from retrievers.training.finetune.finetune_preset import FILES, from_table, load_preset
 from retrievers.training.finetune.student import build_student, network_of
 from retrievers.training.finetune.trained_part import LastLayers, train_only
 from tests.support.small_finetuning import examples, model, on_cpu, preset, weights
@@ -79,7 +79,7 @@ def test_all_layers_are_all_but_the_embeddings(tmp_path):
 
 def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
     dpr = load_preset("dpr-small")
-    parts = {name: own for name in preset_names() if (own := load_preset(name)).part}
+    parts = {name: own for name in FILES.names() if (own := load_preset(name)).part}
     assert {own.part.__struct_config__.tag for own in parts.values()} == {
         *("biases", "last-layers", "fisher", "lottery-ticket")
     }
