@@ -21,6 +21,7 @@ from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
 from retrievers.models.loading import LOAD_ERRORS
 from retrievers.models.model import Model
+from retrievers.models.weight_sums import weighted_sum
 
 # Of configurations: what says nothing about which function the weights are of.
 NOT_COMPARED = {
@@ -83,29 +84,6 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in given)
 
 
-def mean_of(held: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Weighted mean of each tensor, summed in float64; two names of one tensor stay so.
-
-    Raises:
-        BenchError: they hold other tensors, or of another shape.
-    """
-    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
-    for other in shapes[1:]:
-        different = sorted(shapes[0].items() ^ other.items())
-        if different:
-            raise _cannot(f"they differ in {different[0][0]}")
-    made: dict[tuple[int, torch.Size], Tensor] = {}
-    mean = {}
-    for name, first in held[0].items():
-        place = (first.data_ptr(), first.shape)
-        if place not in made:
-            pairs = zip(shares, held, strict=True)
-            parts = [share * tensors[name].double() for share, tensors in pairs]
-            made[place] = torch.stack(parts).sum(0).to(first.dtype)
-        mean[name] = made[place]
-    return mean
-
-
 def _means(
     base: Model, folders: Sequence[Path], shares: Sequence[float]
 ) -> dict[str, dict[str, Tensor]]:
@@ -122,7 +100,7 @@ def _means(
             held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
         if any(ORTHOGONAL in name for name in held[0]):
             raise _cannot("LoReFT's projections are orthogonal, and their mean is not")
-        means[file] = mean_of(held, shares)
+        means[file] = weighted_sum(held, shares)
     return means
 
 

@@ -1,4 +1,4 @@
-"""``compose``: trained adapters of one base as one that ``run --model`` takes."""
+"""``compose``: trained adapters or whole models of one base as one that ``run --model`` takes."""
 
 import msgspec
 
@@ -11,15 +11,17 @@ from retrievers.adapters.parts import base_of
 from retrievers.adapters.stack import add_outputs, stack_adapters
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
+from retrievers.training.continual.task_arithmetic import add_tasks
 
 
 class Composed(msgspec.Struct, frozen=True):
-    """The adapter that was written.
+    """The adapter or model that was written.
 
     Attributes:
-        how: ``average``, ``outputs`` or ``stack``.
-        base: the model that all adapters are for.
-        parameters: of the adapter that came out, without the base's.
+        how: ``average``, ``outputs``, ``stack`` or ``arithmetic``.
+        base: the model that all are trained from.
+        adapters: what was put together; whole models for ``arithmetic``.
+        parameters: of the adapter that came out, without the base's; else of the model.
     """
 
     folder: str
@@ -32,6 +34,9 @@ class Composed(msgspec.Struct, frozen=True):
 def compose(options: ComposeOptions) -> int:
     """``compose``: check, write, say what to type next."""
     _check(options)
+    if options.how == "arithmetic":
+        add_tasks(options.base, options.folders, options.out, options.weights)
+        return _report(options, options.base)
     base = base_of(options.folders)
     if options.how == "stack":
         stack_adapters(base, options.folders, options.out)
@@ -39,13 +44,17 @@ def compose(options: ComposeOptions) -> int:
         add_outputs(base, options.folders, options.out, options.weights)
     else:
         average_adapters(base, options.folders, options.out, options.weights)
+    return _report(options, base.card.name)
+
+
+def _report(options: ComposeOptions, base: str) -> int:
     counted = count_parameters(resolve_model(str(options.out)))
     done = Composed(
         folder=str(options.out),
         how=options.how,
-        base=base.card.name,
+        base=base,
         adapters=tuple(str(folder) for folder in options.folders),
-        parameters=counted.adapter if counted else 0,
+        parameters=(counted.adapter or counted.total) if counted else 0,
     )
     if options.output.json:
         print_json(done)
@@ -64,3 +73,8 @@ def _check(options: ComposeOptions) -> None:
         raise BenchError(f"{options.out} holds something else", "name another folder")
     if options.how == "stack" and options.weights:
         raise BenchError("a stack has no weights", "leave --weights out, or use outputs")
+    if (options.how == "arithmetic") != bool(options.base):
+        raise BenchError(
+            "arithmetic alone, and always, needs the model that the trainings began from",
+            "compose arithmetic FOLDERS --base MODEL",
+        )

@@ -127,10 +127,12 @@ class FinetuneOptions(DataOptions):
 class AgainstForgetting:
     """The method of continual pre-training against forgetting."""
 
-    method: Literal["plain", "ewc", "das", "adapter"] = "plain"
+    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint"] = "plain"
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
     collections depend on; das: soften updates of units that earlier collections and general
-    knowledge depend on; adapter: one adapter per collection, on the frozen start model."""
+    knowledge depend on; adapter: one adapter per collection, on the frozen start model; replay:
+    read kept texts of earlier collections again; joint: read all collections so far at once, the
+    upper bound."""
     measured: Positive = 256
     """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
@@ -140,6 +142,10 @@ class AgainstForgetting:
     update."""
     adapter: str = "double_seq_bn"
     """Configuration of AdapterHub, for method adapter."""
+    buffer: Positive = 1_000
+    """Texts of all earlier collections that replay keeps."""
+    replayed: Rate = 0.5
+    """Share of the texts that replay reads of its buffer, below 1."""
 
 
 @dataclass(frozen=True)
@@ -165,29 +171,34 @@ class AdaptOptions(PretrainOptions):
 
 @dataclass(frozen=True)
 class ComposeOptions:
-    """Combine trained adapters of one base.
+    """Combine trained adapters, or trained models, of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
     size. outputs: all side by side, each layer adds up their outputs by fixed weights (AdapterHub).
     stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
     is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
     Weights that are learned come from `finetune` with adapter.method = "fusion".
+    arithmetic: whole models that were trained from --base; what each changed is added to it, times
+    its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
     Examples:
         python -m bench compose average models/a models/b --out models/mean
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
+        python -m bench compose arithmetic models/law models/code --base minilm --weights 0.5 -0.2 --out models/sum
         python -m bench run beir/scifact --model models/mean
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    how: Literal["average", "outputs", "stack"]
-    """Way of combining the adapters."""
+    how: Literal["average", "outputs", "stack", "arithmetic"]
+    """Way of combining them."""
     folders: LocalPaths
-    """Folders of trained adapters."""
+    """Folders of trained adapters, or, for arithmetic, of trained models."""
     _: KW_ONLY
     out: OutFolder
-    """Folder of the composed adapter."""
+    """Folder of what comes out."""
     weights: Annotated[Weights | None, Several] = None
-    """One weight per adapter, of any sum. Default: equal weights. Not for a stack."""
+    """One weight per adapter or model, of any sum. Default: equal weights. Not for a stack."""
+    base: str = ""
+    """Model that the trainings began from, for arithmetic: card, folder or Hub id."""
     output: Output = Output()

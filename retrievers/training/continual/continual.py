@@ -27,11 +27,12 @@ from retrievers.training.continual.das import DAS, Soften
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
 from retrievers.training.continual.measuring import Measurement
+from retrievers.training.continual.replay import joined, replayed
 from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.processes import world_size
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Objective
+from retrievers.training.objectives.objective import Objective, Rate
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain.pretrain import Trained, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
@@ -41,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-Method = Literal["plain", "ewc", "das", "adapter"]
+Method = Literal["plain", "ewc", "das", "adapter", "replay", "joint"]
+OF_MASKED_WORDS = ("ewc", "das", "adapter")
 
 
 class Adaptation(Record, kw_only=True):
@@ -50,12 +52,15 @@ class Adaptation(Record, kw_only=True):
     Attributes:
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
             add to masked language modelling, and ``adapter`` trains an adapter per domain, each
-            on the encoder that the sequence starts from; see their modules.
+            on the encoder that the sequence starts from; ``replay`` reads earlier domains again,
+            and ``joint`` reads all domains so far at once; see their modules.
         measured: texts of a domain that its importance or Fisher information is measured on; the
             authors of DAS read 10,000.
         strength: of EWC's penalty.
         soften: see `das`.
         adapter: AdapterHub's method for ``adapter``, with its own defaults.
+        buffer: texts of all earlier domains that ``replay`` keeps.
+        replayed: share of the texts of a training that are of the buffer.
     """
 
     method: Method = "plain"
@@ -63,6 +68,8 @@ class Adaptation(Record, kw_only=True):
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
     soften: Soften = "gradient"
     adapter: str = "double_seq_bn"
+    buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
+    replayed: Rate = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ def adapt(
     """Pre-train on one domain after the other.
 
     Args:
-        preset: of each training; its objective must be ``mlm`` for all methods but ``plain``.
+        preset: of each training; its objective must be ``mlm`` for `OF_MASKED_WORDS`.
         domains: in the order that they are learnt, each once.
         context: whose folder gets the checkpoints, see `folder_of`, and ``states``.
 
@@ -127,7 +134,7 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
     for domain in domains:
         if not len(domain.texts):
             raise BenchError(f"the domain {domain.name} has no texts")
-    if adaptation.method != "plain" and preset.objective.name != "mlm":
+    if adaptation.method in OF_MASKED_WORDS and preset.objective.name != "mlm":
         raise BenchError(
             f"{adaptation.method} is for masked language modelling, not {preset.objective.name}",
             "use a preset with the objective mlm, or --method plain",
@@ -174,23 +181,36 @@ class _Sequence:
         objective = self.objective(place)
         return pretrain(
             msgspec.structs.replace(self._preset(place), objective=objective),
-            domain.texts,
+            self.texts(place),
             self.context.inside(self.folder(place)),
-            trained_on=(domain.name,),
+            trained_on=tuple(each.name for each in self.domains[: place + 1])
+            if self.adaptation.method == "joint"
+            else (domain.name,),
         )
+
+    def texts(self, place: int) -> Sequence[str]:
+        """Texts that the training on a domain reads."""
+        *earlier, own = [domain.texts for domain in self.domains[: place + 1]]
+        adaptation = self.adaptation
+        if adaptation.method == "joint":
+            return joined([*earlier, own])
+        if adaptation.method == "replay" and earlier:
+            return replayed(earlier, own, adaptation.buffer, adaptation.replayed, self.preset.seed)
+        return own
 
     def folder(self, place: int) -> Path:
         return folder_of(self.context.out, place, self.domains[place].name)
 
     def start(self, place: int) -> Start:
         """Where the training on a domain starts."""
-        if not place or self.adaptation.method == "adapter":
+        if not place or self.adaptation.method in ("adapter", "joint"):
             return self.preset.start
         return Start(model=str(self.folder(place - 1)))
 
     def objective(self, place: int) -> Objective:
         """The objective on a domain, with what the method must know before it."""
-        if self.adaptation.method == "plain" or (self.adaptation.method == "ewc" and not place):
+        first = self.adaptation.method == "ewc" and not place
+        if first or self.adaptation.method not in OF_MASKED_WORDS:
             return self.preset.objective  # before the first domain there is nothing to hold
         mask = self._mlm().mask
         if self.adaptation.method == "adapter":
@@ -251,6 +271,10 @@ class _Sequence:
     def _preset(self, place: int) -> Pretraining:
         """The preset of the training on a domain, with the start of that training."""
         preset = msgspec.structs.replace(self.preset, start=self.start(place))
+        if self.adaptation.method == "joint":  # as long as the sequence so far; epochs read it all
+            times = place + 1
+            steps, tokens = (length and length * times for length in (preset.steps, preset.tokens))
+            return msgspec.structs.replace(preset, steps=steps, tokens=tokens)
         if self.adaptation.method != "adapter" or _adapter(self.adaptation).allows_weight_decay:
             return preset
         optimizer = msgspec.structs.replace(preset.optimizer, weight_decay=0.0)

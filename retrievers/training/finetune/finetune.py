@@ -29,6 +29,7 @@ from retrievers.training.finetune.student import (
     training_recipe,
 )
 from retrievers.training.finetune.task import FinetuneTask
+from retrievers.training.finetune.trained_part import train_only
 from retrievers.training.finetune.training_data import TrainingSet
 
 
@@ -106,8 +107,7 @@ def finetune(
         processes=world_size(),
         below=preset.adapter.hashes_below() if preset.adapter else {},
     )
-    if preset.adapter is not None:
-        _try_adapter(preset, model, card)
+    _try_part(preset, model, card)
     folder = RunFolder(context.out, training)
     if finished := folder.result(Finetuned):
         return finished
@@ -143,10 +143,14 @@ def _train_rounds(task: FinetuneTask) -> Finetuned:
     )
 
 
-def _try_adapter(preset: Finetuning, model: Model, card: Card) -> None:
-    """Put the adapter into the network once, so that what cannot be is known before all else."""
+def _try_part(preset: Finetuning, model: Model, card: Card) -> None:
+    """Choose what is trained of the network once, so that what cannot be is known before all."""
     from retrievers.adapters.train import add_adapter
 
+    if preset.adapter is None and preset.part is None:
+        return
+    network = network_of(build_student(model, training_recipe(model, card, preset)))
     if preset.adapter is not None:
-        student = build_student(model, training_recipe(model, card, preset))
-        add_adapter(network_of(student), preset.adapter, model, preset.seed)
+        add_adapter(network, preset.adapter, model, preset.seed)
+    if preset.part is not None:
+        train_only(network, preset.part)

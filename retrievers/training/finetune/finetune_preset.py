@@ -13,6 +13,7 @@ from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.finetune.negatives import Mining
+from retrievers.training.finetune.trained_part import Part, Sparse
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -143,6 +144,7 @@ class Finetuning(Record, kw_only=True):
         loss: what is minimised.
         teacher: scores negatives, for a distillation or for its margin alone.
         adapter: what is trained instead of the encoder, which is frozen then.
+        part: of the encoder that is trained, the rest being frozen; None for all of it.
         use: how the finished checkpoint makes vectors.
         batch_size: queries of one step, over all devices.
         hard_negatives: of each query in a batch.
@@ -161,6 +163,7 @@ class Finetuning(Record, kw_only=True):
     loss: Loss = Contrastive()
     teacher: Teacher | None = None
     adapter: Adapter | None = None
+    part: Part | None = None
     use: Use = Use()
     optimizer: Optimizer = Optimizer(lr=2e-5)
     batch_size: Annotated[int, msgspec.Meta(ge=2)] = 32
@@ -185,6 +188,8 @@ class Finetuning(Record, kw_only=True):
         if any(bool(mining.sources) != bool(self.hard_negatives) for mining in self.rounds):
             raise ValueError("hard_negatives need sources in every round, and sources need them")
         adapter = self.adapter
+        if adapter is not None and self.part is not None:
+            raise ValueError("with an adapter the encoder is frozen: drop part, or the adapter")
         if self.gradient_checkpointing and adapter and not adapter.allows_gradient_checkpointing:
             raise ValueError("prefix_tuning of PEFT cannot be used with gradient_checkpointing")
         self._check_teacher()
@@ -201,12 +206,16 @@ class Finetuning(Record, kw_only=True):
             raise ValueError("refreshed negatives have no scores of the teacher: drop one of them")
 
     def trained_by(self) -> Optimizer:
-        """The optimizer, as the adapter needs it where there is one."""
-        if self.adapter is None:
+        """The optimizer, as the adapter or the part needs it where there is one."""
+        own = self.adapter or self.part
+        if own is None:
             return self.optimizer
-        decay = self.optimizer.weight_decay if self.adapter.allows_weight_decay else 0.0
-        lr = self.adapter.lr or self.optimizer.lr
-        return msgspec.structs.replace(self.optimizer, lr=lr, weight_decay=decay)
+        adapter, sparse = self.adapter, isinstance(self.part, Sparse)
+        decays = adapter.allows_weight_decay if adapter else not sparse
+        decay = self.optimizer.weight_decay if decays else 0.0
+        return msgspec.structs.replace(
+            self.optimizer, lr=own.lr or self.optimizer.lr, weight_decay=decay
+        )
 
     def steps_for(self, mining: Mining, queries: int) -> int:
         """Steps of a round with so many queries."""

@@ -8,10 +8,12 @@ was killed in any phase ends as if it had not been.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from msgspec import structs
+from safetensors.torch import load_file
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
@@ -40,6 +42,14 @@ from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
 from retrievers.training.finetune.retriever_trainer import RetrieverTrainer, per_device
+from retrievers.training.finetune.sparse import (
+    MASK,
+    fisher_information,
+    hold_to,
+    largest,
+    moved,
+    write_mask,
+)
 from retrievers.training.finetune.student import (
     build_student,
     network_of,
@@ -48,6 +58,7 @@ from retrievers.training.finetune.student import (
 )
 from retrievers.training.finetune.task import FinetuneTask
 from retrievers.training.finetune.teacher import score_negatives
+from retrievers.training.finetune.trained_part import FisherMask, LotteryTicket, Sparse, train_only
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 logger = logging.getLogger(__name__)
@@ -141,8 +152,11 @@ class Student:
         self.model = build_student(task.model, recipe)
         network = network_of(self.model)
         self.adapted: AdaptedNetwork | None = None
+        self.trained: int | None = None  # weights, where single ones are chosen
         if preset.adapter is not None:
             self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
+        if preset.part is not None:
+            train_only(network, preset.part)
         if preset.gradient_checkpointing:
             network.gradient_checkpointing_enable({"use_reentrant": False})
         self.round, self.task, self.examples = round_, task, examples
@@ -174,7 +188,7 @@ class Student:
         network, card = network_of(self.model), self.task.card
         if self.adapted is None:
             save_files(network, tokenizer_of(self.model), folder, card)
-            write_size(network, folder, folder.iterdir())
+            write_size(network, folder, folder.iterdir(), self.trained)
             write_card(card, folder)
         else:
             self.adapted.save_files(folder)
@@ -183,6 +197,8 @@ class Student:
 
     def train(self, pool: Pool | None) -> Fitted:
         """Train all phases that are not done."""
+        if isinstance(part := self.task.preset.part, Sparse):
+            self._choose_weights(part, pool)
         checkpoints = self.settings.checkpoints
         begin, seconds, resumed_at = 0, 0.0, step_of(last_whole(checkpoints))
         for until in self._phase_ends():
@@ -199,7 +215,29 @@ class Student:
         every, steps = self.round.mining.refresh_steps, self.settings.steps
         return [*range(every, steps, every), steps] if every else [steps]
 
+    def _choose_weights(self, part: FisherMask | LotteryTicket, pool: Pool | None) -> None:
+        """Train the weights of a mask alone, which is made once and kept."""
+        network, out = network_of(self.model), self.settings.context.out
+        folder, ticket = out / "mask", out / "ticket"
+        if not (folder / MASK).is_file():
+            if isinstance(part, FisherMask):
+                scores = fisher_information(self._trainer(pool), network, part.batches)
+            else:
+                task = self.task
+                whole = structs.replace(task.preset, part=None, steps=part.steps, epochs=None)
+                context = self.settings.context.inside(ticket)
+                replace(self.round, task=replace(task, preset=whole), context=context).train()
+                scores = moved(network, ticket)
+            if is_first():
+                write_mask(largest(scores, part.share), folder)
+                shutil.rmtree(ticket, ignore_errors=True)
+        wait_for(folder / MASK)
+        self.trained = hold_to(network, load_file(str(folder / MASK)))
+
     def _phase(self, pool: Pool | None, until: int) -> Fitted:
+        return self._trainer(pool).fit(self.settings, until)
+
+    def _trainer(self, pool: Pool | None) -> RetrieverTrainer:
         preset = self.task.preset
         negatives = [] if pool is None else [pool.rows]
         batches = Batches(
@@ -217,8 +255,7 @@ class Student:
             temperature=temperature_of(preset.loss, self.task.card.similarity),
             devices=world_size(),
         )
-        trainer = RetrieverTrainer.build(self.model, loss, batches, self.settings)
-        return trainer.fit(self.settings, until)
+        return RetrieverTrainer.build(self.model, loss, batches, self.settings)
 
     def _refreshed(self, step: int) -> Pool:
         """Negatives as the model of a step finds them; the phase begins there or goes on."""
