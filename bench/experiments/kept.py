@@ -4,13 +4,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from traceback import format_exception
 
-import msgspec
-
 from bench.experiments.grid import Table
 from bench.experiments.plan import CellTask
 from bench.experiments.stages import Cost
-from foundation.atomic import replacing
-from foundation.records import Record, read_json
+from foundation.records import Record, read_json, write_json
 
 DONE_FILE, FAILED_FILE = "done.json", "failed.json"
 
@@ -67,7 +64,7 @@ def keep_done(task: CellTask, out: Path, cost: Cost, commit: str) -> Done:
         time=time,
         commit=commit,
     )
-    _write(task.folder(out) / DONE_FILE, record)
+    write_json(task.folder(out) / DONE_FILE, record)
     (task.folder(out) / FAILED_FILE).unlink(missing_ok=True)
     return record
 
@@ -82,10 +79,5 @@ def keep_failed(task: CellTask, out: Path, error: Exception) -> Failed:
         hint=hint or "",
         trace=getattr(error, "trace", "" if foreseen else "".join(format_exception(error))),
     )
-    _write(task.folder(out) / FAILED_FILE, record)
+    write_json(task.folder(out) / FAILED_FILE, record)
     return record
-
-
-def _write(path: Path, record: msgspec.Struct) -> None:
-    with replacing(path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import msgspec
-
-from foundation.atomic import replacing
-from foundation.records import Record, read_json
+from foundation.records import Record, read_json, write_json
 
 SEQUENCE_FILE = "sequence.json"
 
@@ -43,8 +40,7 @@ class LearntSequence(Record, kw_only=True):
 
 def write_sequence(sequence: LearntSequence, folder: Path) -> None:
     """Keep the record in a folder, whole or not at all."""
-    with replacing(folder / SEQUENCE_FILE) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(sequence), indent=1))
+    write_json(folder / SEQUENCE_FILE, sequence)
 
 
 def read_sequence(folder: Path) -> LearntSequence | None:

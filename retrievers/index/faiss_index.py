@@ -15,10 +15,9 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.atomic import replacing
 from foundation.errors import BenchError, first_line
 from foundation.failures import lacks_memory
-from foundation.records import Record, read_json
+from foundation.records import Record, read_json, write_json
 from foundation.suggestions import did_you_mean
 from retrievers.index import gpu
 from retrievers.index.library import FAISS_ERRORS, import_faiss, resolve_device
@@ -237,8 +236,7 @@ class FaissIndex:
             faiss.write_index(index, str(path))
         except FAISS_ERRORS as error:
             raise BenchError(f"{path} cannot be written: {_reason(error)}") from error
-        with replacing(_sidecar(path)) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self._description()), indent=1))
+        write_json(_sidecar(path), self._description())
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec, dim: int, device: str = "cpu") -> "FaissIndex":
