@@ -29,7 +29,7 @@ from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.card_file import write_card
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import Backend, Dtype, Prompts, StoreDtype
+from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, StoreDtype
 
 RESULTS, VECTORS, START = "results", "vectors", "start"
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -46,6 +46,8 @@ class EvaluateSettings(Record, kw_only=True):
         index: ``flat`` is exact.
         dtype, store_dtype, backend, max_query_tokens, max_document_tokens: as `resolve_model`.
         query_prompt, document_prompt: instead of the model's.
+        adapter_drop: first layers that go without their adapter of AdapterHub (AdapterDrop, see
+            `AdapterIdentity`).
         view: what is made of the vectors after the forward pass, instead of what the model does;
             evaluations that differ in nothing else share one encoding.
     """
@@ -61,6 +63,7 @@ class EvaluateSettings(Record, kw_only=True):
     max_document_tokens: Count | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
+    adapter_drop: Annotated[int, msgspec.Meta(ge=0)] = 0
     view: View | None = None
 
 
@@ -188,10 +191,34 @@ def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:
             recipe.prompts.document if document is None else document,
         )
         recipe = msgspec.structs.replace(recipe, prompts=prompts, dataset_prompts={})
+    if chosen.adapter_drop:
+        recipe = _with_fewer_adapters(resolved, recipe, chosen.adapter_drop)
     if chosen.view:
         recipe = every_pooling(recipe)
         chosen.view.width(recipe.dim)
     return replace_field(resolved, recipe=recipe)
+
+
+def _with_fewer_adapters(model: Model, recipe: Recipe, dropped: int) -> Recipe:
+    """The recipe with no adapter in the first layers.
+
+    Raises:
+        BenchError: there is no adapter of AdapterHub, or the encoder has fewer layers.
+    """
+    depth = model.document.config.get("num_hidden_layers", 0) if model.document else 0
+    if recipe.adapter is None or recipe.adapter.kind != "adapterhub" or dropped > depth:
+        raise BenchError(
+            f"adapter_drop is {dropped}, and {model.card.name} has "
+            + (f"{depth} layers" if recipe.adapter else "no adapter")
+            + (
+                " and an adapter of PEFT"
+                if recipe.adapter and recipe.adapter.kind == "peft"
+                else ""
+            ),
+            "evaluate an encoder with an adapter of AdapterHub, of as many layers or more",
+        )
+    adapter = msgspec.structs.replace(recipe.adapter, dropped=dropped)
+    return msgspec.structs.replace(recipe, adapter=adapter)
 
 
 def _check_index(spec: IndexSpec) -> None:

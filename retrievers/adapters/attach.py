@@ -133,15 +133,21 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
     check_positions(virtual_tokens(config), tokens, base.position_limit)
 
 
-def attach(network: "Module", folder: Path, kind: Kind) -> "Module":
+def attach(network: "Module", folder: Path, kind: Kind, dropped: int = 0) -> "Module":
     """Attach an adapter and activate it; weights are read without unpickling code.
+
+    Args:
+        dropped: first layers that go without it (AdapterDrop), which AdapterHub alone can do.
 
     Raises:
         BenchError: the adapter's library is not installed, or the adapter does not fit.
     """
     import_library("peft" if kind == "peft" else "adapters")
     try:
-        attached = (_attach_peft if kind == "peft" else _attach_adapterhub)(network, folder)
+        if kind == "peft":
+            attached = _attach_peft(network, folder)
+        else:
+            attached = _attach_adapterhub(network, folder, dropped)
     except ATTACH_ERRORS as error:
         raise BenchError(
             f"the adapter {folder} cannot be attached: {first_line(error)}",
@@ -180,7 +186,7 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
     return attached  # type: ignore[no-any-return]
 
 
-def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
+def _attach_adapterhub(network: "Module", folder: Path, dropped: int) -> "Module":
     import adapters
 
     adapters.init(network)
@@ -198,7 +204,9 @@ def _attach_adapterhub(network: "Module", folder: Path) -> "Module":
         setup = Setup("Stack", (NAME,))
     check_runs(network, setup)
     with quiet_adapterhub():
-        network_with_adapters.set_active_adapters(setup.block())
+        network_with_adapters.set_active_adapters(
+            setup.block(), skip_layers=list(range(dropped)) or None
+        )
     correct_forward(network)
     return network
 

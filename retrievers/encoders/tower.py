@@ -83,7 +83,7 @@ class Tower:
             tokenizer_processes = useful_processes(own) if device.type == "cuda" else 0
         self._texts = TokenizerProcesses(own, tokenizer_processes) if tokenizer_processes else own
         if adapter is not None and recipe.adapter is not None:
-            network = attach(network, adapter, recipe.adapter.kind)
+            network = attach(network, adapter, recipe.adapter.kind, recipe.adapter.dropped)
         self._network = _on_backend(recipe, network.to(device), adapter is not None)
         dtype = getattr(torch, recipe.dtype)
         packed = adapter is None and can_pack(self._network, dtype, device)

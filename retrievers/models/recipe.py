@@ -48,11 +48,17 @@ class Stage(Record):
     eps: float = 1e-5
 
 
-class AdapterIdentity(Record):
-    """Identity of an attached adapter: its library and the sha256 of each of its files."""
+class AdapterIdentity(Record, omit_defaults=True):
+    """Identity of an attached adapter: its library and the sha256 of each of its files.
+
+    Attributes:
+        dropped: first layers that go without it (AdapterDrop: Rücklé et al., EMNLP 2021,
+            https://arxiv.org/abs/2010.11918); at 0 no part of a fingerprint.
+    """
 
     kind: Literal["adapterhub", "peft"]
     files: dict[str, str]
+    dropped: int = 0
 
 
 class Recipe(Record, kw_only=True):

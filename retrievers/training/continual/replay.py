@@ -16,15 +16,17 @@ from typing import overload
 
 import numpy as np
 
+from foundation.arrays import Int64Array
+
 
 class MixedTexts(Sequence[str]):
     """Texts of several corpora by places, each read when it is asked for.
 
     Args:
-        places: of each text, the number of its corpus and its row there.
+        places: of each text, the number of its corpus and its row there, int64 ``(texts, 2)``.
     """
 
-    def __init__(self, corpora: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, corpora: Sequence[Sequence[str]], places: Int64Array) -> None:
         self.corpora, self.places = corpora, places
 
     def __len__(self) -> int:
@@ -38,14 +40,14 @@ class MixedTexts(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
-        corpus, row = self.places[place]
+        corpus, row = map(int, self.places[place])
         return self.corpora[corpus][row]
 
 
 def joined(corpora: Sequence[Sequence[str]]) -> MixedTexts:
     """All texts, one corpus after the other."""
-    places = [(number, row) for number, texts in enumerate(corpora) for row in range(len(texts))]
-    return MixedTexts(corpora, places)
+    places = [_places(number, np.arange(len(texts))) for number, texts in enumerate(corpora)]
+    return MixedTexts(corpora, np.concatenate(places))
 
 
 def replayed(
@@ -56,27 +58,24 @@ def replayed(
     Args:
         earlier: corpora of the domains before it; a text that is kept for a domain was kept for
             the one before it, too.
-        buffer: texts that are kept of all of them.
+        buffer: texts that are kept of all of them, one of each at least.
         share: of the texts that training reads, in 0..1.
         seed: of the texts that are kept.
     """
-    kept = _buffer([len(corpus) for corpus in earlier], buffer, seed)
+    room = max(1, buffer // len(earlier))
+    kept = np.concatenate(
+        [
+            _places(number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room])
+            for number, corpus in enumerate(earlier)
+        ]
+    )
     repeats = round(len(texts) * share / (1 - share))
-    own = [(len(earlier), row) for row in range(len(texts))]
-    return MixedTexts([*earlier, texts], own + [kept[n % len(kept)] for n in range(repeats)])
+    own = _places(len(earlier), np.arange(len(texts)))
+    # Evenly over the buffer: each as often as the others, but for one, and of every domain.
+    again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
+    return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 
 
-def _buffer(sizes: Sequence[int], count: int, seed: int) -> list[tuple[int, int]]:
-    """Corpus and row of each text that is kept, the corpora in turn; one of each at least."""
-    room = max(1, count // len(sizes))
-    orders = [
-        np.random.default_rng([seed, number]).permutation(size)[:room].tolist()
-        for number, size in enumerate(sizes)
-    ]
-    longest = max(map(len, orders))
-    return [
-        (number, order[place])
-        for place in range(longest)
-        for number, order in enumerate(orders)
-        if place < len(order)
-    ]
+def _places(number: int, rows: Int64Array) -> Int64Array:
+    """Places of rows of a corpus."""
+    return np.stack([np.full_like(rows, number), rows], axis=1)

@@ -39,14 +39,23 @@ def add_tasks(
         weights: λ of each; None for equal ones of sum 1.
 
     Raises:
-        BenchError: a model that is no plain encoder or is of another network, models whose vectors
-            are made in different ways, or weights that are not one number for each.
+        BenchError: a model that is no plain encoder or is of another network or vocabulary, models
+            whose vectors are made in different ways, or weights that are not one number for each.
     """
     shares = _shares(weights, len(folders))
     trained = [resolve_model(str(folder)) for folder in folders]
     start = resolve_model(base)
     for model in trained[1:]:
         _check_vectors(trained[0].card, model.card)
+    tokenizers = [
+        load_tokenizer(_plain(model), model.recipe.truncation_side, model.recipe.lower_case)
+        for model in (start, *trained)
+    ]
+    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
+        raise BenchError(
+            "these models have different vocabularies, so that their weights are of other words",
+            "name the model that all trainings began from with --base",
+        )
     networks = [load_network(_plain(model), model.recipe) for model in (start, *trained)]
     total = weighted_sum(
         [dict(network.named_parameters()) for network in networks],
@@ -55,9 +64,7 @@ def add_tasks(
     network: Any = networks[1]
     for name, weight in network.named_parameters():
         weight.data.copy_(total[name])
-    recipe = trained[0].recipe
-    tokenizer = load_tokenizer(_plain(trained[0]), recipe.truncation_side, recipe.lower_case)
-    save_checkpoint(network, tokenizer, out, _card(trained, start))
+    save_checkpoint(network, tokenizers[1], out, _card(trained, start))
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> Sequence[float]:

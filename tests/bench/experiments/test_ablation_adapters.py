@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from bench.experiments.evaluation import EvaluateSettings
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
 from bench.experiments.rows import rows_of
@@ -24,10 +25,13 @@ def presets(variant: str, folder) -> dict[str, Finetuning]:
     stage = Finetune(Workspace(folder), ())
 
     def resolve_settings(name, table):
-        return stage.resolve_settings(table) if name == "finetune" else dict(table)
+        if name == "finetune":
+            return stage.resolve_settings(table)
+        return msgspec.to_builtins(msgspec.convert(dict(table), EvaluateSettings))
 
     rows, _ = rows_of(load_ablation("adapters", variant), resolve_settings)
-    tables = {row.name: dict(row.settings["finetune"]) for row in rows}
+    tuned = [row for row in rows if not row.change.startswith("evaluate.")]
+    tables = {row.name: dict(row.settings["finetune"]) for row in tuned}
     for table in tables.values():
         del table["on"], table["split"]
     found = {name: from_table(table, name) for name, table in tables.items()}

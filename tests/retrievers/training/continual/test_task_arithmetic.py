@@ -70,6 +70,11 @@ def test_what_cannot_be_added_is_one_error(models, tmp_path):
     ):
         with pytest.raises(BenchError, match=message):
             add_tasks(str(base), others, tmp_path / "sum", shares)
+    words = write(tmp_path / "words", 3)
+    path = words / "tokenizer.json"
+    path.write_text(path.read_text().replace('"river"', '"rover"'))
+    with pytest.raises(BenchError, match="different vocabularies"):
+        add_tasks(str(base), [words], tmp_path / "sum")
     with pytest.raises(BenchError, match="bm25 is no plain encoder"):
         add_tasks("bm25", [first], tmp_path / "sum")
     assert not (tmp_path / "sum").exists()
