@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.benchmarks.search_in_budget import FileVectors
 
 from bench.evaluate.exact import ArrayVectors, exact_search, tile_search
 from retrievers.encoders.clock import Clock
-from tests.benchmarks.search_in_budget import FileVectors
 from tests.support.exact_oracle import assert_same, brute_force, corpora, ties
 
 faiss = pytest.importorskip("faiss")
