@@ -77,8 +77,8 @@ class BM25:
     ) -> None:
         """Index a corpus, given as batches of titles and texts in row order.
 
-        Memory: `index_bytes`. Disk: 16 bytes for each distinct word of each document, and 8 until
-        this object ends.
+        Memory: see `index_bytes`. Disk: 20 bytes for each distinct word of each document, and then
+        8 until this object ends.
 
         Args:
             folder: where that is; None for the system's folder of temporary files.
@@ -96,17 +96,16 @@ class BM25:
                     advance(len(texts))
             lengths = np.array(writer.lengths)
             self._count = len(lengths)
-            frequencies = writer.finish(len(words.vocabulary))
-            idf, mean = self._idf(frequencies), lengths.mean() if self._count else 0.0
+            idf, mean = self._idf(writer.finish()), lengths.mean() if self._count else 0.0
 
-            def weigh(words: Int64Array, rows: Int32Array, counts: Float32Array) -> Float32Array:
+            def weigh(words: Int32Array, rows: Int32Array, counts: Float32Array) -> Float32Array:
                 """Scores with the rounding of bm25s: idf in float32, products in float64."""
                 k1, b = self._k1, self._b
                 saturation = k1 * (1 - b + b * lengths[rows] / mean) + counts
                 shares = (counts * (k1 + 1) if self._method == "atire" else counts) / saturation
                 return (idf[words] * shares).astype(np.float32)
 
-            self._postings = writer.merged(frequencies, weigh)
+            self._postings = writer.merged(weigh)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """The k best documents of each query, and all that tie with the last of them.
@@ -181,6 +180,15 @@ class _Words:
 
     def _split(self, text: str) -> list[str]:
         return [word for word in _WORD.findall(text.lower()) if word not in self._stop]
+
+
+def index_bytes(documents: int) -> int:
+    """Most memory that indexing and searching takes, for passages: by estimate.
+
+    Half a gigabyte for what is sorted and merged at a time, 16 bytes for each document, and 150 for
+    each different word: MS MARCO has one for three passages.
+    """
+    return min(1 << 29, documents << 12) + documents * (16 + 150 // 3)
 
 
 def _best(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:

@@ -9,8 +9,8 @@ import os
 import tempfile
 import weakref
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -19,13 +19,14 @@ import numpy.typing as npt
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
 
-BLOCK_WORDS = 1 << 22  # sorted at a time: 150 MB
-MERGED_POSTINGS = 1 << 22  # of some words, and of each word that has more: 48 bytes for each
+BLOCK_WORDS = 1 << 22  # sorted at a time: 200 MB
+MERGED_POSTINGS = 1 << 22  # of some words, or those of one word: 60 bytes for each
 
-# Words, rows, and how often the word is in the document; to the weights of the postings.
-Weigh: TypeAlias = Callable[[Int64Array, Int32Array, Float32Array], Float32Array]
-_POSTING = np.dtype([("row", "<i4"), ("weight", "<f4")])  # the weight in a block is the count
+# Words, rows, and how often the word is in the document, to the weights of the postings.
+Weigh: TypeAlias = Callable[[Int32Array, Int32Array, Float32Array], Float32Array]
 _Records: TypeAlias = npt.NDArray[Any]
+_POSTING = np.dtype([("row", "<i4"), ("weight", "<f4")])
+_COUNTED = np.dtype([("word", "<i4"), ("row", "<i4"), ("count", "<f4")])
 
 
 class Postings:
@@ -38,7 +39,8 @@ class Postings:
 
     def of(self, word: int) -> tuple[Int32Array, Float32Array]:
         """Rows, rising, of the documents that hold a word, and its weight in each."""
-        records = _read(self._file, *self._starts[word : word + 2].tolist())
+        first, end = self._starts[word : word + 2].tolist()
+        records = _read(self._file, _POSTING, first, end)
         return records["row"], records["weight"]
 
 
@@ -46,7 +48,7 @@ class PostingsWriter:
     """Inverts documents that come one by one.
 
     Args:
-        folder: where the files without names are: 16 bytes for each posting until all are merged,
+        folder: where the files without names are: 20 bytes for each posting until all are merged,
             then 8.
 
     Attributes:
@@ -59,8 +61,9 @@ class PostingsWriter:
         self._folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
-        self._blocks: list[_Block] = []
-        self._block_row = 0  # of the first document that is not written yet
+        self._frequencies: Int64Array = np.empty(0, np.int64)
+        self._ends = [0]  # of the blocks; the first begins at 0
+        self._rows = 0  # documents in blocks
 
     def add(self, words: Sequence[int]) -> None:
         """Append a document of these words, by number."""
@@ -69,66 +72,57 @@ class PostingsWriter:
         if len(self._words) >= BLOCK_WORDS:
             self._write_block()
 
-    def finish(self, count: int) -> Int64Array:
-        """How many documents hold each of ``count`` words, int64 ``(count,)``; no more come."""
+    def finish(self) -> Int64Array:
+        """How many documents hold each word, int64; no more documents come."""
         self._write_block()
         self._file.flush()
-        frequencies = np.zeros(count, np.int64)
-        for block in self._blocks:
-            frequencies[block.words] += np.diff(block.starts)
-        return frequencies
+        return self._frequencies
 
-    def merged(self, frequencies: Int64Array, weigh: Weigh) -> Postings:
+    def merged(self, weigh: Weigh) -> Postings:
         """All postings with their weights; the file of the blocks ends here."""
-        starts = np.concatenate([[0], np.cumsum(frequencies)])
+        starts = np.concatenate([[0], np.cumsum(self._frequencies)])
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         with self._file:
+            places = self._ends[:-1]
             for first, end in _ranges(starts):
-                records = np.empty(starts[end] - starts[first], _POSTING)
+                counted = np.empty(starts[end] - starts[first], _COUNTED)
                 free = starts[first:end] - starts[first]
-                for block in self._blocks:
-                    block.copy(self._file, first, end, records, free)
-                words = np.repeat(np.arange(first, end), frequencies[first:end])
-                records["weight"] = weigh(words, records["row"], records["weight"])
-                file.write(records.data)
+                for block, (place, stop) in enumerate(zip(places, self._ends[1:], strict=True)):
+                    places[block] = bisect_left(range(stop), end, lo=place, key=self._word_at)
+                    some = _read(self._file, _COUNTED, place, places[block])
+                    words = some["word"] - first
+                    beginnings = _firsts(words)
+                    sizes = np.diff(beginnings, append=len(words))
+                    distinct = words[beginnings]
+                    shifts = np.repeat(free[distinct] - beginnings, sizes)
+                    counted[shifts + np.arange(len(some))] = some
+                    free[distinct] += sizes
+                postings = np.empty(len(counted), _POSTING)
+                postings["row"] = counted["row"]
+                postings["weight"] = weigh(counted["word"], counted["row"], counted["count"])
+                file.write(postings.data)
         file.flush()
         return Postings(file, starts)
 
+    def _word_at(self, place: int) -> int:
+        return int(_read(self._file, _COUNTED, place, place + 1)["word"][0])
+
     def _write_block(self) -> None:
-        lengths = np.array(self.lengths[self._block_row :], np.intc)
-        rows = np.repeat(np.arange(self._block_row, len(self.lengths)), lengths)
+        lengths = np.array(self.lengths[self._rows :], np.intc)
+        rows = np.repeat(np.arange(self._rows, len(self.lengths)), lengths)
         keys = np.array(self._words, np.int64) << 32 | rows
+        self._words, self._rows = array("i"), len(self.lengths)
         keys.sort()
-        places = _firsts(keys)
-        records = np.empty(len(places), _POSTING)
-        records["weight"] = np.diff(places, append=len(keys))
-        keys = keys[places]
-        records["row"] = keys & 0xFFFFFFFF
-        words = (keys >> 32).astype(np.int32)
-        places = _firsts(words)
-        starts = np.append(places, len(words)) + self._file.tell() // _POSTING.itemsize
-        self._blocks.append(_Block(words[places], starts))
-        self._file.write(records.data)
-        self._words, self._block_row = array("i"), len(self.lengths)
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Where the postings of some documents are: ``words`` rise, word i begins at ``starts[i]``."""
-
-    words: Int32Array
-    starts: Int64Array
-
-    def copy(
-        self, file: IO[bytes], first: int, end: int, target: _Records, free: Int64Array
-    ) -> None:
-        """Put postings of words ``first`` to ``end`` where ``free`` says, and move that on."""
-        low, high = np.searchsorted(self.words, [first, end])
-        words, starts = self.words[low:high] - first, self.starts[low : high + 1]
-        counts = np.diff(starts)
-        shifts = np.repeat(free[words] - starts[:-1], counts)
-        target[shifts + np.arange(starts[0], starts[-1])] = _read(file, *starts[[0, -1]].tolist())
-        free[words] += counts
+        beginnings = _firsts(keys)
+        counted = np.empty(len(beginnings), _COUNTED)
+        counted["count"] = np.diff(beginnings, append=len(keys))
+        keys = keys[beginnings]
+        counted["word"], counted["row"] = keys >> 32, keys & 0xFFFFFFFF
+        frequencies = np.bincount(counted["word"], minlength=len(self._frequencies))
+        frequencies[: len(self._frequencies)] += self._frequencies
+        self._frequencies = frequencies
+        self._ends.append(self._ends[-1] + len(counted))
+        self._file.write(counted.data)
 
 
 def _ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
@@ -139,10 +133,9 @@ def _ranges(starts: Int64Array) -> Iterator[tuple[int, int]]:
         yield first, (first := max(first + 1, int(fitting)))
 
 
-def _read(file: IO[bytes], first: int, end: int) -> _Records:
-    size = _POSTING.itemsize
-    content = os.pread(file.fileno(), (end - first) * size, first * size)
-    return np.frombuffer(content, _POSTING)
+def _read(file: IO[bytes], kind: np.dtype[Any], first: int, end: int) -> _Records:
+    content = os.pread(file.fileno(), (end - first) * kind.itemsize, first * kind.itemsize)
+    return np.frombuffer(content, kind)
 
 
 def _firsts(ordered: npt.NDArray[np.integer]) -> Int64Array:

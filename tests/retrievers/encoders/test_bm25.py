@@ -182,10 +182,11 @@ def test_postings_are_the_rows_and_counts_of_each_word(corpus, block, merged):
         writer = PostingsWriter()
         for words in corpus:
             writer.add(words)
-        frequencies = writer.finish(6)
-        inverted = writer.merged(frequencies, lambda words, rows, counts: counts + 10 * words)
-    assert frequencies.tolist() == [sum(word in words for words in corpus) for word in range(6)]
-    for word in range(6):
+        frequencies = writer.finish()
+        inverted = writer.merged(lambda words, rows, counts: counts + 10 * words)
+    count = 1 + max((word for words in corpus for word in words), default=-1)
+    assert frequencies.tolist() == [sum(word in words for words in corpus) for word in range(count)]
+    for word in range(count):
         rows, weights = inverted.of(word)
         assert rows.tolist() == [row for row, words in enumerate(corpus) if word in words]
         assert weights.tolist() == [corpus[row].count(word) + 10 * word for row in rows]
