@@ -132,7 +132,9 @@ def estimate_at_hand(
     """
     missing = store.plan(encoder, dataset.corpus).missing_rows
     tokens = round(missing * mean_tokens(encoder, dataset.corpus)) if missing else 0
-    size = _Size(dataset.name, len(dataset.corpus), len(dataset.queries), missing, tokens, "counted")
+    size = _Size(
+        dataset.name, len(dataset.corpus), len(dataset.queries), missing, tokens, "counted"
+    )
     return _estimate(size, encoder, speed, limits.depth or dataset.facts.depth, limits.memory)
 
 

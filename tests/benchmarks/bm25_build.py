@@ -9,8 +9,8 @@ of its own:
 - the peak of the resident set (``VmHWM``), and what the process held before;
 - milliseconds a query of six words at depth 1,000, of the processor.
 
-For MS MARCO's 8,841,823 passages time is multiplied, and the peak has 12 bytes more for each further
-passage and 150 for each further word of 3 million: what is not yet there after a million passages.
+For MS MARCO's 8,841,823 passages time is multiplied, and the peak has 12 bytes more for each
+further passage and 150 for each further word of 3 million: what a million passages lack.
 
     python -m tests.benchmarks.bm25_build --passages 1000000
 

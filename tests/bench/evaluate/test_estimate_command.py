@@ -52,9 +52,7 @@ def test_collections_of_the_same_documents_are_encoded_once(bench_with_sample, t
     assert [row["disk_bytes"] for row in others] == [0, 0]
     assert all(row["search_s"] > 0 for row in others)
     assert wiki["to_encode"] == wiki["documents"]
-    folders = [
-        write_collection(tmp_path / name, facts=f'name = "{name}"\n') for name in ("a", "b")
-    ]
+    folders = [write_collection(tmp_path / name, facts=f'name = "{name}"\n') for name in ("a", "b")]
     one, same = estimate(bench, *folders, "--model", "hashing")
     assert (one["to_encode"], same["to_encode"]) == (len(set(DOCUMENTS.values())), 0)
 
