@@ -77,7 +77,7 @@ def _rows(
         own = encoder.for_dataset(name)
         if dataset is None:
             facts = facts_for(name)
-            corpus = facts.folder or name, facts.layout, facts.title_track
+            corpus: tuple[str, ...] = (facts.folder or name, facts.layout, facts.title_track)
             row = estimate_from_counts(facts, own, speed, limits)
         else:
             corpus = (dataset.corpus.sha256,)
