@@ -45,7 +45,7 @@ import numpy as np
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import parse_size, plan_search, resident_bytes
-from bench.evaluate.run_files import read_run
+from bench.evaluate.run_files import read_run_file
 from bench.results.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace
@@ -217,7 +217,7 @@ class Work:
 
     def rankings_that_differ(self, dim: int, count: int) -> int:
         """How many of some queries have another ranking, or other scores, than by brute force."""
-        encoder, ranked = self.encoder(dim), list(read_run(self.ranking(dim)).rankings())
+        encoder, ranked = self.encoder(dim), list(read_run_file(self.ranking(dim)).run.rankings())
         places = np.linspace(0, self.shape.queries - 1, count).astype(np.int64)
         asked = encoder.vectors(self.numbers[places])
         rows, scores = brute_force(encoder, asked, self.shape.rows, self.shape.depth)

@@ -44,7 +44,9 @@ def slow_has_answer(answers: list[str], passage: str) -> bool:
 def has_answer(answers: list[str], passage: str) -> bool:
     """The judgement of one retrieved passage."""
     run = Run.from_rows(["q"], ["d"], [1.0])
-    ((_, _, grade),) = answer_qrels(run, {"q": answers}, lambda _: [passage], depth=1)
+    ((_, _, grade),) = answer_qrels(
+        run, {"q": answers}, np.array([0]), lambda _: [passage], depth=1
+    )
     return bool(grade)
 
 
