@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bench.evaluate.estimate import Estimate, Sureness
+from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.results.result import Result, Timings
 from bench.store.usage import ModelUsage
@@ -14,7 +14,7 @@ from reports.table import Column, Table, columns_of
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
 TOGETHER = "together"
-SIGNS: dict[Sureness, str] = {"counted": "", "about": "≈ ", "at most": "≤ "}
+SIGNS = {"counted": "", "about": "≈ ", "at most": "≤ "}
 
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
