@@ -70,6 +70,8 @@ class Counts(Record):
         dangling_judgements: rows of the qrels whose document the corpus does not have.
         distinct_texts: distinct texts of documents, as published by MTEB.
         distinct_queries: distinct texts of queries, as published by MTEB.
+        mean_words: words of a document, as published by BEIR (Thakur et al., 2021, table 1), of
+            CQADupStack's twelve together; those of DPR's passages are 100 by their making.
     """
 
     documents: Count | None = None
@@ -81,6 +83,7 @@ class Counts(Record):
     dangling_judgements: Count | None = None
     distinct_texts: Count | None = None
     distinct_queries: Count | None = None
+    mean_words: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class Facts(Record):

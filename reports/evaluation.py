@@ -14,6 +14,7 @@ from reports.table import Column, Table, columns_of
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
 TOGETHER = "together"
+SIGNS = {"counted": "", "about": "≈ ", "at most": "≤ "}
 
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
@@ -117,7 +118,7 @@ def estimates_table(rows: Sequence[Estimate]) -> str:
         documents=sum(row.documents for row in rows),
         to_encode=sum(row.to_encode for row in rows),
         tokens=sum(row.tokens for row in rows),
-        upper_bound=False,
+        sure=max((row.sure for row in rows), key=[*SIGNS].index),
         encode_s=sum(row.encode_s for row in rows),
         search_s=sum(row.search_s for row in rows),
         memory_bytes=max(row.memory_bytes for row in rows),
@@ -128,17 +129,17 @@ def estimates_table(rows: Sequence[Estimate]) -> str:
         Column("model", lambda row: row.model),
         Column("documents", lambda row: row.documents, fmt.count),
         Column("to encode", lambda row: row.to_encode, fmt.count),
-        Column("tokens", lambda row: _at_most(row, fmt.count(row.tokens)), fmt.written),
-        Column("encode", lambda row: _at_most(row, fmt.duration(row.encode_s)), fmt.written),
+        Column("tokens", lambda row: _signed(row, fmt.count(row.tokens)), fmt.written),
+        Column("encode", lambda row: _signed(row, fmt.duration(row.encode_s)), fmt.written),
         Column("search", lambda row: row.search_s, fmt.duration),
         Column("memory", lambda row: row.memory_bytes, fmt.size),
-        Column("disk", lambda row: _at_most(row, fmt.size(row.disk_bytes)), fmt.written),
+        Column("disk", lambda row: _signed(row, fmt.size(row.disk_bytes)), fmt.written),
     ]
     return Table([*rows, together], columns).markdown()
 
 
-def _at_most(row: Estimate, figure: str) -> str:
-    return f"≤ {figure}" if row.upper_bound else figure
+def _signed(row: Estimate, figure: str) -> str:
+    return f"{SIGNS[row.sure]}{figure}" if row.to_encode else figure
 
 
 def cache_table(rows: Sequence[ModelUsage], now: float) -> str:

@@ -33,7 +33,6 @@ MAY_IMPORT_REPORTS = {
 # Each of these takes longer to import than `list` may take in all.
 SLOW = {
     "adapters",
-    "bm25s",
     "faiss",
     "matplotlib",
     "onnxruntime",

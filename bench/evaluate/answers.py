@@ -29,7 +29,8 @@ def tokens(text: str) -> list[str]:
 def answer_qrels(
     run: Run,
     answers: Mapping[str, Sequence[str]],
-    texts_of: Callable[[list[str]], Sequence[str]],
+    corpus_rows: Int64Array,
+    texts_at: Callable[[Int64Array], Sequence[str]],
     depth: int,
 ) -> Qrels:
     """Judge the first ``depth`` documents of each question by its answers: 1 a hit, 0 none.
@@ -41,26 +42,37 @@ def answer_qrels(
     Args:
         run: questions that are not in ``answers`` are left out.
         answers: question id -> accepted answers.
-        texts_of: bodies of the documents with these ids, in order; each is asked for once.
+        corpus_rows: int64 ``(m,)``, row in the corpus of each document of ``run.ids``; -1 for
+            none.
+        texts_at: bodies at rows of the corpus; each is asked for once, in the order of the corpus.
         depth: how many documents of each question to judge.
 
     Raises:
-        BenchError: an answer has no token.
+        BenchError: an answer has no token, or a document to judge is not in the corpus.
     """
     needles = {query_id: _needles(accepted) for query_id, accepted in answers.items()}
     rows, places = _judged_rows(run, needles, depth)
     query_ids = tuple(run.query_ids[place] for place in places)
-    judged, codes = np.unique(run.documents[rows], return_inverse=True)
-    doc_ids = run.ids.take(pa.array(judged))
     grades = np.zeros(len(rows), dtype=np.int32)
+    wanted = corpus_rows[run.documents[rows]]
+    if absent := rows[wanted < 0].tolist():
+        example = run.ids[int(run.documents[absent[0]])].as_py()
+        raise BenchError(
+            f"answers are looked up in passages, and {len(absent):,} of {len(rows):,} documents of "
+            f"the run are not in the corpus, such as {example!r}",
+            "is the run of the same corpus?",
+        )
+    judged, codes = np.unique(wanted, return_inverse=True)
     by_document = np.argsort(codes, kind="stable")
-    for start in range(0, len(doc_ids), _DOCUMENTS_AT_ONCE):
-        ids = doc_ids[start : start + _DOCUMENTS_AT_ONCE].to_pylist()
-        bodies = [_spaced(tokens(text)) for text in texts_of(ids)]
-        first, last = np.searchsorted(codes[by_document], [start, start + len(ids)])
+    ordered = codes[by_document]
+    for start in range(0, len(judged), _DOCUMENTS_AT_ONCE):
+        some = judged[start : start + _DOCUMENTS_AT_ONCE]
+        bodies = [_spaced(tokens(text)) for text in texts_at(some)]
+        first, last = np.searchsorted(ordered, [start, start + len(some)])
         for pair in by_document[first:last]:
             grades[pair] = _holds_any(bodies[codes[pair] - start], needles[query_ids[pair]])
-    return Qrels(query_ids, tuple(doc_ids.take(pa.array(codes)).to_pylist()), grades)
+    doc_ids = run.ids.take(pa.array(run.documents[rows]))
+    return Qrels(query_ids, tuple(doc_ids.to_pylist()), grades)
 
 
 def _judged_rows(run: Run, wanted: Container[str], depth: int) -> tuple[Int64Array, Int64Array]:

@@ -120,9 +120,8 @@ def judge(dataset: Dataset, run: Run, depth: int) -> Qrels:
         return dataset.qrels
     corpus = dataset.corpus
     corpus.check()
-    return answer_qrels(
-        run, dataset.answers, lambda ids: corpus.texts_at(corpus.rows_of(ids)), depth
-    )
+    rows = corpus.rows_of(run.ids.to_pylist())
+    return answer_qrels(run, dataset.answers, rows, corpus.texts_at, depth)
 
 
 def score_run(

@@ -382,9 +382,9 @@ def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
     with_bar(
         f"{dataset.name}: bm25 indexes",
         len(corpus),
-        lambda advance: bm25.index(batches, advance),
+        lambda advance: bm25.index(batches, advance, dataset.cache_dir),
     )
-    return search.approximate(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+    return search.by_query(bm25, dataset.queries.texts, depth, corpus.tie_rank)
 
 
 def _search_both(dataset: Dataset, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:

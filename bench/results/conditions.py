@@ -19,7 +19,6 @@ LIBRARIES = (
     "faiss-cpu",
     "faiss-gpu",
     "numpy",
-    "bm25s",
     "pystemmer",
     "ir-measures",
     "adapters",

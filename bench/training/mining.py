@@ -122,5 +122,6 @@ def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
 def _with_words(split: Split, depth: int) -> Hits:
     corpus = split.dataset.corpus
     bm25 = BM25(resolve_model("bm25").recipe)
-    bm25.index((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
-    return search.approximate(bm25, split.queries.texts, depth, corpus.tie_rank)
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    bm25.index(batches, folder=split.dataset.cache_dir)
+    return search.by_query(bm25, split.queries.texts, depth, corpus.tie_rank)

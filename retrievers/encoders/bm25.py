@@ -1,4 +1,4 @@
-"""BM25, the lexical baseline, on bm25s.
+"""BM25, the lexical baseline.
 
 What differs from the BM25 of Anserini (Lucene), and so from published figures: document lengths
 are exact, Lucene stores them in one byte; words are runs of letters, digits and underscores,
@@ -7,17 +7,21 @@ formula, its 33 English stop words, Porter's stemmer, and a word that is twice i
 twice.
 """
 
+import math
 import re
-from array import array
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foundation.arrays import Float32Array, Int64Array
+from foundation.arrays import Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError
+from foundation.failures import naming
 from foundation.suggestions import did_you_mean
 from retrievers.encoders.document_text import joined
+from retrievers.encoders.postings import Postings, PostingsWriter
 from retrievers.encoders.protocol import Advance
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Option, Recipe
@@ -31,7 +35,14 @@ DEFAULTS: dict[str, Option] = {
 }
 LARGEST = 1_000_000  # of k1 and b: scores of float32 stay finite
 METHODS = ("lucene", "robertson", "atire")  # those in which a document without the words scores 0
+MOST_WORDS = 1 << 19  # forms of words that are remembered: 90 MB
 _WORD = re.compile(r"\w+")
+STOP_WORDS = frozenset(  # Lucene's for English
+    _WORD.findall(
+        "a an and are as at be but by for if in into is it no not of on or such that the their "
+        "then there these they this to was will with"
+    )
+)
 
 
 class BM25:
@@ -53,7 +64,7 @@ class BM25:
         self._method = str(options["method"])
         self._k1, self._b = float(options["k1"]), float(options["b"])
         self._count = 0
-        self._scorer: Any = None
+        self._postings: Postings
 
     def __len__(self) -> int:
         return self._count
@@ -62,27 +73,39 @@ class BM25:
         self,
         batches: Iterable[tuple[Sequence[str], Sequence[str]]],
         advance: Advance | None = None,
+        folder: Path | None = None,
     ) -> None:
         """Index a corpus, given as batches of titles and texts in row order.
 
-        Holds 4 bytes for each word of the corpus while it reads, and then about 16 for each
-        distinct word of each document while it builds.
-        """
-        import bm25s
+        Memory: see `index_bytes`. Disk: 20 bytes for each distinct word of each document, and then
+        8 until this object ends.
 
+        Args:
+            folder: where that is; None for the system's folder of temporary files.
+
+        Raises:
+            OSError: no space is left.
+        """
         words = self._words = self._words.empty()
-        documents: list[array[int]] = []
-        for titles, texts in batches:
-            documents += map(words.learn, joined(self.recipe, titles, texts))
-            if advance:
-                advance(len(texts))
-        self._count = len(documents)
-        if not words.vocabulary:
-            return
-        self._scorer = bm25s.BM25(k1=self._k1, b=self._b, method=self._method, backend="numpy")
-        self._scorer.index(
-            (documents, dict(words.vocabulary)), create_empty_token=False, show_progress=False
-        )
+        with naming(folder or Path(tempfile.gettempdir())):
+            writer = PostingsWriter(folder)
+            for titles, texts in batches:
+                for document in joined(self.recipe, titles, texts):
+                    writer.add(words.learn(document))
+                if advance:
+                    advance(len(texts))
+            lengths = np.array(writer.lengths)
+            self._count = len(lengths)
+            idf, mean = self._idf(writer.finish()), lengths.mean() if self._count else 0.0
+
+            def weigh(words: Int32Array, rows: Int32Array, counts: Float32Array) -> Float32Array:
+                """Scores with the rounding of bm25s: idf in float32, products in float64."""
+                k1, b = self._k1, self._b
+                saturation = k1 * (1 - b + b * lengths[rows] / mean) + counts
+                shares = (counts * (k1 + 1) if self._method == "atire" else counts) / saturation
+                return (idf[words] * shares).astype(np.float32)
+
+            self._postings = writer.merged(weigh)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """The k best documents of each query, and all that tie with the last of them.
@@ -101,15 +124,29 @@ class BM25:
 
     def _scores(self, query: str) -> Float32Array:
         """Score of every document, float32 ``(n,)``; 0 without a shared word."""
-        known = self._words.known(query)
-        if not known:
-            return np.zeros(self._count, np.float32)
-        scores: Float32Array = self._scorer.get_scores_from_ids(known)
+        scores = np.zeros(self._count, np.float32)
+        for word in self._words.known(query):
+            rows, weights = self._postings.of(word)
+            scores[rows] += weights
         return scores
+
+    def _idf(self, frequencies: Int64Array) -> Float32Array:
+        """Inverse document frequency of each word, float32."""
+        count, method = self._count, self._method
+
+        def idf(frequency: int) -> float:
+            if method == "atire":
+                return math.log(count / frequency)
+            odds = (count - frequency + 0.5) / (frequency + 0.5)
+            return math.log(1 + odds if method == "lucene" else max(1.0, odds))
+
+        distinct, places = np.unique(frequencies, return_inverse=True)
+        values: Float32Array = np.array([idf(value) for value in distinct.tolist()], np.float32)
+        return values[places]
 
 
 class _Words:
-    """Text to numbers of stemmed words; each form of a word is stemmed once.
+    """Text to numbers of stemmed words; each form of a word is stemmed once while it is known.
 
     Attributes:
         vocabulary: number of each stem.
@@ -125,14 +162,16 @@ class _Words:
         """The same rules with an empty vocabulary."""
         return _Words(self._stop, self._stem)
 
-    def learn(self, text: str) -> "array[int]":
+    def learn(self, text: str) -> list[int]:
         """Numbers of the words that are not stop words; new words get new numbers."""
         words = self._split(text)
+        if len(self._numbers) > MOST_WORDS:
+            self._numbers.clear()
         for word in words:
             if word not in self._numbers:
                 stem = self._stem(word)
                 self._numbers[word] = self.vocabulary.setdefault(stem, len(self.vocabulary))
-        return array("i", [self._numbers[word] for word in words])
+        return [self._numbers[word] for word in words]
 
     def known(self, text: str) -> list[int]:
         """The same, without words that no document has."""
@@ -141,6 +180,15 @@ class _Words:
 
     def _split(self, text: str) -> list[str]:
         return [word for word in _WORD.findall(text.lower()) if word not in self._stop]
+
+
+def index_bytes(documents: int) -> int:
+    """Most memory that indexing and searching takes, for passages: by estimate.
+
+    Half a gigabyte for what is sorted and merged at a time, 16 bytes for each document, and 150 for
+    each different word: MS MARCO has one for three passages.
+    """
+    return min(1 << 29, documents << 12) + documents * (16 + 150 // 3)
 
 
 def _best(scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
@@ -173,9 +221,7 @@ def _stopwords(name: str) -> frozenset[str]:
         return frozenset()
     if name != "english":
         raise BenchError(f"BM25 has no stop words {name!r}", "use english or none")
-    from bm25s.stopwords import STOPWORDS_EN
-
-    return frozenset(STOPWORDS_EN)
+    return STOP_WORDS
 
 
 def _stemmer(name: str) -> Callable[[str], str]:

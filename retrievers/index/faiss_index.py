@@ -41,6 +41,7 @@ INDEX_EXAMPLES: Mapping[str, str] = {
     "IVF4096,Flat?nprobe=64": "inverted lists; nprobe of them are searched",
     "IVF4096,PQ64?nprobe=64&seed=0": "inverted lists of vectors compressed to 64 bytes",
     "PQ64": "vectors compressed to 64 bytes, all compared",
+    "SQfp16": "vectors in float16, all compared",
     "SQ8": "vectors compressed to a byte for each dimension, all compared",
     "IVF4096,PQ64,RFlat?nprobe=64&k_factor_rf=4": "compressed, then refined on the vectors",
 }
@@ -134,7 +135,7 @@ class FaissIndex:
     Args:
         spec: whose ``needs_faiss`` is true.
         dim: length of a vector.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``cpu``, ``cuda`` (all that FAISS sees) or ``cuda:N``.
 
     Raises:
         BenchError: FAISS or the device is missing, the factory string or a parameter is
@@ -144,8 +145,8 @@ class FaissIndex:
     def __init__(self, spec: IndexSpec, dim: int, device: str = "cpu") -> None:
         self.spec = spec
         self.dim = dim
-        self._gpu = resolve_device(device)
-        self._resources: Any = None  # of the GPU, once the index is there
+        self._gpus = resolve_device(device)
+        self._resources: Any = None  # of the GPUs, once the index is there
         self._index = _create(spec, dim)
         seed_training(self._index, spec.seed, any(name == "ht" for name, _ in spec.parameters))
         _set_parameters(self._index, spec)
@@ -198,7 +199,8 @@ class FaissIndex:
         """
         if self.needs_training:
             raise BenchError(f"{self.spec} must be trained before documents are added")
-        self._move_to_gpu()
+        if len(self._gpus) == 1:  # several share an index that is whole
+            self._move_to_gpu()
         try:
             self._index.add(tile)
         except FAISS_ERRORS as error:
@@ -211,11 +213,12 @@ class FaissIndex:
             BenchError: k is less than 1, or more than the GPU can (2,048), or FAISS refuses a
                 parameter.
         """
-        if k < 1 or (self._gpu is not None and k > gpu.MAX_K):
-            limit = f" to {gpu.MAX_K} on the GPU" if self._gpu is not None else " or more"
+        if k < 1 or (self._gpus and k > gpu.MAX_K):
+            limit = f" to {gpu.MAX_K} on the GPU" if self._gpus else " or more"
             raise BenchError(f"depth {k}: it must be 1{limit}")
         queries = np.ascontiguousarray(queries)
-        find = self._index.search if self._gpu is None else partial(gpu.search, self._index)
+        self._move_to_gpu()
+        find = partial(gpu.search, self._index) if self._gpus else self._index.search
         try:
             scores, rows = find(queries, k)
         except FAISS_ERRORS as error:
@@ -229,7 +232,9 @@ class FaissIndex:
             BenchError: FAISS cannot write it, as on a full disk.
         """
         faiss = import_faiss()
-        index = faiss.index_gpu_to_cpu(self._index) if self._resources else self._index
+        index = self._index
+        if self._resources:
+            index = gpu.to_cpu(index, _create(self.spec, self.dim))
         # The description goes last: without it the index counts as unfinished.
         _sidecar(path).unlink(missing_ok=True)
         try:
@@ -265,16 +270,16 @@ class FaissIndex:
         return _Description(str(self.spec), self.dim, "inner product", len(self))
 
     def _move_to_gpu(self) -> None:
-        if self._gpu is None or self._resources:
+        if not self._gpus or self._resources:
             return
         try:
-            self._index, self._resources = gpu.move_to_gpu(self._index, self._gpu)
+            self._index, self._resources = gpu.move_to_gpu(self._index, self._gpus)
         except FAISS_ERRORS as error:
             raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
 
     def _refused(self, what: str, error: Exception, hint: str = "") -> BenchError:
         """Error for what FAISS refused, with a hint; an index too large for a GPU says so."""
-        if self._gpu is not None and lacks_memory(error):
+        if self._gpus and lacks_memory(error):
             what += ": the memory of the GPU is too small"
             hint = "use --device cpu, or a smaller index such as IVF4096,PQ64?nprobe=64"
         return BenchError(f"{self.spec} {what}: {_reason(error)}", hint)

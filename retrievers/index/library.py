@@ -24,14 +24,14 @@ def import_faiss() -> Any:
     return faiss
 
 
-def resolve_device(device: str) -> int | None:
-    """Number of the GPU that FAISS uses for ``cuda`` or ``cuda:N``; None for ``cpu``.
+def resolve_device(device: str) -> tuple[int, ...]:
+    """Numbers of the GPUs that FAISS uses: all for ``cuda``, one for ``cuda:N``, none for ``cpu``.
 
     Raises:
         BenchError: an unknown device, or FAISS has no such GPU.
     """
     if device == "cpu":
-        return None
+        return ()
     kind, _, number = device.partition(":")
     if kind != "cuda" or (":" in device and not number.isdecimal()):
         raise BenchError(f"unknown device {device!r} for search", "use cpu, cuda or cuda:N")
@@ -42,4 +42,4 @@ def resolve_device(device: str) -> int | None:
             f"search on {device} was asked for, and this FAISS sees {count} GPUs",
             "use cpu, or install retrieval-bench[gpu] instead of [cpu]",
         )
-    return int(number or 0)
+    return (int(number),) if number else tuple(range(count))

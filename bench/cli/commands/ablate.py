@@ -42,7 +42,7 @@ from retrievers.models.model import resolve_model
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
-    *("faiss-cpu", "faiss-gpu", "bm25s", "onnxruntime"),
+    *("faiss-cpu", "faiss-gpu", "onnxruntime"),
 )
 
 EQUAL = 1e-9  # weights

@@ -10,17 +10,20 @@ from bench.cli.printing import print_json
 from bench.evaluate.estimate import (
     Estimate,
     Limits,
+    Speed,
+    encoded_already,
     estimate_at_hand,
     estimate_from_counts,
     measure_speed,
 )
-from bench.evaluate.memory import default_budget
+from bench.evaluate.memory import default_budget, resident_bytes, show_size
 from bench.exit_codes import ExitCode
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from reports.evaluation import estimates_table
+from retrievers.encoders.bm25 import index_bytes
 
 PROBE_COLLECTION = "stdlib-code"  # embedded: texts to try an encoder on where nothing else is
 
@@ -33,11 +36,7 @@ def estimate(options: EstimateOptions) -> int:
     here = replace(space, offline=True)  # an estimate downloads no collection
     split = options.protocol.split
     datasets = {name: _at_hand(here, name, split) for name in space.expand(options.names)}
-    rows = [
-        row
-        for model in models
-        for row in _rows(model, datasets, here, limits, options.probe_seconds)
-    ]
+    rows = [row for model in models for row in _rows(model, datasets, here, limits, options)]
     if options.output.json:
         print_json(rows)
     elif rows:
@@ -60,18 +59,40 @@ def _rows(
     datasets: Mapping[str, Dataset | None],
     space: Workspace,
     limits: Limits,
-    probe_s: float,
+    options: EstimateOptions,
 ) -> Iterator[Estimate]:
     encoder = model.encoder
     if encoder is None:
-        print(f"note: {model.name} makes no vectors; nothing to estimate", file=sys.stderr)
+        _say_of_words(model, datasets)
         return
-    at_hand = (dataset for dataset in datasets.values() if dataset)
-    sample = next(at_hand, None) or space.dataset(PROBE_COLLECTION)
-    speed = measure_speed(encoder.for_dataset(sample.name), sample.corpus, probe_s)
+    if options.tokens_per_second:
+        speed = Speed(options.tokens_per_second, resident_bytes())
+    else:
+        at_hand = (dataset for dataset in datasets.values() if dataset)
+        sample = next(at_hand, None) or space.dataset(PROBE_COLLECTION)
+        own = encoder.for_dataset(sample.name)
+        speed = measure_speed(own, sample.corpus, options.probe_seconds)
+    seen = set()
     for name, dataset in datasets.items():
-        collection_encoder = encoder.for_dataset(name)
+        own = encoder.for_dataset(name)
         if dataset is None:
-            yield estimate_from_counts(facts_for(name), collection_encoder, speed, limits)
+            facts = facts_for(name)
+            corpus: tuple[str, ...] = (facts.folder or name, facts.layout, facts.title_track)
+            row = estimate_from_counts(facts, own, speed, limits)
         else:
-            yield estimate_at_hand(dataset, collection_encoder, space.store, speed, limits)
+            corpus = (dataset.corpus.sha256,)
+            row = estimate_at_hand(dataset, own, space.store, speed, limits)
+        documents = own.recipe.side("document").fingerprint, corpus
+        yield encoded_already(row) if documents in seen else row
+        seen.add(documents)
+
+
+def _say_of_words(model: LoadedModel, datasets: Mapping[str, Dataset | None]) -> None:
+    """Say what BM25 takes, which is no matter of tokens and vectors."""
+    for name, dataset in datasets.items():
+        documents = len(dataset.corpus) if dataset else facts_for(name).counts.documents or 0
+        print(
+            f"note: {model.name} makes no vectors; its index of {name} takes about "
+            f"{show_size(resident_bytes() + index_bytes(documents))} of memory",
+            file=sys.stderr,
+        )

@@ -137,9 +137,14 @@ class ScoreOptions(ResultOptions, DataOptions):
 class EstimateOptions(EvaluationOptions):
     """Estimate time, memory and disk of a run before it starts.
 
+    A collection that is not on this machine is counted by its published sizes: ≈ stands before
+    what comes from its mean number of words, ≤ where every document is as long as the model reads.
+    Collections of the same documents are encoded once.
+
     Examples:
         python -m bench estimate beir --model retromae
         python -m bench estimate beir/scifact --model minilm bm25 --probe-seconds 5
+        python -m bench estimate beir msmarco dpr/nq --model retromae --tokens-per-second 2300000
     """
 
     names: tuple[str, ...]
@@ -149,6 +154,9 @@ class EstimateOptions(EvaluationOptions):
     """Names of `list models`, card files, folders or Hub ids."""
     probe_seconds: Positive = 20
     """Seconds for which each encoder is timed on this machine."""
+    tokens_per_second: Rate | None = None
+    """Speed of encoding on another machine, as `speed` states it there. Default: timed on this one;
+    search is timed on this one in any case."""
 
 
 @dataclass(frozen=True)

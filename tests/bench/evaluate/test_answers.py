@@ -5,11 +5,13 @@ import csv
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bench.evaluate import answers as answers_module
 from bench.evaluate.answers import answer_qrels, tokens
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
@@ -42,7 +44,9 @@ def slow_has_answer(answers: list[str], passage: str) -> bool:
 def has_answer(answers: list[str], passage: str) -> bool:
     """The judgement of one retrieved passage."""
     run = Run.from_rows(["q"], ["d"], [1.0])
-    ((_, _, grade),) = answer_qrels(run, {"q": answers}, lambda _: [passage], depth=1)
+    ((_, _, grade),) = answer_qrels(
+        run, {"q": answers}, np.array([0]), lambda _: [passage], depth=1
+    )
     return bool(grade)
 
 
@@ -87,8 +91,15 @@ TEXTS = {"d1": "Rome was not built in a day", "d2": "Paris", "d3": "the day in P
 ANSWERS = {"q1": ("rome",), "q2": ("Paris", "London"), "q3": ("Oslo",)}
 
 
-def texts_of(ids: list[str]) -> list[str]:
-    return [TEXTS[doc_id] for doc_id in ids]
+NAMES = list(TEXTS)
+
+
+def texts_at(rows: np.ndarray) -> list[str]:
+    return [TEXTS[NAMES[row]] for row in rows]
+
+
+def rows_of(run: Run) -> np.ndarray:
+    return np.array([NAMES.index(doc_id) for doc_id in run.ids.to_pylist()])
 
 
 @pytest.fixture
@@ -98,39 +109,64 @@ def run() -> Run:
 
 
 def test_every_retrieved_document_is_judged_by_the_answers_of_its_question(run):
-    qrels = answer_qrels(run, ANSWERS, texts_of, depth=3)
+    qrels = answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3)
     expected = {("q1", "d2", 0), ("q1", "d1", 1), ("q2", "d1", 0), ("q2", "d2", 1), ("q2", "d3", 1)}
     assert set(qrels) == expected
     assert len(qrels) == 5
 
 
 def test_documents_below_the_depth_are_not_read(run):
-    qrels = answer_qrels(run, ANSWERS, texts_of, depth=1)
+    qrels = answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=1)
     assert list(qrels) == [("q1", "d2", 0), ("q2", "d1", 0)]
 
 
 def test_a_question_without_answers_is_left_out(run):
-    qrels = answer_qrels(run, {"q1": ("rome",)}, texts_of, depth=3)
+    qrels = answer_qrels(run, {"q1": ("rome",)}, rows_of(run), texts_at, depth=3)
     assert qrels.queries() == ("q1",)
 
 
 def test_success_at_k_is_top_k_accuracy_over_all_questions(run):
-    qrels = answer_qrels(run, ANSWERS, texts_of, depth=3)
+    qrels = answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3)
     scores = score(run, qrels, ["Success@1", "Success@2"], queries=tuple(ANSWERS))
     assert scores.mean("Success@1") == 0
     assert scores.mean("Success@2") == 2 / 3
     assert scores.unanswered == 1
 
 
-def test_each_text_is_asked_for_once(run):
-    asked: list[str] = []
+def test_each_text_is_asked_for_once_and_in_the_order_of_the_corpus(run):
+    asked: list[int] = []
 
-    def recording(ids: list[str]) -> list[str]:
-        asked.extend(ids)
-        return texts_of(ids)
+    def recording(rows: np.ndarray) -> list[str]:
+        asked.extend(rows.tolist())
+        return texts_at(rows)
 
-    answer_qrels(run, ANSWERS, recording, depth=3)
-    assert sorted(asked) == ["d1", "d2", "d3"]
+    corpus_rows = 2 - rows_of(run)
+    NAMES.reverse()
+    try:
+        backwards = answer_qrels(run, ANSWERS, corpus_rows, recording, depth=3)
+    finally:
+        NAMES.reverse()
+    assert asked == [0, 1, 2]
+    assert list(backwards) == list(answer_qrels(run, ANSWERS, rows_of(run), texts_at, depth=3))
+
+
+WORDS = st.sampled_from(["Oslo", "oslo,", "Röntgen", "May 18", "U.S.", "18", "\u200b", "-"])
+PASSAGES = st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=1, max_size=8)
+
+
+@given(PASSAGES, st.lists(st.lists(WORDS, min_size=1, max_size=2).map(" ".join), min_size=1))
+def test_every_pair_is_judged_as_alone(passages, answers):
+    accepted = {str(n): (text,) for n, text in enumerate(answers) if slow_tokens(text)}
+    pairs = [(query, str(row)) for query in accepted for row in range(len(passages))]
+    assume(pairs)
+    run = Run.from_rows(*zip(*pairs, strict=True), [1.0] * len(pairs))
+    rows = np.array([int(doc_id) for doc_id in run.ids.to_pylist()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers_module, "_DOCUMENTS_AT_ONCE", 3)
+        qrels = answer_qrels(run, accepted, rows, lambda some: [passages[i] for i in some], 9)
+    assert len(qrels) == len(pairs)
+    for query, document, grade in qrels:
+        assert grade == slow_has_answer(list(accepted[query]), passages[int(document)])
 
 
 def read_questions(path: Path) -> dict[str, list[str]]:
@@ -160,7 +196,9 @@ def nq(bench_data):
 def test_gold_passages_of_natural_questions_hold_an_answer(nq):
     questions, passages, gold = nq
     run = Run.from_rows(*zip(*gold, strict=True), [1.0] * len(gold))
-    qrels = answer_qrels(run, questions, lambda ids: [passages[i] for i in ids], depth=100)
+    texts = [passages[doc_id] for doc_id in run.ids.to_pylist()]
+    rows = np.arange(len(texts))
+    qrels = answer_qrels(run, questions, rows, lambda some: [texts[i] for i in some], depth=100)
     scores = score(run, qrels, ["Success@1"], queries=tuple(questions))
     assert len(scores.query_ids) == 3610
     slow = sum(slow_has_answer(questions[query], passages[doc]) for query, doc in gold)

@@ -6,8 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.evaluate.exact import ArrayVectors, exact_search, tile_search
+from bench.store import StoredVectors
+from bench.store.keys import document_keys
+from bench.store.shards import read_shard, write_shard
 from retrievers.encoders.clock import Clock
-from tests.benchmarks.search_in_budget import FileVectors
+from retrievers.models.recipe import Recipe
 from tests.support.exact_oracle import assert_same, brute_force, corpora, ties
 
 faiss = pytest.importorskip("faiss")
@@ -45,10 +48,12 @@ def test_vectors_stored_as_float16_are_ranked_by_what_is_stored(tmp_path):
     vectors, tie_rank = ties(3000)
     vectors += np.float32(1e-5)
     halves = vectors.astype(np.float16)
-    (tmp_path / "v.f16").write_bytes(halves.tobytes())
+    recipe = Recipe(model="m", kind="hashing", dim=48, normalize=True, store_dtype="float16")
+    keys = document_keys([""] * 3000, [str(row) for row in range(3000)])
+    shard, _ = read_shard(write_shard(tmp_path, "document", recipe, keys, vectors))
     truth = brute_force(halves.astype(np.float32), vectors[:5], 100, tie_rank)
     for tile_rows in (100, 999, 4000):
-        for stored in (FileVectors(tmp_path / "v.f16", 48), ArrayVectors(halves)):
+        for stored in (StoredVectors((shard,), np.arange(3000), 48), ArrayVectors(halves)):
             hits = exact_search(stored, vectors[:5], 100, tie_rank, tile_rows=tile_rows)
             assert_same(hits, truth)
 

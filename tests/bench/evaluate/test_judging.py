@@ -193,6 +193,13 @@ def test_only_documents_within_the_depth_are_judged(questions):
     assert list(judge(questions, run, 2)) == [("0", "1", 0), ("0", "2", 1)]
 
 
+def test_a_document_that_the_corpus_lacks_is_named_where_answers_are_looked_up(questions):
+    run = run_of([("0", "2", 2.0), ("0", "elsewhere", 1.0)])
+    assert list(judge(questions, run, 1)) == [("0", "2", 1)]
+    with pytest.raises(BenchError, match=r"1 of 2 documents .* not in the corpus.* 'elsewhere'"):
+        judge(questions, run, 2)
+
+
 def test_qrels_are_used_as_they_are_where_they_decide():
     assert judge(dataset_of(), run_of([("a", "b", 1.0)]), 10) is QRELS
 

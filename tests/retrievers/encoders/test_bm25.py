@@ -3,12 +3,17 @@
 import math
 import re
 
+import bm25s
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.evaluate.search import approximate
 from foundation.errors import BenchError
+from retrievers.encoders import bm25, postings
 from retrievers.encoders.bm25 import BM25
+from retrievers.encoders.postings import PostingsWriter
 from retrievers.models.recipe import Option, Recipe
 
 DOCUMENTS = [
@@ -130,3 +135,64 @@ def test_stemming_joins_the_forms_of_a_word():
     assert sorted(stemmed.rows[0][stemmed.rows[0] >= 0]) == [4, 5]
     with pytest.raises(BenchError, match="no stemmer 'porte'"):
         build(stemmer="porte")
+
+
+WORDS = st.lists(st.integers(0, 5), max_size=12)
+
+
+@settings(deadline=None)
+@given(
+    corpus=st.lists(WORDS, min_size=1, max_size=20),
+    query=WORDS,
+    method=st.sampled_from(bm25.METHODS),
+    block=st.integers(1, 20),
+    merged=st.integers(1, 20),
+)
+def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
+    corpus, query, method, block, merged
+):
+    texts = [" ".join(f"w{number}" for number in words) for words in corpus]
+    options: dict[str, Option] = {"method": method, "k1": 1.2, "b": 0.75}
+    model = BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postings, "BLOCK_WORDS", block)
+        patch.setattr(postings, "MERGED_POSTINGS", merged)
+        patch.setattr(bm25, "MOST_WORDS", 2)
+        model.index([([""] * len(texts), texts)])
+    own = model.search([" ".join(f"w{number}" for number in query)], len(texts))
+    filled = own.rows[0] >= 0
+    known = {number for words in corpus for number in words}
+    asked = [number for number in query if number in known]
+    expected = np.zeros(len(texts), np.float32)
+    if asked:
+        theirs = bm25s.BM25(k1=1.2, b=0.75, method=method, backend="numpy")
+        numbered = {f"w{number}": place for place, number in enumerate(sorted(known))}
+        tokens = [[numbered[f"w{number}"] for number in words] for words in corpus]
+        theirs.index((tokens, numbered), create_empty_token=False, show_progress=False)
+        expected = theirs.get_scores_from_ids([numbered[f"w{number}"] for number in asked])
+    assert sorted(own.rows[0][filled]) == np.flatnonzero(expected > 0).tolist()
+    np.testing.assert_array_equal(own.scores[0][filled], expected[own.rows[0][filled]])
+
+
+@given(st.lists(WORDS, max_size=20), st.integers(1, 30), st.integers(1, 30))
+def test_postings_are_the_rows_and_counts_of_each_word(corpus, block, merged):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postings, "BLOCK_WORDS", block)
+        patch.setattr(postings, "MERGED_POSTINGS", merged)
+        writer = PostingsWriter()
+        for words in corpus:
+            writer.add(words)
+        frequencies = writer.finish()
+        inverted = writer.merged(lambda words, rows, counts: counts + 10 * words)
+    count = 1 + max((word for words in corpus for word in words), default=-1)
+    assert frequencies.tolist() == [sum(word in words for words in corpus) for word in range(count)]
+    for word in range(count):
+        rows, weights = inverted.of(word)
+        assert rows.tolist() == [row for row, words in enumerate(corpus) if word in words]
+        assert weights.tolist() == [corpus[row].count(word) + 10 * word for row in rows]
+
+
+def test_the_stop_words_are_lucenes():
+    from bm25s.stopwords import STOPWORDS_EN
+
+    assert frozenset(STOPWORDS_EN) == bm25.STOP_WORDS

@@ -251,7 +251,7 @@ def test_the_flat_index_of_another_tool_is_readable(bench_data):
 
 def test_devices_are_the_cpu_or_a_gpu_that_exists():
     faiss = pytest.importorskip("faiss")
-    assert resolve_device("cpu") is None
+    assert resolve_device("cpu") == ()
     with pytest.raises(BenchError, match="unknown device 'tpu'"):
         resolve_device("tpu")
     with pytest.raises(BenchError, match="unknown device 'cuda:x'"):

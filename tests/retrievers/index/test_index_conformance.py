@@ -4,7 +4,7 @@ An exact kind must equal brute force. An approximate kind must return the true p
 stores (its reconstruction, where it has one) and reach a stated recall on clustered vectors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +25,34 @@ class Kind:
     spec: str
     recall_at_10: float
     exact_scores: bool
+    on_gpu: bool = False
+    device: str = "cpu"
 
 
 KINDS = [
-    Kind("Flat", 1.0, True),
+    Kind("Flat", 1.0, True, on_gpu=True),
     Kind("HNSW32?efSearch=64", 0.99, True),
-    Kind("IVF16,Flat?nprobe=16", 1.0, True),
-    Kind("IVF16,Flat?nprobe=4", 0.9, True),
-    Kind("IVF16,PQ8?nprobe=16", 0.5, False),
+    Kind("IVF16,Flat?nprobe=16", 1.0, True, on_gpu=True),
+    Kind("IVF16,Flat?nprobe=4", 0.9, True, on_gpu=True),
+    Kind("IVF16,SQfp16?nprobe=16", 0.99, False, on_gpu=True),
+    Kind("IVF16,PQ8?nprobe=16", 0.5, False, on_gpu=True),
+    Kind("SQfp16", 0.99, False, on_gpu=True),
     Kind("SQ8", 0.95, False),
     Kind("PQ8", 0.5, False),
     Kind("IVF16,PQ8,RFlat?nprobe=16&k_factor_rf=8", 0.95, True),
-    Kind("RR32,IVF16,PQ8?nprobe=16", 0.5, False),
+    Kind("RR32,IVF16,PQ8?nprobe=16", 0.5, False, on_gpu=True),
+]
+without_gpu = pytest.mark.skipif(
+    not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()),
+    reason="needs a GPU and faiss-gpu",
+)
+CASES = [
+    *(pytest.param(kind, id=kind.spec) for kind in KINDS),
+    *(
+        pytest.param(replace(kind, device="cuda"), id=f"cuda {kind.spec}", marks=without_gpu)
+        for kind in KINDS
+        if kind.on_gpu
+    ),
 ]
 
 
@@ -56,7 +72,7 @@ def queries(documents: np.ndarray) -> np.ndarray:
 
 
 def build(kind: Kind, documents: np.ndarray) -> FaissIndex:
-    index = FaissIndex(IndexSpec.parse(kind.spec), documents.shape[1])
+    index = FaissIndex(IndexSpec.parse(kind.spec), documents.shape[1], kind.device)
     if index.needs_training:
         index.train(documents[index.training_rows(len(documents))])
     for start in range(0, len(documents), 700):
@@ -64,7 +80,7 @@ def build(kind: Kind, documents: np.ndarray) -> FaissIndex:
     return index
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.spec)
+@pytest.fixture(scope="module", params=CASES)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 

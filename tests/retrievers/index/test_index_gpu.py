@@ -24,9 +24,10 @@ FULL = (
 
 @dataclass
 class Options:
-    """As FAISS's ``GpuClonerOptions``."""
+    """As FAISS's ``GpuMultipleClonerOptions``."""
 
     useFloat16: bool = False  # noqa: N815  it is FAISS's name
+    shard: bool = False
 
 
 @dataclass
@@ -58,7 +59,9 @@ def board(monkeypatch) -> dict[str, int]:
     """Limits of the GPU that FAISS seems to have."""
     limits: dict[str, int] = {}
 
-    def index_cpu_to_gpu(resources, number, index, options):
+    def index_cpu_to_gpu_multiple_py(resources, index, options, gpus):
+        if len(gpus) > 1:
+            return several(index, options, len(gpus))
         width = 2 if options.useFloat16 else 4
         needed = gpu.lookup_table_bytes(index) // 4 * width
         if needed > 49152:
@@ -68,13 +71,43 @@ def board(monkeypatch) -> dict[str, int]:
                 f"getMaxSharedMemPerBlock(config_.device)' failed: Device 0 has 49152 bytes of "
                 f"shared memory, while 8 bits per code requires {needed} bytes"
             )
+        if options.useFloat16 and isinstance(index, faiss.IndexFlat):
+            return Board(copied(index, "SQfp16"), **limits)
         return Board(index, **limits)
 
+    def several(index, options, count):
+        """As FAISS's cloner for several GPUs: a copy for each, or a part."""
+        if not options.shard and index.ntotal > limits.get("most_documents", 10**9):
+            raise RuntimeError(FULL)
+        together = (
+            faiss.IndexShards(index.d, True, True) if options.shard else faiss.IndexReplicas()
+        )
+        vectors = index.reconstruct_n(0, index.ntotal)
+        for part in np.array_split(vectors, count) if options.shard else [vectors] * count:
+            own = faiss.IndexFlatIP(index.d)
+            own.add(part)
+            parts.append(own)
+            (together.add_shard if options.shard else together.add_replica)(own)
+        return together
+
+    def index_gpu_to_cpu(board):
+        return copied(board.index, "Flat")
+
+    parts = []  # FAISS does not own them
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(faiss, "GpuClonerOptions", Options, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    for made in (Options, index_cpu_to_gpu_multiple_py, index_gpu_to_cpu):
+        name = "GpuMultipleClonerOptions" if made is Options else made.__name__
+        monkeypatch.setattr(faiss, name, made, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: limits.pop("gpus", 1), raising=False)
     return limits
+
+
+def copied(index, factory):
+    """The vectors of an index in another one."""
+    copy = faiss.index_factory(index.d, factory, faiss.METRIC_INNER_PRODUCT)
+    if index.ntotal:
+        copy.add(index.reconstruct_n(0, index.ntotal))
+    return copy
 
 
 def vectors_of(rows: int, dim: int) -> np.ndarray:
@@ -150,6 +183,39 @@ def test_a_search_that_one_query_does_not_fit_is_one_clear_error(board):
 def test_no_queries_have_no_hits_on_a_gpu(board):
     vectors = vectors_of(100, 16)
     assert built("IVF4,Flat", vectors).search(vectors[:0], 7).rows.shape == (0, 7)
+
+
+@pytest.mark.parametrize("room", [10**9, 400])
+def test_several_gpus_have_copies_or_parts_and_find_the_same(room, board, caplog):
+    board |= {"gpus": 3, "most_documents": room}
+    vectors = vectors_of(1000, 16)
+    index = built("Flat", vectors)
+    with caplog.at_level(logging.WARNING):
+        hits = index.search(vectors[:50], 7)
+    kind = faiss.IndexReplicas if room > len(vectors) else faiss.IndexShards
+    assert isinstance(index._index, kind)
+    assert ("each of 3 GPUs has a part" in caplog.text) == (kind is faiss.IndexShards)
+    whole = faiss.IndexFlatIP(16)
+    whole.add(vectors)
+    scores, rows = whole.search(vectors[:50], 7)
+    np.testing.assert_array_equal(hits.rows, rows)
+    np.testing.assert_array_equal(hits.scores, scores)
+
+
+def test_vectors_in_float16_are_a_flat_index_on_a_gpu_and_the_same_file(board, tmp_path):
+    vectors = vectors_of(1000, 16)
+    index = built("SQfp16", vectors)
+    assert isinstance(index._index, Board)
+    index.save(tmp_path / "there")
+    on_cpu = FaissIndex(IndexSpec.parse("SQfp16"), 16)
+    on_cpu.add(vectors)
+    on_cpu.save(tmp_path / "here")
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    again = FaissIndex.load(tmp_path / "there", IndexSpec.parse("SQfp16"), 16, "cuda")
+    for each in (index, again):
+        np.testing.assert_array_equal(
+            each.search(vectors[:50], 7).rows, on_cpu.search(vectors[:50], 7).rows
+        )
 
 
 @pytest.mark.parametrize("spec", ["Flat", "IVF16,Flat?nprobe=16", "IVF16,PQ64?nprobe=16"])

@@ -1,0 +1,394 @@
+"""What does `run` cost at the sizes of MS MARCO and of DPR's Wikipedia, within a memory budget?
+
+The real command line over synthetic passages in the files of either collection: 8,841,823 passages
+with 6,980 queries at depth 1,000, or 21,015,324 with 3,610 questions at depth 100, whose answers
+are looked up. A card names an encoder of this module, whose vectors cost little to make (the sum
+of rows of three tables, as unit vectors); they are kept in float16 by the real store, twice: the
+dimension is small where the disk is. Each `run` is a process of its own:
+
+- ``first``: reads the passages, builds the corpus, plans, encodes, keeps, searches, scores, saves;
+- ``second``: the same with the vectors stored. Nothing is encoded, all is looked up and searched.
+
+Of each are given: seconds on the wall and of the processor; the peak of the resident set, mapped
+file pages and libraries included (what ``VmHWM`` of ``/proc/self/status`` says, by ``wait4``);
+the stages as the result states them; and what is outside of encoding, search and scoring. The
+rankings of some queries are compared with brute force in float64 over all rows. With two
+dimensions and more, every figure is fitted as a + b x dim and said for ``--extrapolate``: reading
+and products grow with the dimension, everything else does not.
+
+``--against-faiss`` lets exact search over the stored vectors race with FAISS flat on the same
+vectors in memory as float32 (loading them is not counted), by turns.
+
+    python -m tests.benchmarks.real_shapes --shape msmarco --dim 64 128 --max-memory 3GB
+    python -m tests.benchmarks.real_shapes --rows 1000000 --queries 1000 --dim 384 --against-faiss
+
+Disk: 2 bytes x rows x dim, and about 120 for each row. The last line of stdout is one JSON
+document; the exit code is 1 where a ranking differs or a peak is above the budget.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bench.evaluate.exact import exact_search
+from bench.evaluate.memory import parse_size, plan_search, resident_bytes
+from bench.evaluate.run_files import read_run_file
+from bench.results.result import Result
+from bench.store import StoredVectors
+from bench.workspace import Workspace
+from foundation.arrays import Float32Array, Int64Array
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
+from retrievers.models.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+MODULE = "tests.benchmarks.real_shapes"
+CENTRES, TABLES = 1000, (8191, 8179)  # primes: their sums are 67 million different vectors
+FIRST_QUERY = 8 * CENTRES * TABLES[0]  # then a query shares two of three rows with its passage
+BLOCK = 1 << 15
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a collection, and the layout of its files."""
+
+    layout: str
+    rows: int
+    queries: int
+    depth: int
+
+
+SHAPES = {
+    "msmarco": Shape("msmarco", 8_841_823, 6_980, 1000),
+    "wikipedia": Shape("dpr", 21_015_324, 3_610, 100),
+}
+
+
+class TableEncoder:
+    """Unit vectors of texts that end with a number: around 1,000 centres, so dense at the cut."""
+
+    def __init__(self, recipe: Recipe, device: str) -> None:
+        self.recipe = recipe
+        self.clock = Clock()
+        rng = np.random.default_rng(0)
+        sizes = (CENTRES, *TABLES)
+        self._tables = [rng.standard_normal((size, self.dim), np.float32) for size in sizes]
+
+    @property
+    def dim(self) -> int:
+        return self.recipe.dim
+
+    def for_dataset(self, name: str) -> "TableEncoder":
+        return self
+
+    def encode_queries(self, texts: Sequence[str], advance: Any = None) -> Float32Array:
+        return self._encode(texts, advance)
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Any = None
+    ) -> Float32Array:
+        return self._encode(texts, advance)
+
+    def vectors(self, numbers: Int64Array) -> Float32Array:
+        summed: Float32Array = sum(table[numbers % len(table)] for table in self._tables)  # type: ignore[assignment]
+        summed /= np.sqrt(np.einsum("nd,nd->n", summed, summed))[:, None]
+        return summed
+
+    def _encode(self, texts: Sequence[str], advance: Any) -> Float32Array:
+        with self.clock.phase("forward"):
+            vectors = self.vectors(np.array([int(text.rpartition(" ")[2]) for text in texts]))
+        if advance:
+            advance(len(texts))
+        return vectors
+
+
+def write_collection(folder: Path, shape: Shape, numbers: Int64Array) -> None:
+    """Numbered passages, and queries each with a passage, or its number as answer."""
+    folder.mkdir()
+    asked = list(enumerate((numbers - FIRST_QUERY).tolist()))
+    if shape.layout == "dpr":
+        files, split, measure = ("psgs_w100.tsv", "nq-test.qa.csv"), "test", "Success@20"
+        head, end = "id\ttext\ttitle\n", "\ttitle\n"
+        questions = [f"question {FIRST_QUERY + n}\t['{n}']\n" for _, n in asked]
+    else:
+        files, split, measure = ("collection.tsv", "queries.dev.small.tsv"), "dev", "RR@10"
+        head, end = "", "\n"
+        questions = [f"{id_}\tquery {FIRST_QUERY + n}\n" for id_, n in asked]
+        qrels = [f"{id_} 0 {n} 1\n" for id_, n in asked]
+        (folder / "qrels.dev.small.tsv").write_text("".join(qrels))
+    with (folder / files[0]).open("w") as lines:
+        lines.write(head)
+        lines.writelines(f"{number}\tpassage {number}{end}" for number in range(shape.rows))
+    (folder / files[1]).write_text("".join(questions))
+    (folder / "dataset.toml").write_text(
+        f'name = "synthetic"\nsplit = "{split}"\nmain_measure = "{measure}"\nmeasures = []\n'
+        f"depth = {shape.depth}\nexclude_self = false\n"
+    )
+
+
+def write_card(path: Path, dim: int) -> Path:
+    path.write_text(
+        f'name = "tables-{dim}"\ntitle = "Tables"\nkind = "transformer"\nsimilarity = "cos"\n'
+        f'normalize = true\nencoder = "{MODULE}:TableEncoder"\nlicence = "Apache-2.0"\n'
+        f'source = "{MODULE}"\n[options]\ndim = {dim}\n'
+    )
+    return path
+
+
+@dataclass(frozen=True)
+class Work:
+    """A folder with a collection of some shape, in which the real command line runs."""
+
+    folder: Path
+    shape: Shape
+    max_memory: str
+
+    @property
+    def collection(self) -> Path:
+        return self.folder / "collection"
+
+    @property
+    def numbers(self) -> Int64Array:
+        """Numbers of the queries."""
+        step = max(1, self.shape.rows // self.shape.queries)
+        return FIRST_QUERY + np.arange(self.shape.queries) * step % self.shape.rows
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    def card(self, dim: int) -> Path:
+        return write_card(self.folder / f"tables-{dim}.toml", dim)
+
+    def run(self, dim: int) -> dict[str, Any]:
+        """One `run --recompute` in a process of its own: time, peak, stages."""
+        words = ["run", str(self.collection), "--model", str(self.card(dim))]
+        words += ["--trust-code", "--store-dtype", "float16", "--device", "cpu", "--recompute"]
+        words += ["--max-memory", self.max_memory, "--yes", "--quiet"]
+        words += ["--out", str(self.folder / "out"), "--cache-dir", str(self.cache)]
+        start = time.perf_counter()
+        child = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "bench", *words],
+            {**os.environ, "PYTHONPATH": str(ROOT)},
+            file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)],
+        )
+        _, status, used = os.wait4(child, 0)
+        wall = time.perf_counter() - start
+        if status:
+            raise SystemExit("the run failed; see above")
+        spent = self.result(dim).timings
+        encoding = spent.busy_s.get("forward", 0.0)
+        stages = {
+            "encoding_s": encoding,
+            "search_s": spent.search_s,
+            "score_s": spent.score_s,
+            "outside_s": wall - encoding - spent.search_s - spent.score_s,
+        }
+        return {
+            "wall_s": wall,
+            "processor_s": used.ru_utime + used.ru_stime,
+            **stages,
+            "peak_bytes": used.ru_maxrss * 1024,
+            "busy_s": spent.busy_s,
+        }
+
+    def result_folder(self, dim: int) -> Path:
+        (folder,) = (self.folder / "out").glob(f"synthetic/tables-{dim}/*")
+        return folder
+
+    def result(self, dim: int) -> Result:
+        content = (self.result_folder(dim) / "result.json").read_bytes()
+        return msgspec.json.decode(content, type=Result)
+
+    def rankings_that_differ(self, dim: int, count: int) -> int:
+        """How many of some queries have another ranking, or other scores, than by brute force."""
+        encoder, ranked = self.encoder(dim), list(read_run_file(self.ranking(dim)).run.rankings())
+        places = np.linspace(0, self.shape.queries - 1, count).astype(np.int64)
+        asked = encoder.vectors(self.numbers[places])
+        rows, scores = brute_force(encoder, asked, self.shape.rows, self.shape.depth)
+        return sum(
+            [int(name) for name in ranked[place][1]] != own.tolist()
+            or not np.allclose(ranked[place][2], best, rtol=1e-6)
+            for place, own, best in zip(places.tolist(), rows, scores, strict=True)
+        )
+
+    def ranking(self, dim: int) -> Path:
+        return self.result_folder(dim) / "run.arrow"
+
+    def encoder(self, dim: int) -> TableEncoder:
+        model = resolve_model(str(self.card(dim)), trust_code=True, store_dtype="float16")
+        return open_encoder(model, "cpu")  # type: ignore[return-value]
+
+    def vectors(self, dim: int) -> tuple[StoredVectors, Int64Array]:
+        """The stored vectors, and the ranks of the ids."""
+        space = Workspace(cache_dir=self.cache, offline=True)
+        corpus = space.dataset(str(self.collection)).corpus
+        vectors = space.store.plan(self.encoder(dim), corpus).vectors
+        assert vectors is not None
+        return vectors, corpus.tie_rank
+
+
+def brute_force(
+    encoder: TableEncoder, queries: Float32Array, rows: int, depth: int
+) -> tuple[list[Int64Array], list[Float32Array]]:
+    """The best passages of each query and their scores, from vectors that were never stored."""
+    asked = queries.astype(np.float16).astype(np.float64)  # as they are kept
+    best: list[Int64Array] = [np.empty(0, np.int64) for _ in queries]
+    scores: list[Float32Array] = [np.empty(0, np.float32) for _ in queries]
+    for first in range(0, rows, BLOCK):
+        numbers = np.arange(first, min(first + BLOCK, rows))
+        stored = encoder.vectors(numbers).astype(np.float16).astype(np.float64)
+        for place, line in enumerate((asked @ stored.T).astype(np.float32)):
+            own = np.concatenate([scores[place], line])
+            names = np.concatenate([best[place], numbers])
+            bar = np.sort(own)[-min(depth, len(own))]
+            kept = own >= bar
+            own, names = own[kept], names[kept]
+            falling = np.lexsort((names.astype(str), own))[::-1][:depth]
+            scores[place], best[place] = own[falling], names[falling]
+    return best, scores
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Wall-clock seconds, processor seconds, and the result."""
+    wall, processor = time.perf_counter(), time.process_time()
+    result = work()
+    return time.perf_counter() - wall, time.process_time() - processor, result
+
+
+def race_with_faiss(work: Work, dim: int, rounds: int) -> dict[str, Any]:
+    """FAISS flat in memory and exact search from the disk, by turns; medians."""
+    import faiss  # not needed without the race
+
+    vectors, tie_rank = work.vectors(dim)
+    queries = work.encoder(dim).vectors(work.numbers)
+    depth, resident = work.shape.depth, resident_bytes()
+    flat = faiss.IndexFlatIP(dim)
+    for _, tile in vectors.tiles(BLOCK):
+        flat.add(tile)
+    plan = plan_search(
+        parse_size(work.max_memory), len(tie_rank), dim, len(queries), depth, resident
+    )
+
+    def search() -> Any:
+        sizes = {"tile_rows": plan.tile_rows, "block_bytes": plan.block_bytes}
+        return exact_search(vectors, queries, depth, tie_rank, **sizes)
+
+    spent: dict[str, list[tuple[float, float]]] = {"faiss flat": [], "exact_search": []}
+    shared = 0.0
+    for _ in range(rounds):
+        *seconds, (_, rows) = timed(lambda: flat.search(queries, depth))
+        spent["faiss flat"].append(tuple(seconds))  # type: ignore[arg-type]
+        drop_from_cache(vectors)
+        *seconds, hits = timed(search)
+        spent["exact_search"].append(tuple(seconds))  # type: ignore[arg-type]
+        pairs = zip(hits.rows, rows, strict=True)
+        shared = sum(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs) / rows.size
+    medians = {
+        name: [statistics.median(pair[i] for pair in pairs) for i in (0, 1)]
+        for name, pairs in spent.items()
+    }
+    ratios = [medians["exact_search"][i] / medians["faiss flat"][i] for i in (0, 1)]
+    return {
+        "wall_and_processor_s": medians,
+        "wall_ratio": ratios[0],
+        "processor_ratio": ratios[1],
+        "share_of_the_same_documents": shared,
+    }
+
+
+def drop_from_cache(vectors: StoredVectors) -> None:
+    """The next search reads from the disk."""
+    for shard in vectors.shards:
+        with shard.path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def extrapolated(measured: dict[int, dict[str, Any]], dim: int) -> dict[str, Any]:
+    """Each figure of both runs as a + b x dim, at another dimension."""
+    dims = sorted(measured)
+    figures: dict[str, Any] = {"dim": dim, "model": "a + b x dim"}
+    for run in ("first", "second"):
+        for name in ("wall_s", "processor_s", "search_s", "outside_s"):
+            values = [measured[own][run][name] for own in dims]
+            b, a = np.polyfit(dims, values, 1)
+            figures[f"{run} {name}"] = {"a": a, "b": b, "value": a + b * dim}
+    return figures
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Both runs at each dimension, their check, and the race."""
+    sizes = {name: getattr(options, name) for name in ("rows", "queries", "depth")}
+    asked = {name: size for name, size in sizes.items() if size}
+    shape = replace(SHAPES[options.shape], **asked)
+    measured: dict[int, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        work = Work(Path(folder), shape, options.max_memory)
+        write_collection(work.collection, shape, work.numbers)
+        for dim in options.dim:
+            own: dict[str, Any] = {"first": work.run(dim), "second": work.run(dim)}
+            own["rankings_that_differ"] = work.rankings_that_differ(dim, options.check)
+            if options.against_faiss:
+                own["race"] = race_with_faiss(work, dim, options.rounds)
+            shutil.rmtree(work.cache / "vectors")
+            measured[dim] = own
+            print(f"{dim} dimensions: {own}", file=sys.stderr, flush=True)
+    report = {**asdict(shape), "max_memory": options.max_memory, "dimensions": measured}
+    if len(measured) > 1:
+        report["extrapolated"] = extrapolated(measured, options.extrapolate)
+    return report
+
+
+def main() -> int:
+    """Measure and print."""
+    options = _options()
+    report = {
+        **measure(options),
+        "load_average": os.getloadavg(),
+        "processors": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "numpy": np.__version__,
+    }
+    print(json.dumps(report))
+    budget = parse_size(options.max_memory)
+    good = all(
+        not own["rankings_that_differ"]
+        and max(own[run]["peak_bytes"] for run in ("first", "second")) <= budget
+        for own in report["dimensions"].values()
+    )
+    return 0 if good else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="msmarco")
+    for name in ("rows", "queries", "depth"):
+        parser.add_argument(f"--{name}", type=int, help="instead of the shape's own")
+    parser.add_argument("--dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--extrapolate", type=int, default=768, help="dimension to extrapolate to")
+    parser.add_argument("--max-memory", default="3GB")
+    parser.add_argument("--check", type=int, default=3, help="queries to rank by brute force")
+    parser.add_argument("--against-faiss", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="of the race")
+    parser.add_argument("--folder", type=Path, help="where to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
