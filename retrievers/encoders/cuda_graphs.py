@@ -8,6 +8,7 @@ filled up to a power of two by a second text that nobody reads.
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 
 import numpy as np
@@ -23,6 +24,8 @@ SIZES = tuple(1 << power for power in range(4, 10))  # tokens of a text and of w
 
 Pool = Callable[[StoredPooling, PackedBatch], Tensor]
 Replay = Callable[[], Tensor]  # what it gives stays until the next call
+
+UNFINISHED: list[torch.cuda.CUDAGraph] = []  # kept as long as the process
 
 logger = logging.getLogger(__name__)
 
@@ -103,19 +106,32 @@ class CudaRecorder:
         """
         run()  # loads and compiles what it needs, which cannot be recorded
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.stream(torch.cuda.current_stream(self._stream.device)),  # if it fails, too
-            torch.cuda.graph(
-                graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"
-            ),
-        ):
-            result = run()
+        try:
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self._stream.device)),  # if it fails
+                torch.cuda.graph(
+                    graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"
+                ),
+            ):
+                result = run()
+        except RuntimeError:
+            self._end(graph)
+            raise
 
         def replay() -> Tensor:
             graph.replay()
             return result
 
         return replay
+
+    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End what PyTorch leaves open where the driver has broken off: emptying its cache fails.
+
+        The allocators go on asking the graph whether memory is for it.
+        """
+        UNFINISHED.append(graph)
+        with suppress(RuntimeError):  # it has ended in order
+            torch._C._cuda_endAllocateToPool(self._stream.device.index, self._memory)
 
 
 def recorder(device: torch.device) -> CudaRecorder | None:

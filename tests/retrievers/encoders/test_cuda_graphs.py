@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.encoders.cuda_graphs import SIZES, CudaGraphs, filled, recorder
+from retrievers.encoders.cuda_graphs import SIZES, CudaGraphs, CudaRecorder, filled, recorder
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.packed import PackedNetwork, pack, pool_packed
 from retrievers.encoders.tokens import Tokens
@@ -180,6 +180,17 @@ def test_an_encoder_gives_queries_their_vectors_from_graphs(
     graphs.record = record
     assert without.tobytes() == alone.tobytes()
     assert not caplog.messages
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_work_that_cannot_be_recorded_leaves_stream_and_memory_in_order() -> None:
+    numbers, before = torch.ones(3, device="cuda"), torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        CudaRecorder(torch.device("cuda"))(lambda: numbers * numbers.sum().item())
+    assert torch.cuda.current_stream() == before
+    torch.cuda.empty_cache()
+    replay = CudaRecorder(torch.device("cuda"))(lambda: numbers + 1)
+    assert replay().tolist() == [2, 2, 2]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
