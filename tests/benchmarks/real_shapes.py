@@ -17,7 +17,9 @@ dimensions and more, every figure is fitted as a + b x dim and said for ``--extr
 and products grow with the dimension, everything else does not.
 
 ``--against-faiss`` lets exact search over the stored vectors race with FAISS flat on the same
-vectors in memory as float32 (loading them is not counted), by turns.
+vectors in memory as float32 (loading them is not counted), by turns. Wanted: at most 1.3 times its
+processor time. ``OPENBLAS_CORETYPE`` decides for both which kernels OpenBLAS has (the command line
+sets it to ``SkylakeX`` where the processor has AVX-512).
 
     python -m tests.benchmarks.real_shapes --shape msmarco --dim 64 128 --max-memory 3GB
     python -m tests.benchmarks.real_shapes --rows 1000000 --queries 1000 --dim 384 --against-faiss
@@ -42,6 +44,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import parse_size, plan_search, resident_bytes
@@ -364,6 +367,7 @@ def main() -> int:
         "processors": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "numpy": np.__version__,
+        "kernels": [blas.get("architecture") for blas in threadpool_info()],
     }
     print(json.dumps(report))
     budget = parse_size(options.max_memory)
