@@ -59,6 +59,7 @@ class Sizes:
         sampled: queries of a timed search that are compared with the CPU's.
         lists: of inverted files.
         steps, batch, length: of a training.
+        dpr_lr: learning rate of DPR: a small network needs a large one to learn in so few steps.
     """
 
     matrix: int = 8192
@@ -85,6 +86,7 @@ class Sizes:
     steps: int = 20
     batch: int = 128
     length: int = 128
+    dpr_lr: float = 2e-4
 
 
 FULL = Sizes()
@@ -111,6 +113,7 @@ DRY = Sizes(
     lists=16,
     batch=16,
     length=16,
+    dpr_lr=1e-2,
 )
 
 

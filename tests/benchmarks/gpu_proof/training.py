@@ -77,7 +77,7 @@ def dpr(setup: Setup) -> Outcome:
     check_installed("accelerate", "datasets", "sentence_transformers")
     sizes = setup.sizes
     texts = setup.passages(sizes.length, sizes.batch * 8, seed=4)
-    relevant = sizes.batch * 4
+    relevant = sizes.batch
     examples = TrainingSet(
         query_ids=tuple(map(str, range(relevant))),
         queries=tuple(" ".join(text.split()[:6]) for text in texts[:relevant]),
@@ -98,7 +98,7 @@ def dpr(setup: Setup) -> Outcome:
             f'title = "proof"\nsteps = {steps}\nbatch_size = {sizes.batch}\nhard_negatives = 1\n'
             f'precision = "{precision}"\nmax_query_tokens = {min(32, sizes.length)}\n'
             f"max_document_tokens = {sizes.length}\n"
-            "[optimizer]\nlr = 2e-4\nwarmup = 0.0\nschedule = 'constant'\n"
+            f"[optimizer]\nlr = {sizes.dpr_lr}\nwarmup = 0.0\nschedule = 'constant'\n"
             '[[rounds]]\nsources = ["bm25"]\ndepth = 8\n'
             '[use]\npooling = "cls"\nnormalize = false\nsimilarity = "dot"\n'.encode(),
             "proof",
