@@ -22,6 +22,7 @@ from retrievers.models.recipe import Role
 KEY_BYTES = 16
 CORPUS_SUFFIX = ".corpus"  # not that of a shard's keys, which are nothing without a manifest
 BATCH_DOCUMENTS = 1 << 13  # as Python strings at a time
+FOUND_AT_ONCE = 1 << 21  # keys that are looked up: 100 MB
 
 
 def document_keys(titles: Sequence[str], texts: Sequence[str]) -> UInt64Array:
@@ -44,12 +45,11 @@ def corpus_keys(corpus: Corpus, folder: Path) -> UInt64Array:
     kept = _read(path, len(corpus))
     if kept is not None:
         return kept
-    content = b"".join(
-        document_keys(titles, texts).tobytes()
-        for _, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS)
-    )
-    _keep(path, _checksum(content) + content)
-    return keys_from_bytes(content)
+    keys = np.empty((len(corpus), 2), "<u8")
+    for start, titles, texts in corpus.iter_batches(BATCH_DOCUMENTS):
+        keys[start : start + len(texts)] = document_keys(titles, texts)
+    _keep(path, keys.data.cast("B"))
+    return keys.astype(np.uint64, copy=False)
 
 
 def keys_from_bytes(content: bytes | memoryview) -> UInt64Array:
@@ -74,23 +74,26 @@ def first_rows(keys: UInt64Array) -> Int64Array:
 def find(keys: UInt64Array, among: UInt64Array) -> Int64Array:
     """For each key its first row ``among`` others, int64 ``(n,)``; -1 where it is not there.
 
-    Both are sorted by their upper halves, because a search in rising order stays in the
-    processor's cache. Two different keys may share an upper half: then the next row is looked at.
+    Keys are looked up some at a time, sorted by their upper halves, because a search in rising
+    order stays in the processor's cache. Two different keys may share an upper half: then the next
+    row is looked at.
     """
-    places_among = np.full(len(keys), -1, np.int64)
     order = np.argsort(among[:, 0], kind="stable")
     upper = among[order, 0]
-    asked = np.argsort(keys[:, 0], kind="stable")
-    place = np.searchsorted(upper, keys[asked, 0])
-    while len(asked):
-        inside = place < len(upper)
-        asked, place = asked[inside], place[inside]
-        alike = upper[place] == keys[asked, 0]
-        asked, place = asked[alike], place[alike]
-        rows = order[place]
-        same = among[rows, 1] == keys[asked, 1]
-        places_among[asked[same]] = rows[same]
-        asked, place = asked[~same], place[~same] + 1
+    places_among = np.full(len(keys), -1, np.int64)
+    for start in range(0, len(keys), FOUND_AT_ONCE):
+        some = keys[start : start + FOUND_AT_ONCE]
+        asked = np.argsort(some[:, 0], kind="stable")
+        place = np.searchsorted(upper, some[asked, 0])
+        while len(asked):
+            inside = place < len(upper)
+            asked, place = asked[inside], place[inside]
+            alike = upper[place] == some[asked, 0]
+            asked, place = asked[alike], place[alike]
+            rows = order[place]
+            same = among[rows, 1] == some[asked, 1]
+            places_among[start + asked[same]] = rows[same]
+            asked, place = asked[~same], place[~same] + 1
     return places_among
 
 
@@ -125,9 +128,10 @@ def is_whole(path: Path) -> bool:
     return content[:KEY_BYTES] == _checksum(memoryview(content)[KEY_BYTES:])
 
 
-def _keep(path: Path, content: bytes) -> None:
+def _keep(path: Path, content: memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock.wait(path.with_suffix(".lock")), replacing(path) as file:
+        file.write(_checksum(content))
         file.write(content)
 
 

@@ -48,10 +48,12 @@ def test_title_text_and_role_cannot_be_mistaken_for_each_other():
     assert len({key.tobytes() for key in keys}) == 5
 
 
-@given(keys=few_keys, among=few_keys)
-def test_find_gives_the_first_row_of_a_key(keys, among):
+@given(keys=few_keys, among=few_keys, at_once=st.integers(1, 9))
+def test_find_gives_the_first_row_of_a_key(keys, among, at_once):
     expected = [among.index(key) if key in among else -1 for key in keys]
-    assert find(as_keys(keys), as_keys(among)).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.store.keys.FOUND_AT_ONCE", at_once)
+        assert find(as_keys(keys), as_keys(among)).tolist() == expected
 
 
 @given(keys=few_keys)
