@@ -32,7 +32,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from foundation.locks import FileLock, FolderInUse
+from foundation.locks import FileLock, FileLocks, FolderInUse
 from foundation.records import read_json
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
@@ -169,7 +169,11 @@ class VectorStore:
             with clock.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
-        encoded = ShardWork(folder, prepare, keep, advance).do(plan.missing)
+        def is_there(batch: Batch) -> bool:
+            return (folder / f"{batch.name}.json").exists()
+
+        work = ShardWork(FileLocks(folder), is_there, prepare, keep, advance)
+        encoded = work.do(plan.missing)
         done = self._plan(side, role, plan.keys)
         if done.vectors is None:
             raise BenchError(
