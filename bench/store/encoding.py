@@ -50,20 +50,41 @@ class ShardWork:
             What it returns may have ``launch()``, which begins without waiting, and
             ``in_flight``, how many shards should be launched at a time.
         keep: writes a shard; called in another.
-        advance: called with the number of texts done, here or by another process.
+        advance: called with the number of texts that are encoded here.
+        advance_by_others: called with the number of texts that another process has encoded.
     """
 
     leases: Leases
     is_there: Callable[[Batch], bool]
     prepare: Callable[[Batch], Encode]
     keep: Callable[[Batch, Float32Array], None]
-    advance: Advance | None
+    advance: Advance | None = None
+    advance_by_others: Advance | None = None
 
     def do(self, batches: Sequence[Batch]) -> int:
         """Make all of these shards, or wait for them.
 
         Returns:
             How many texts were encoded here, not by another process.
+
+        Raises:
+            OSError: no space is left.
+            BenchError: the encoder fails.
+        """
+        encoded, refused = self.do_free(batches)
+        if waiting := [batch for batch in refused if not self.is_there(batch)]:
+            logger.warning(
+                "waiting for another process: it encodes %d shards of these texts", len(waiting)
+            )
+        for batch in refused:  # without another lease in hand, so that none waits for the other
+            encoded += self._wait_for(batch)
+        return encoded
+
+    def do_free(self, batches: Sequence[Batch]) -> tuple[int, list[Batch]]:
+        """Make those of the shards that no other process has leased.
+
+        Returns:
+            How many texts were encoded here, and the shards that others had leased.
 
         Raises:
             OSError: no space is left.
@@ -78,6 +99,7 @@ class ShardWork:
         ):
             writing: Future[None] | None = None
             for batch, lease, encode in launched(prepared):
+                logger.info("shard %s: %d texts", batch.name, len(batch))
                 vectors = encode(self.advance)
                 encoded += len(batch)
                 if writing:
@@ -85,19 +107,15 @@ class ShardWork:
                 writing = writer.submit(self._finish, batch, lease, vectors, refused)
             if writing:
                 writing.result()
-        if refused:
-            logger.warning(
-                "waiting for another process: it encodes %d shards of these texts", len(refused)
-            )
-        for batch in refused:  # without another lease in hand, so that none waits for the other
-            encoded += self._wait_for(batch)
-        return encoded
+        return encoded, refused
 
     def _free(
         self, batches: Sequence[Batch], refused: list[Batch], held: ExitStack
     ) -> Iterator[tuple[Batch, Lease]]:
         """Lease one batch after the other; what others have leased goes to ``refused``."""
         for batch in batches:
+            if self._is_done(batch):
+                continue
             lease = self.leases.take(batch.name)
             if lease is None:
                 refused.append(batch)
@@ -149,8 +167,8 @@ class ShardWork:
 
     def _is_done(self, batch: Batch) -> bool:
         there = self.is_there(batch)
-        if there and self.advance:
-            self.advance(len(batch))
+        if there and self.advance_by_others:
+            self.advance_by_others(len(batch))
         return there
 
 

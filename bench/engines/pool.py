@@ -1,0 +1,226 @@
+"""The engine of several workers: shards and tiles are shared out, and what a lost worker leaves.
+
+Every worker is given all shards, each beginning elsewhere: the leases of the store see to it that
+no two encode the same. So workers of other commands may join and leave, and nothing is decided
+here that a lost message could undo.
+"""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from bench.engines.protocol import Advance, Encoded, TreeMerge
+from bench.engines.worker import Job
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from foundation.failures import as_bad_input
+from retrievers.encoders.clock import Clock
+from retrievers.index.faiss_index import Hits
+
+POLL_S = 0.5
+PATIENCE_S = 120.0
+LAST_ANSWER_S = 5.0
+MOST_LOSSES = 3  # of one worker in one piece of work, until it is given up
+LEAST_TILE_ROWS = 1 << 16  # fewer are searched before a worker has looked for their shards
+TILES_PER_WORKER = 2  # so that a faster worker searches more
+
+logger = logging.getLogger(__name__)
+
+
+class Event(NamedTuple):
+    """News of a worker: texts or rows that it is through with, an answer, an error, its end."""
+
+    worker: int
+    kind: Literal["advanced", "answered", "failed", "lost"]
+    value: Any
+
+
+class Pool(Protocol):
+    """Workers, by number; each does one call of a method of `Worker` at a time."""
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        ...
+
+    @property
+    def spreads_search(self) -> bool:
+        """True where workers search with what this process does not have, such as other GPUs."""
+        ...
+
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Send work to a worker, which is started where there is none."""
+        ...
+
+    def wait(self, timeout_s: float) -> Iterable[Event]:
+        """What happened since the last time, if only after a while."""
+        ...
+
+    def end(self, worker: int) -> None:
+        """End a worker, whatever it does. No event tells of it."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
+        ...
+
+
+class PooledEngine:
+    """Works on a job with the workers of a pool.
+
+    Args:
+        tie_rank: of the whole corpus.
+        patience_s: how long a worker may do nothing while others have nothing left to do. Then it
+            is ended, and its shards are theirs.
+    """
+
+    def __init__(
+        self, pool: Pool, job: Job, tie_rank: Int64Array, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.pool = pool
+        self._job, self._tie_rank, self._patience_s = job, tie_rank, patience_s
+
+    def encode(self, shards: Sequence[str], advance: Advance) -> Encoded:
+        """Write shards into the store. Left is what no worker could do, or somebody else does."""
+        left, clock, texts = dict.fromkeys(shards), Clock(), 0
+        tried: dict[int, int] = {}  # worker: how many had been lost when it was last called
+
+        def next_call(worker: int, losses: int) -> tuple[Any, ...] | None:
+            if tried.get(worker) == losses:
+                return None  # what is left is in the hands of others
+            tried[worker] = losses
+            names = list(left)
+            first = len(names) * worker // self.pool.size
+            return self._job, names[first:] + names[:first]
+
+        def take(_: int, encoded: Encoded) -> None:
+            nonlocal texts
+            texts += encoded.texts
+            clock.add(encoded.seconds, encoded.counts)
+            for name in encoded.shards:
+                left.pop(name, None)
+
+        self._share("encode", next_call, take, lambda: not left, advance)
+        return Encoded(frozenset(shards) - left.keys(), texts, clock.seconds, clock.counts)
+
+    def tiles(self, rows: int) -> list[range]:
+        """Some tiles for each worker, unless they are few rows or the workers bring nothing."""
+        count = self.pool.size * TILES_PER_WORKER if self.pool.spreads_search else 1
+        step = max(LEAST_TILE_ROWS, -(-rows // count))
+        return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+    def search(
+        self, tiles: Sequence[range], queries: Float32Array, k: int, advance: Advance
+    ) -> Hits:
+        """The best documents of the tiles; each is searched by one worker."""
+        waiting, searched = deque(tiles), 0
+        at_work: dict[int, range] = {}
+        merged = TreeMerge(self._tie_rank, k)
+
+        def next_call(worker: int, _: int) -> tuple[Any, ...] | None:
+            if lost := at_work.pop(worker, None):
+                waiting.append(lost)
+            if not waiting:
+                return None
+            at_work[worker] = waiting.popleft()
+            return self._job, [at_work[worker]], queries, k
+
+        def take(worker: int, hits: Hits) -> None:
+            nonlocal searched
+            searched += 1
+            del at_work[worker]
+            merged.add(hits)
+
+        self._share("search", next_call, take, lambda: searched == len(tiles), advance)
+        if searched < len(tiles):
+            raise BenchError(
+                f"all {self.pool.size} workers were lost while they searched",
+                "type the same command again: the vectors are kept; fewer --workers take less "
+                "memory",
+            )
+        return merged.hits(len(queries))
+
+    def _share(
+        self,
+        method: str,
+        next_call: Callable[[int, int], tuple[Any, ...] | None],
+        take: Callable[[int, Any], None],
+        is_done: Callable[[], bool],
+        advance: Advance,
+    ) -> None:
+        """Keep the workers busy until all is done, or nobody is left who could do it.
+
+        Args:
+            next_call: arguments for a worker without work, None for nothing; called with how many
+                workers have been lost so far.
+            take: takes an answer.
+
+        Raises:
+            Exception: what the first worker failed with, where none is left.
+        """
+        heard: dict[int, float] = {}  # busy workers: when each was last heard of
+        losses: Counter[int] = Counter()
+        failures: dict[int, Exception] = {}
+        while not is_done():
+            able = [n for n in range(self.pool.size) if n not in failures]
+            able = [n for n in able if losses[n] <= MOST_LOSSES]
+            for worker in able:
+                if worker not in heard:
+                    call = next_call(worker, losses.total() + len(failures))
+                    if call is not None:
+                        heard[worker] = time.monotonic()
+                        self.pool.call(worker, method, *call)
+            if not heard:
+                break
+            for worker, kind, value in self.pool.wait(POLL_S):
+                heard[worker] = time.monotonic()
+                if kind == "advanced":
+                    advance(value)
+                    continue
+                del heard[worker]
+                if kind == "answered":
+                    take(worker, value)
+                elif kind == "failed":
+                    failures[worker] = value
+                    logger.warning("worker %d failed: %s", worker, _told(value))
+                else:
+                    losses[worker] += 1
+                    logger.warning("worker %d was lost: %s", worker, value)
+            for worker in self._stragglers(heard, able):
+                logger.warning(
+                    "worker %d has done nothing for %.0f s, and others wait: it is ended",
+                    worker,
+                    self._patience_s,
+                )
+                self.pool.end(worker)
+                losses[worker] += 1
+                del heard[worker]
+        self._dismiss(heard, take)
+        if failures and not is_done():
+            raise next(iter(failures.values()))
+
+    def _dismiss(self, heard: dict[int, float], take: Callable[[int, Any], None]) -> None:
+        """Take the last answers of workers for whom nothing is left; end those that give none."""
+        end = time.monotonic() + LAST_ANSWER_S
+        while heard and time.monotonic() < end:
+            for worker, kind, value in self.pool.wait(POLL_S):
+                if kind != "advanced":
+                    del heard[worker]
+                if kind == "answered":
+                    take(worker, value)
+        for worker in heard:
+            self.pool.end(worker)
+
+    def _stragglers(self, heard: dict[int, float], able: Sequence[int]) -> list[int]:
+        """Workers that have done nothing for long, while others have nothing left to do."""
+        if all(worker in heard for worker in able):
+            return []
+        limit = time.monotonic() - self._patience_s
+        return [worker for worker, last in heard.items() if last < limit]
+
+
+def _told(error: Exception) -> BenchError | Exception:
+    """The error as a user is told of it."""
+    return as_bad_input(error) or error

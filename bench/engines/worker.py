@@ -1,0 +1,78 @@
+"""What a worker does: it opens what a job names, once, and works on it by an engine of its own."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.engines.local import LocalEngine
+from bench.engines.protocol import Advance, Encoded
+from bench.evaluate.pipeline import search_device
+from bench.workspace import CollectionName, LoadedModel, Workspace
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model
+
+
+@dataclass(frozen=True)
+class Job:
+    """A corpus and a model, as another process finds them; picklable.
+
+    Attributes:
+        model: resolved, with the prompts of no collection.
+        corpus_sha256: content of the corpus that the worker must have, too.
+        budget: bytes that a worker may hold while it searches; None for most of what is free.
+    """
+
+    space: Workspace
+    collection: CollectionName
+    model: Model
+    corpus_sha256: str
+    budget: int | None = None
+
+
+class Worker:
+    """Does jobs. Models stay loaded, so that each is loaded once for all collections."""
+
+    def __init__(self) -> None:
+        self._models: dict[bytes, LoadedModel] = {}
+        self._opened: tuple[bytes, LocalEngine] | None = None
+
+    def encode(self, job: Job, shards: Sequence[str], advance: Advance) -> Encoded:
+        """Write shards of a job into its store; see `Engine.encode`."""
+        return self._engine(job).encode(shards, advance)
+
+    def search(
+        self, job: Job, tiles: Sequence[range], queries: Float32Array, k: int, advance: Advance
+    ) -> Hits:
+        """The best documents of some tiles; see `Engine.search`."""
+        return self._engine(job).search(tiles, queries, k, advance)
+
+    def _engine(self, job: Job) -> LocalEngine:
+        key = pickle.dumps(job)
+        if self._opened is None or self._opened[0] != key:
+            self._opened = key, self._open(job)
+        return self._opened[1]
+
+    def _open(self, job: Job) -> LocalEngine:
+        """The engine of a job.
+
+        Raises:
+            BenchError: the collection is another one here, or something cannot be had.
+        """
+        dataset = job.space.collection(job.collection)
+        if dataset.corpus.sha256 != job.corpus_sha256:
+            raise BenchError(
+                f"{dataset.name} has another content for this worker than for who sent the work",
+                "name the same --data-dir or --cache-dir on all machines",
+            )
+        key = pickle.dumps(job.model)
+        if key not in self._models:
+            loaded = LoadedModel(job.model, open_encoder(job.model, job.space.device))
+            self._models[key] = loaded
+        encoder = self._models[key].on(dataset.name).encoder
+        if encoder is None:
+            raise ValueError(f"{job.model.card.name} makes no vectors")
+        device = search_device(job.space.device)
+        return LocalEngine(dataset.corpus, encoder, job.space.store, device, job.budget)
