@@ -143,8 +143,11 @@ class ActorPool:
             return 0  # it is lost, as its work will tell
 
 
-def connect(address: str | None) -> Ray:
+def connect(address: str | None, **options: Any) -> Ray:
     """Ray, connected to the cluster of an address, or to one that is started on this machine.
+
+    Args:
+        options: of ``ray.init``.
 
     Raises:
         BenchError: Ray is not installed, or there is no cluster.
@@ -156,7 +159,7 @@ def connect(address: str | None) -> Ray:
     if ray.is_initialized():
         return ray
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
-    options = {"address": address} if address else {"include_dashboard": False}
+    options |= {"address": address} if address else {"include_dashboard": False}
     try:
         ray.init(
             **options,

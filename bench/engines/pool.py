@@ -7,22 +7,22 @@ here that a lost message could undo.
 
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from bench.engines.protocol import Advance, Encoded, TreeMerge
 from bench.engines.worker import Job
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from foundation.failures import as_bad_input
 from retrievers.encoders.clock import Clock
 from retrievers.index.faiss_index import Hits
 
 POLL_S = 0.5
 PATIENCE_S = 120.0
 LAST_ANSWER_S = 5.0
-MOST_LOSSES = 3  # of one worker in one piece of work, until it is given up
+MOST_LOSSES = 3  # of one worker within `RECENT_S`, until it is given up
+RECENT_S = 3600.0
 LEAST_TILE_ROWS = 1 << 16  # fewer are searched before a worker has looked for their shards
 TILES_PER_WORKER = 2  # so that a faster worker searches more
 
@@ -87,7 +87,7 @@ class PooledEngine:
         left, clock, texts = dict.fromkeys(shards), Clock(), 0
         tried: dict[int, int] = {}  # worker: how many had been lost when it was last called
 
-        def next_call(worker: int, losses: int) -> tuple[Any, ...] | None:
+        def next_call(worker: int, _: Collection[int], losses: int) -> tuple[Any, ...] | None:
             if tried.get(worker) == losses:
                 return None  # what is left is in the hands of others
             tried[worker] = losses
@@ -115,26 +115,23 @@ class PooledEngine:
         self, tiles: Sequence[range], queries: Float32Array, k: int, advance: Advance
     ) -> Hits:
         """The best documents of the tiles; each is searched by one worker."""
-        waiting, searched = deque(tiles), 0
-        at_work: dict[int, range] = {}
+        left, at_work = list(tiles), dict[int, range]()
         merged = TreeMerge(self._tie_rank, k)
 
-        def next_call(worker: int, _: int) -> tuple[Any, ...] | None:
-            if lost := at_work.pop(worker, None):
-                waiting.append(lost)
-            if not waiting:
+        def next_call(worker: int, busy: Collection[int], _: int) -> tuple[Any, ...] | None:
+            taken = [at_work[other] for other in busy]
+            free = [tile for tile in left if tile not in taken]
+            if not free:
                 return None
-            at_work[worker] = waiting.popleft()
-            return self._job, [at_work[worker]], queries, k
+            at_work[worker] = free[0]
+            return self._job, free[:1], queries, k
 
         def take(worker: int, hits: Hits) -> None:
-            nonlocal searched
-            searched += 1
-            del at_work[worker]
+            left.remove(at_work[worker])
             merged.add(hits)
 
-        self._share("search", next_call, take, lambda: searched == len(tiles), advance)
-        if searched < len(tiles):
+        self._share("search", next_call, take, lambda: not left, advance)
+        if left:
             raise BenchError(
                 f"all {self.pool.size} workers were lost while they searched",
                 "type the same command again: the vectors are kept; fewer --workers take less "
@@ -145,7 +142,7 @@ class PooledEngine:
     def _share(
         self,
         method: str,
-        next_call: Callable[[int, int], tuple[Any, ...] | None],
+        next_call: Callable[[int, Collection[int], int], tuple[Any, ...] | None],
         take: Callable[[int, Any], None],
         is_done: Callable[[], bool],
         advance: Advance,
@@ -153,22 +150,21 @@ class PooledEngine:
         """Keep the workers busy until all is done, or nobody is left who could do it.
 
         Args:
-            next_call: arguments for a worker without work, None for nothing; called with how many
-                workers have been lost so far.
+            next_call: arguments for a worker without work, None for nothing; called with the busy
+                workers, and how often workers have been lost so far.
             take: takes an answer.
 
         Raises:
             Exception: what the first worker failed with, where none is left.
         """
         heard: dict[int, float] = {}  # busy workers: when each was last heard of
-        losses: Counter[int] = Counter()
+        losses: list[tuple[int, float]] = []  # workers, and when each was lost
         failures: dict[int, Exception] = {}
         while not is_done():
-            able = [n for n in range(self.pool.size) if n not in failures]
-            able = [n for n in able if losses[n] <= MOST_LOSSES]
+            able = self._able(losses, failures)
             for worker in able:
                 if worker not in heard:
-                    call = next_call(worker, losses.total() + len(failures))
+                    call = next_call(worker, heard.keys(), len(losses) + len(failures))
                     if call is not None:
                         heard[worker] = time.monotonic()
                         self.pool.call(worker, method, *call)
@@ -184,9 +180,9 @@ class PooledEngine:
                     take(worker, value)
                 elif kind == "failed":
                     failures[worker] = value
-                    logger.warning("worker %d failed: %s", worker, _told(value))
+                    logger.warning("worker %d failed: %s", worker, value)
                 else:
-                    losses[worker] += 1
+                    losses.append((worker, time.monotonic()))
                     logger.warning("worker %d was lost: %s", worker, value)
             for worker in self._stragglers(heard, able):
                 logger.warning(
@@ -195,11 +191,18 @@ class PooledEngine:
                     self._patience_s,
                 )
                 self.pool.end(worker)
-                losses[worker] += 1
+                losses.append((worker, time.monotonic()))
                 del heard[worker]
         self._dismiss(heard, take)
         if failures and not is_done():
             raise next(iter(failures.values()))
+
+    def _able(self, losses: Sequence[tuple[int, float]], failures: Collection[int]) -> list[int]:
+        """Workers that may get work: none that has failed, or is lost again and again."""
+        since = time.monotonic() - RECENT_S
+        often = Counter(worker for worker, when in losses if when > since)
+        numbers = range(self.pool.size)
+        return [n for n in numbers if n not in failures and often[n] <= MOST_LOSSES]
 
     def _dismiss(self, heard: dict[int, float], take: Callable[[int, Any], None]) -> None:
         """Take the last answers of workers for whom nothing is left; end those that give none."""
@@ -219,8 +222,3 @@ class PooledEngine:
             return []
         limit = time.monotonic() - self._patience_s
         return [worker for worker, last in heard.items() if last < limit]
-
-
-def _told(error: Exception) -> BenchError | Exception:
-    """The error as a user is told of it."""
-    return as_bad_input(error) or error
