@@ -6,6 +6,8 @@ carries names of shards, queries and rankings; vectors of documents are in the s
 
 import logging
 import os
+import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines.pool import Event
-from foundation.errors import BenchError
+from foundation.errors import BenchError, first_line
 from foundation.failures import sendable
 
 # What the workers must have as this process has it, wherever they are.
@@ -63,6 +65,7 @@ class ActorPool:
 
     def __init__(self, ray: Ray, size: int, cpus: float, gpus: float) -> None:
         self._ray, self.size = ray, size
+        self._head: str = ray.get_runtime_context().gcs_address
         self._kind = ray.remote(
             num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
         )(_Actor)
@@ -93,10 +96,12 @@ class ActorPool:
                 kind, value = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
                 self._forget(worker)
-                yield Event(worker, "lost", " ".join(str(error).split()))
+                self._check_cluster()
+                yield Event(worker, "lost", first_line(error))
             else:
                 yield Event(worker, kind, value)
         if not ready:
+            self._check_cluster()
             for worker in self._work.values():
                 yield from self._advanced(worker, self._how_far(worker))
             time.sleep(max(0.0, end - time.monotonic()))
@@ -109,10 +114,20 @@ class ActorPool:
         self._forget(worker)
 
     def close(self) -> None:
-        """End all actors, and leave the cluster."""
-        for worker in list(self._actors):
-            self.end(worker)
+        """Leave the cluster, which ends all actors."""
         self._ray.shutdown()
+
+    def _check_cluster(self) -> None:
+        """See that the head of the cluster is there: Ray ends processes that have lost it.
+
+        Raises:
+            BenchError: it is not.
+        """
+        if not _answers(self._head):
+            raise BenchError(
+                f"the Ray cluster at {self._head} is gone",
+                "start it, and type the same command again: shards that are written are kept",
+            )
 
     def _forget(self, worker: int) -> None:
         del self._actors[worker]
@@ -161,6 +176,8 @@ def connect(address: str | None, **options: Any) -> Ray:
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     options |= {"address": address} if address else {"include_dashboard": False}
     try:
+        if address and re.fullmatch(r"[^/]+:\d+", address) and not _answers(address):
+            raise ConnectionError("nothing listens there")  # Ray would try for minutes
         ray.init(
             **options,
             runtime_env={"env_vars": {**settings, "TQDM_DISABLE": "1"}},
@@ -169,10 +186,20 @@ def connect(address: str | None, **options: Any) -> Ray:
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BenchError(
-            f"no Ray cluster answers at {address}: {' '.join(str(error).split())}",
+            f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
             "ray start --head, or leave --address out for one on this machine",
         ) from error
     return ray
+
+
+def _answers(address: str) -> bool:
+    """True where something listens at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def actor_pool(address: str | None, workers: int | None, gpus: float | None) -> ActorPool:

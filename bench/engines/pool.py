@@ -21,6 +21,7 @@ from retrievers.index.faiss_index import Hits
 POLL_S = 0.5
 PATIENCE_S = 120.0
 LAST_ANSWER_S = 5.0
+RETRY_S = 15.0  # until an idle worker tries again what others had: their leases tell who is lost
 MOST_LOSSES = 3  # of one worker within `RECENT_S`, until it is given up
 RECENT_S = 3600.0
 LEAST_TILE_ROWS = 1 << 16  # fewer are searched before a worker has looked for their shards
@@ -85,18 +86,20 @@ class PooledEngine:
     def encode(self, shards: Sequence[str], advance: Advance) -> Encoded:
         """Write shards into the store. Left is what no worker could do, or somebody else does."""
         left, clock, texts = dict.fromkeys(shards), Clock(), 0
-        tried: dict[int, int] = {}  # worker: how many had been lost when it was last called
+        tried: dict[int, tuple[int, float]] = {}  # losses so far and the time, by idle worker
 
         def next_call(worker: int, _: Collection[int], losses: int) -> tuple[Any, ...] | None:
-            if tried.get(worker) == losses:
+            losses_then, when = tried.get(worker, (-1, 0.0))
+            if losses_then == losses and time.monotonic() < when + RETRY_S:
                 return None  # what is left is in the hands of others
-            tried[worker] = losses
+            tried[worker] = losses, time.monotonic()
             names = list(left)
             first = len(names) * worker // self.pool.size
             return self._job, names[first:] + names[:first]
 
-        def take(_: int, encoded: Encoded) -> None:
+        def take(worker: int, encoded: Encoded) -> None:
             nonlocal texts
+            tried[worker] = tried[worker][0], time.monotonic()
             texts += encoded.texts
             clock.add(encoded.seconds, encoded.counts)
             for name in encoded.shards:

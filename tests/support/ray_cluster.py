@@ -1,18 +1,31 @@
-"""Ray on this machine, small: a cluster for one test, and actors on it."""
+"""Ray on this machine, small: clusters for tests, and actors on them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ray.cluster_utils import Cluster
+
 from bench.engines.actors import ActorPool, connect
 
-OBJECTS = 100 * 2**20  # bytes of the object store of a node
+SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 
 
 @contextmanager
-def two_actors() -> Iterator[ActorPool]:
-    """Two workers with a processor each, on a cluster that ends with the block."""
-    pool = ActorPool(connect(None, num_cpus=2, object_store_memory=OBJECTS), 2, cpus=1, gpus=0)
+def two_actors(address: str | None = None) -> Iterator[ActorPool]:
+    """Two workers with a processor each, on a cluster of their own where none is named."""
+    own = {} if address else {**SMALL, "num_cpus": 2}
+    pool = ActorPool(connect(address, **own), 2, cpus=1, gpus=0)
     try:
         yield pool
     finally:
         pool.close()
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A cluster of one node, its head, with one processor."""
+    nodes = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+    try:
+        yield nodes
+    finally:
+        nodes.shutdown()
