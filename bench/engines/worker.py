@@ -1,6 +1,5 @@
 """What a worker does: it opens what a job names, once, and works on it by an engine of its own."""
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,8 +35,8 @@ class Worker:
     """Does jobs. Models stay loaded, so that each is loaded once for all collections."""
 
     def __init__(self) -> None:
-        self._models: dict[bytes, LoadedModel] = {}
-        self._opened: tuple[bytes, LocalEngine] | None = None
+        self._models: list[LoadedModel] = []
+        self._opened: tuple[Job, LocalEngine] | None = None
 
     def encode(self, job: Job, shards: Sequence[str], advance: Advance) -> Encoded:
         """Write shards of a job into its store; see `Engine.encode`."""
@@ -50,9 +49,8 @@ class Worker:
         return self._engine(job).search(tiles, queries, k, advance)
 
     def _engine(self, job: Job) -> LocalEngine:
-        key = pickle.dumps(job)
-        if self._opened is None or self._opened[0] != key:
-            self._opened = key, self._open(job)
+        if self._opened is None or self._opened[0] != job:
+            self._opened = job, self._open(job)
         return self._opened[1]
 
     def _open(self, job: Job) -> LocalEngine:
@@ -67,12 +65,16 @@ class Worker:
                 f"{dataset.name} has another content for this worker than for who sent the work",
                 "name the same --data-dir or --cache-dir on all machines",
             )
-        key = pickle.dumps(job.model)
-        if key not in self._models:
-            loaded = LoadedModel(job.model, open_encoder(job.model, job.space.device))
-            self._models[key] = loaded
-        encoder = self._models[key].on(dataset.name).encoder
+        encoder = self._loaded(job).on(dataset.name).encoder
         if encoder is None:
             raise ValueError(f"{job.model.card.name} makes no vectors")
         device = search_device(job.space.device)
         return LocalEngine(dataset.corpus, encoder, job.space.store, device, job.budget)
+
+    def _loaded(self, job: Job) -> LoadedModel:
+        for loaded in self._models:
+            if loaded.model == job.model:
+                return loaded
+        loaded = LoadedModel(job.model, open_encoder(job.model, job.space.device))
+        self._models.append(loaded)
+        return loaded
