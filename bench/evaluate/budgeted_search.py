@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
-from bench.engines.protocol import Engine
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import SearchPlan, plan_search
+from bench.execution.protocol import ExecutionEngine
 from bench.store.vectors import StoredVectors
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
@@ -34,7 +34,7 @@ class ExactSearch:
     device: str
     budget: int
     clock: Clock
-    engine: Engine | None = None
+    engine: ExecutionEngine | None = None
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
         """The plan of a search within the budget: tile rows and bytes of a block.

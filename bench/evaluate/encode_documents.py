@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.engines.protocol import Engine
+from bench.execution.protocol import ExecutionEngine
 from bench.store import EncodingPlan, StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -55,7 +55,7 @@ def encode_documents(
     store: VectorStore,
     plan: EncodingPlan,
     clock: Clock,
-    engine: Engine | None = None,
+    engine: ExecutionEngine | None = None,
 ) -> StoredVectors:
     """Vectors of the documents; what is missing is encoded, with a bar.
 

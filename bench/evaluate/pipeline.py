@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from bench.engines.protocol import Engine
 from bench.evaluate import search
 from bench.evaluate.budgeted_search import ExactSearch, Vectors, with_bar
 from bench.evaluate.encode_documents import check_encoder, encode_documents
@@ -20,6 +19,7 @@ from bench.evaluate.judging import check_relevant, measure_names, protocol_of, s
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
+from bench.execution.protocol import ExecutionEngine
 from bench.results.conditions import conditions
 from bench.results.result import Conditions, Result, Timings
 from bench.store import StoredVectors, VectorStore
@@ -69,7 +69,7 @@ class Options:
     view: View | None = None
     recall_queries: int | None = None
     from_index: Path | None = None
-    engine: Engine | None = None
+    engine: ExecutionEngine | None = None
 
     @property
     def index_name(self) -> str:

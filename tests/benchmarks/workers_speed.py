@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.engines.processes import ProcessPool, environments
+from bench.execution.processes import ProcessPool, environments
 from bench.store.planning import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.engines.local import LocalEngine
-from bench.engines.opening import engine_for
-from bench.engines.pool import Event, Pool, PooledEngine
-from bench.engines.processes import ProcessPool, environments
+from bench.execution.local import LocalEngine
+from bench.execution.opening import engine_for
+from bench.execution.pool import Event, PooledEngine, WorkerPool
+from bench.execution.processes import ProcessPool, environments
 from bench.store.planning import SHARD_ROWS
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from tests.support.collections import write_collection
@@ -67,7 +67,7 @@ class Bed:
     def local(self) -> LocalEngine:
         return LocalEngine(self.corpus, self.encoder, self.store)
 
-    def pooled(self, pool: Pool, patience_s: float = 60.0) -> PooledEngine:
+    def pooled(self, pool: WorkerPool, patience_s: float = 60.0) -> PooledEngine:
         engine = engine_for(pool, self.space, self.opened, self.model)
         assert engine is not None
         return PooledEngine(pool, engine._job, self.corpus.tie_rank, patience_s)
@@ -94,7 +94,7 @@ def two_processes() -> Iterator[ProcessPool]:
 class Disturbed:
     """A pool to whose busy workers something is done in the middle of a shard, so many times."""
 
-    def __init__(self, pool: Pool, act: Callable[[int], object], times: int) -> None:
+    def __init__(self, pool: WorkerPool, act: Callable[[int], object], times: int) -> None:
         self._pool, self._act, self.times_left = pool, act, times
         self._through: dict[int, int] = {}  # texts, by worker
         self._disturbed: set[int] = set()

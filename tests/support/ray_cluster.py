@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from ray.cluster_utils import Cluster
 
-from bench.engines.actors import ActorPool, connect
+from bench.execution.actors import ActorPool, connect
 
 SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
 

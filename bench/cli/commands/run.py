@@ -13,14 +13,14 @@ from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.printing import print_json
-from bench.engines.opening import engine_for, open_pool
-from bench.engines.pool import Pool
 from bench.evaluate.estimate import WORTH_AN_ESTIMATE, confirm_encoding
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options, documents_to_encode
 from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
+from bench.execution.opening import engine_for, open_pool
+from bench.execution.pool import WorkerPool
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
@@ -61,7 +61,7 @@ def run(options: RunOptions) -> int:
 
 
 @contextmanager
-def _workers(options: WorkerOptions, space: Workspace) -> Iterator[Pool | None]:
+def _workers(options: WorkerOptions, space: Workspace) -> Iterator[WorkerPool | None]:
     """The workers that were asked for, if any; they end with the block.
 
     Raises:
@@ -94,7 +94,7 @@ def _results(
     choices: Options,
     gaps: Gaps,
     options: RunOptions,
-    pool: Pool | None,
+    pool: WorkerPool | None,
 ) -> list[Result]:
     """The results that are stored or can be had; a table for each collection."""
     results: list[Result] = []

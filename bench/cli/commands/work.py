@@ -2,6 +2,8 @@
 
 import sys
 
+import msgspec
+
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import WorkOptions
 from bench.cli.printing import print_json
@@ -10,6 +12,14 @@ from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
+
+
+class EncodedHere(msgspec.Struct, frozen=True):
+    """How many texts of a collection this worker has encoded; all have vectors now."""
+
+    collection: str
+    model: str
+    encoded: int
 
 
 def work(options: WorkOptions) -> int:
@@ -31,8 +41,7 @@ def work(options: WorkOptions) -> int:
             clock: Clock = getattr(encoder, "clock", None) or Clock()
             stored = encode_documents(dataset, encoder, space.store, plan, clock)
             dataset.corpus.check()
-            row = {"collection": dataset.name, "model": model.name, "encoded": stored.encoded}
-            done.append(row)
+            done.append(EncodedHere(dataset.name, model.name, stored.encoded))
             print(
                 f"{dataset.name}, {model.name}: {stored.encoded:,} texts encoded here; the vectors "
                 f"of all {len(dataset.corpus):,} documents are in {space.vectors_dir}",

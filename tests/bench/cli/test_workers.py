@@ -79,7 +79,7 @@ def test_workers_of_this_machine_import_no_ray(tmp_path):
     data = write_collection(tmp_path / "tiny")
     places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
     modules = modules_after("run", data, "--model", "hashing", "--workers", 1, *places)
-    assert "bench.engines.processes" in modules
+    assert "bench.execution.processes" in modules
     assert "ray" not in modules
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.engines import pool as pool_module
+from bench.execution import pool as pool_module
 from bench.store.planning import SHARD_ROWS
 from tests.bench.cli.test_full_disk import limited
 from tests.support.collections import Bench, finish
@@ -143,7 +143,7 @@ def started_by(process, limit_s=60.0):
 
 def is_alive(pid):
     try:
-        return "bench.engines" in Path(f"/proc/{pid}/cmdline").read_text()
+        return "bench.execution" in Path(f"/proc/{pid}/cmdline").read_text()
     except FileNotFoundError:
         return False
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.engines.local import LocalEngine
-from bench.engines.protocol import Advance, Encoded
 from bench.evaluate.pipeline import search_device
+from bench.execution.local import LocalEngine
+from bench.execution.protocol import Advance, Encoded
 from bench.workspace import CollectionName, LoadedModel, Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
@@ -15,7 +15,7 @@ from retrievers.models.model import Model
 
 
 @dataclass(frozen=True)
-class Job:
+class CorpusJob:
     """A corpus and a model, as another process finds them; picklable.
 
     Attributes:
@@ -36,24 +36,29 @@ class Worker:
 
     def __init__(self) -> None:
         self._models: list[LoadedModel] = []
-        self._opened: tuple[Job, LocalEngine] | None = None
+        self._opened: tuple[CorpusJob, LocalEngine] | None = None
 
-    def encode(self, job: Job, shards: Sequence[str], advance: Advance) -> Encoded:
-        """Write shards of a job into its store; see `Engine.encode`."""
+    def encode(self, job: CorpusJob, shards: Sequence[str], advance: Advance) -> Encoded:
+        """Write shards of a job into its store; see `ExecutionEngine.encode`."""
         return self._engine(job).encode(shards, advance)
 
     def search(
-        self, job: Job, tiles: Sequence[range], queries: Float32Array, k: int, advance: Advance
+        self,
+        job: CorpusJob,
+        tiles: Sequence[range],
+        queries: Float32Array,
+        k: int,
+        advance: Advance,
     ) -> Hits:
-        """The best documents of some tiles; see `Engine.search`."""
+        """The best documents of some tiles; see `ExecutionEngine.search`."""
         return self._engine(job).search(tiles, queries, k, advance)
 
-    def _engine(self, job: Job) -> LocalEngine:
+    def _engine(self, job: CorpusJob) -> LocalEngine:
         if self._opened is None or self._opened[0] != job:
             self._opened = job, self._open(job)
         return self._opened[1]
 
-    def _open(self, job: Job) -> LocalEngine:
+    def _open(self, job: CorpusJob) -> LocalEngine:
         """The engine of a job.
 
         Raises:
@@ -71,7 +76,7 @@ class Worker:
         device = search_device(job.space.device)
         return LocalEngine(dataset.corpus, encoder, job.space.store, device, job.budget)
 
-    def _loaded(self, job: Job) -> LoadedModel:
+    def _loaded(self, job: CorpusJob) -> LoadedModel:
         for loaded in self._models:
             if loaded.model == job.model:
                 return loaded

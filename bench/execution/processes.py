@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from bench.engines.pool import Event
+from bench.execution.pool import Event
 from foundation.errors import BenchError
 from foundation.failures import sendable
 
@@ -146,7 +146,7 @@ def _started(environment: Environment) -> _Process:
     paths = os.pathsep.join(filter(None, sys.path))
     with theirs:
         program = subprocess.Popen(
-            [sys.executable, "-m", "bench.engines.processes", str(theirs.fileno())],
+            [sys.executable, "-m", "bench.execution.processes", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": paths, "TQDM_DISABLE": "1", **environment},
             stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ def main(handle: int) -> None:
     logging.basicConfig(level=logging.ERROR)  # what there is to say is said there
     connection, requests = Connection(handle), queue.SimpleQueue[bytes]()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
-    from bench.engines.worker import Worker
+    from bench.execution.corpus_worker import Worker
 
     worker, sending = Worker(), threading.Lock()
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from bench.engines.protocol import Advance, Encoded, TreeMerge
-from bench.engines.worker import Job
+from bench.execution.corpus_worker import CorpusJob
+from bench.execution.protocol import Advance, Encoded, TreeMerge
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     value: Any
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Workers, by number; each does one call of a method of `Worker` at a time."""
 
     @property
@@ -78,7 +78,7 @@ class PooledEngine:
     """
 
     def __init__(
-        self, pool: Pool, job: Job, tie_rank: Int64Array, patience_s: float = PATIENCE_S
+        self, pool: WorkerPool, job: CorpusJob, tie_rank: Int64Array, patience_s: float = PATIENCE_S
     ) -> None:
         self.pool = pool
         self._job, self._tie_rank, self._patience_s = job, tie_rank, patience_s

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.engines.pool import Event
+from bench.execution.pool import Event
 from foundation.errors import BenchError, first_line
 from foundation.failures import sendable
 
@@ -29,7 +29,7 @@ class _Actor:
     """A worker inside an actor: errors are values, and how far it is can be asked meanwhile."""
 
     def __init__(self, folder: str) -> None:
-        from bench.engines.worker import Worker
+        from bench.execution.corpus_worker import Worker
 
         with suppress(OSError):  # paths are relative to it, where it is shared
             os.chdir(folder)
@@ -211,7 +211,7 @@ def actor_pool(address: str | None, workers: int | None, gpus: float | None) -> 
     Raises:
         BenchError: there is no cluster, or it has not a node that could hold one of them.
     """
-    from bench.engines.processes import worker_count
+    from bench.execution.processes import worker_count
 
     ray = connect(address)
     has = ray.cluster_resources()

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.engines.protocol import Advance, Encoded, TreeMerge
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import default_budget, plan_search
+from bench.execution.protocol import Advance, Encoded, TreeMerge
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array

@@ -29,7 +29,7 @@ class Encoded:
     counts: Mapping[str, int]
 
 
-class Engine(Protocol):
+class ExecutionEngine(Protocol):
     """Encodes the shards of one corpus and searches its tiles, for one model."""
 
     def encode(self, shards: Sequence[str], advance: Advance) -> Encoded:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.engines.protocol import TreeMerge
 from bench.evaluate.search import canonical
+from bench.execution.protocol import TreeMerge
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
 from tests.support.engines import Bed, files_of

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Literal
 
-from bench.engines.pool import Pool, PooledEngine
-from bench.engines.worker import Job
 from bench.evaluate.exact.tile_search import thread_count
 from bench.evaluate.memory import default_budget
+from bench.execution.corpus_worker import CorpusJob
+from bench.execution.pool import PooledEngine, WorkerPool
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 
 EngineName = Literal["processes", "ray"]
@@ -18,7 +18,7 @@ def open_pool(
     device: str,
     address: str | None = None,
     gpus_per_worker: float | None = None,
-) -> Pool:
+) -> WorkerPool:
     """Workers, which are started when there is work for them.
 
     Args:
@@ -31,10 +31,10 @@ def open_pool(
         BenchError: there is no such cluster or device.
     """
     if engine == "ray":
-        from bench.engines.actors import actor_pool
+        from bench.execution.actors import actor_pool
 
         return actor_pool(address, workers, 0.0 if device == "cpu" else gpus_per_worker)
-    from bench.engines.processes import ProcessPool, environments, gpu_count, worker_count
+    from bench.execution.processes import ProcessPool, environments, gpu_count, worker_count
 
     gpus = gpu_count(device)
     count = worker_count(workers, thread_count(), gpus)
@@ -42,14 +42,14 @@ def open_pool(
 
 
 def engine_for(
-    pool: Pool, space: Workspace, dataset: OpenDataset, model: LoadedModel
+    pool: WorkerPool, space: Workspace, dataset: OpenDataset, model: LoadedModel
 ) -> PooledEngine | None:
     """The engine of an evaluation; None where there is nothing that workers could do."""
     if model.encoder is None or dataset.opened_by is None:
         return None
     corpus = dataset.dataset.corpus
     seen = "cpu" if space.device == "cpu" else "auto"  # a worker sees the GPUs that it may use
-    job = Job(
+    job = CorpusJob(
         space=replace(space, device=seen),
         collection=dataset.opened_by,
         model=model.model,

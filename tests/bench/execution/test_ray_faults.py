@@ -9,7 +9,7 @@ from tests.support.engines import Bed, files_of, several_shards
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
-from bench.engines.actors import actor_pool
+from bench.execution.actors import actor_pool
 from foundation.errors import BenchError
 from tests.support.ray_cluster import SMALL, cluster, two_actors
 
@@ -17,7 +17,7 @@ from tests.support.ray_cluster import SMALL, cluster, two_actors
 def test_a_node_that_is_removed_costs_what_it_had_in_hand(
     undisturbed, collection, card, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bench.engines.pool.RETRY_S", 1.0)
+    monkeypatch.setattr("bench.execution.pool.RETRY_S", 1.0)
     bed = Bed(tmp_path, collection, card)
     shards = bed.missing()
     with cluster() as nodes:
