@@ -59,12 +59,13 @@ class ActorPool:
         ray: the module, connected to a cluster.
         size: number of workers.
         cpus, gpus: that each has to itself.
+        spreads_search: whether they are on several machines or GPUs.
     """
 
-    spreads_search = True
-
-    def __init__(self, ray: Ray, size: int, cpus: float, gpus: float) -> None:
-        self._ray, self.size = ray, size
+    def __init__(
+        self, ray: Ray, size: int, cpus: float, gpus: float, spreads_search: bool = False
+    ) -> None:
+        self._ray, self.size, self.spreads_search = ray, size, spreads_search
         self._head: str = ray.get_runtime_context().gcs_address
         self._kind = ray.remote(
             num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
@@ -174,7 +175,7 @@ def connect(address: str | None, **options: Any) -> Ray:
     if ray.is_initialized():
         return ray
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
-    options |= {"address": address} if address else {"include_dashboard": False}
+    options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         if address and re.fullmatch(r"[^/]+:\d+", address) and not _answers(address):
             raise ConnectionError("nothing listens there")  # Ray would try for minutes
@@ -227,4 +228,4 @@ def actor_pool(address: str | None, workers: int | None, gpus: float | None) -> 
         )
     cpus = max(1, int(has.get("CPU", 1) / size))
     cpus = min(cpus, int(max(node.get("CPU", 0.0) for node in nodes)))
-    return ActorPool(ray, size, cpus, share)
+    return ActorPool(ray, size, cpus, share, spreads_search=len(nodes) > 1 or by_gpus > 1)
