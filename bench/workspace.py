@@ -45,11 +45,24 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class CollectionName:
+    """What a collection is opened by: what was typed, and how many of its queries are meant."""
+
+    name: str
+    split: str | None = None
+    first_queries: int | None = None
+
+
+@dataclass(frozen=True)
 class OpenDataset:
-    """A collection that is ready for evaluation; ``official`` where it is the published one."""
+    """A collection that is ready for evaluation; ``official`` where it is the published one.
+
+    ``opened_by`` opens it again in another process.
+    """
 
     dataset: Dataset
     official: bool
+    opened_by: CollectionName | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +174,16 @@ class Workspace:
             with_corpus=with_corpus,
         )
 
+    def collection(self, opened_by: CollectionName) -> Dataset:
+        """A collection that another process has opened and checked.
+
+        Raises:
+            BenchError: it is not there, or cannot be read.
+        """
+        dataset = self.dataset(opened_by.name, opened_by.split)
+        count = opened_by.first_queries
+        return dataset if count is None else first_queries(dataset, count)
+
     def datasets(self, names: Sequence[str], split: str | None = None) -> list[Dataset]:
         """Collections of what was typed, suites as their members, whatever their counts are.
 
@@ -196,7 +219,7 @@ class Workspace:
         for finding in remarks(dataset):
             self.remark(dataset.name, finding)
         remember(dataset)
-        return OpenDataset(dataset, official)
+        return OpenDataset(dataset, official, CollectionName(name, split))
 
     def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
         """The first queries of a collection with a small corpus, for a first try.
@@ -207,7 +230,7 @@ class Workspace:
         dataset = first_queries(self.open(name, split).dataset, count)
         check_relevant(dataset)
         remember(dataset)
-        return OpenDataset(dataset, official=False)
+        return OpenDataset(dataset, False, CollectionName(name, split, count))
 
     def open_judgements(self, name: str, split: str | None = None) -> OpenDataset:
         """A collection whose judgements score a run file; documents are not looked for.

@@ -17,6 +17,7 @@ import msgspec
 
 from bench.cli.commands.compose import Composed
 from bench.cli.commands.merge import Merged
+from bench.cli.commands.work import EncodedHere
 from bench.cli.main import COMMANDS
 from bench.cli.model_list import ModelLine
 from bench.compare.changed import Changes
@@ -59,6 +60,7 @@ LOSSES = {"losses": dict[str, LossPoint], "pictures": list[str]}
 DOCUMENTS: dict[str, Any] = {
     "run": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
     "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
+    "work": list[EncodedHere],
     "index": IndexManifest,
     "estimate": list[Estimate],
     "speed": SpeedReport,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,18 @@ _NO_MEMORY = (
     *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
     *("bad_alloc", "alloc_failed"),
 )
+
+
+class WorkerError(Exception):
+    """Something that nobody foresaw in another process; ``trace`` is the traceback there."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)
+        self.trace = trace
+        self.add_note(trace)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @contextmanager
@@ -83,6 +96,15 @@ def as_bad_input(error: Exception) -> BenchError | None:
             "rename it in UTF-8; where that is not the locale's encoding, set PYTHONUTF8=1",
         )
     return None
+
+
+def sendable(error: Exception) -> Exception:
+    """The error as another process can be told of it: bad input with its hint, others as text."""
+    known = as_bad_input(error)
+    if known:
+        return BenchError(str(known), known.hint)
+    line = f"{type(error).__name__}: {first_line(error)}"
+    return WorkerError(line, "".join(traceback.format_exception(error)))
 
 
 def file_error(error: OSError) -> BenchError:

@@ -39,6 +39,7 @@ SLOW = {
     "pandas",
     "peft",
     "pyarrow",
+    "ray",
     "scipy",
     "sentence_transformers",
     "sklearn",

@@ -34,6 +34,7 @@ DATA = Group("Data", sort_key=5)
 # `bench.cli.commands`, but for those of `FUNCTIONS`.
 COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "run": (evaluate.RunOptions, EVALUATE),
+    "work": (evaluate.WorkOptions, EVALUATE),
     "index": (evaluate.IndexOptions, EVALUATE),
     "score": (evaluate.ScoreOptions, EVALUATE),
     "estimate": (evaluate.EstimateOptions, EVALUATE),

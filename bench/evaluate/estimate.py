@@ -17,9 +17,9 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 import numpy as np
 
+from bench.evaluate.encode_documents import sample_documents
 from bench.evaluate.exact import ArrayVectors, exact_search
 from bench.evaluate.memory import plan_search, resident_bytes
-from bench.evaluate.pipeline import sample_documents
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -201,12 +201,15 @@ def readable(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def confirm_encoding(work: Iterable[tuple[Encoder, Corpus, int]], yes: bool) -> None:
+def confirm_encoding(
+    work: Iterable[tuple[Encoder, Corpus, int]], yes: bool, machines: int = 1
+) -> None:
     """Say how long encoding will take, where it is long, after a probe of each encoder.
 
     Args:
         work: encoder, corpus, and how many of its documents are to be encoded.
         yes: ask nothing.
+        machines: that share the work, each as fast as this one.
 
     Raises:
         BenchError: the user said no.
@@ -222,7 +225,7 @@ def confirm_encoding(work: Iterable[tuple[Encoder, Corpus, int]], yes: bool) -> 
         seconds += documents * mean_tokens(encoder, corpus) / speeds[name]
         total += documents
     if total:
-        confirm(seconds, f"{total:,} documents", yes)
+        confirm(seconds / machines, f"{total:,} documents", yes)
 
 
 def confirm(seconds: float, what: str, yes: bool) -> None:

@@ -4,32 +4,29 @@ Reads in that order: `evaluate` is the main job. No stage calls back, none chang
 """
 
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from tqdm import tqdm
 
 from bench.evaluate import search
 from bench.evaluate.budgeted_search import ExactSearch, Vectors, with_bar
+from bench.evaluate.encode_documents import check_encoder, encode_documents
 from bench.evaluate.exact.choose_engine import sees_gpu
 from bench.evaluate.index_search import IndexOfCorpus, IndexSearch, sample_of
 from bench.evaluate.judging import check_relevant, measure_names, protocol_of, score_run
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
+from bench.execution.protocol import ExecutionEngine
 from bench.results.conditions import conditions
 from bench.results.result import Conditions, Result, Timings
-from bench.store import EncodingPlan, StoredVectors, VectorStore
+from bench.store import StoredVectors, VectorStore
 from bench.store.indexes import IndexFolder
 from bench.store.store import folder_name
-from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
 from foundation.threads import InBackground
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
@@ -40,9 +37,6 @@ from retrievers.index.library import import_faiss
 from retrievers.models.card import Card
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters
-
-PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
-
 
 FLAT = IndexSpec.parse("flat")
 
@@ -63,6 +57,8 @@ class Options:
         recall_queries: on how many queries the recall of an approximate index is measured; None
             for all.
         from_index: folder that `index` wrote, whose index is searched; None for that of the store.
+        engine: encodes documents, and searches exactly, for this model and collection; None for
+            this process.
     """
 
     index: IndexSpec = FLAT
@@ -73,6 +69,7 @@ class Options:
     view: View | None = None
     recall_queries: int | None = None
     from_index: Path | None = None
+    engine: ExecutionEngine | None = None
 
     @property
     def index_name(self) -> str:
@@ -206,7 +203,7 @@ def _search(
     encoded, vectors = 0, None
     if searching is None or searching.needs_vectors:
         with stages.phase("encode_documents_s"):
-            stored = _encode(dataset, encoder, store, plan, clock)
+            stored = encode_documents(dataset, encoder, store, plan, clock, options.engine)
         encoded, vectors = stored.encoded, _viewed(stored, options.view)
     tokens = clock.since(checked).counts.get("tokens", 0)
     exact = _exactly(dataset, options, clock)
@@ -223,7 +220,7 @@ def _search(
 
 def _exactly(dataset: Dataset, options: Options, clock: Clock) -> ExactSearch:
     budget = options.max_memory or default_budget()
-    return ExactSearch(dataset, search_device(options.device), budget, clock)
+    return ExactSearch(dataset, search_device(options.device), budget, clock, options.engine)
 
 
 def _viewed(stored: StoredVectors, view: View | None) -> Vectors:
@@ -244,29 +241,6 @@ def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
         check_index_fits(options.index, len(dataset.corpus), dim, budget)
 
 
-def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
-    """Preflight on a sample of the collection, once for an encoder and collection.
-
-    Raises:
-        BenchError: vectors that no score could be trusted with.
-    """
-    from retrievers.models.preflight import preflight
-
-    def check() -> dict[str, Any]:
-        titles, texts = sample_documents(dataset.corpus, PREFLIGHT_DOCUMENTS)
-        queries = dataset.queries.texts[:PREFLIGHT_QUERIES]
-        record: dict[str, Any] = msgspec.to_builtins(preflight(encoder, titles, texts, queries))
-        return record
-
-    report = store.remember(encoder, f"preflight {dataset.corpus.sha256}", check)
-    if report["stop"]:
-        raise BenchError(
-            f"{encoder.recipe.model} on {dataset.name}: {'; '.join(report['stop'])}",
-            "the checkpoint is damaged, or its card does not fit: see `python -m bench show`",
-        )
-    return report
-
-
 def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:
     """The parameters of a model: counted once for an encoder, then read from the store."""
     if encoder is None or model.recipe.encoder:
@@ -277,35 +251,6 @@ def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> 
         return counted
 
     return msgspec.convert(store.remember(encoder, f"parameters {COUNTING}", count), Parameters)
-
-
-def sample_documents(corpus: Corpus, count: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Titles and texts of up to ``count`` documents, drawn with the seed."""
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(len(corpus), min(count, len(corpus)), replace=False))
-    return corpus.titles.take(rows).to_pylist(), corpus.texts.take(rows).to_pylist()
-
-
-def _encode(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, plan: EncodingPlan, clock: Clock
-) -> StoredVectors:
-    if not plan.missing_rows:
-        return store.documents(encoder, dataset.corpus, plan)
-    with tqdm(
-        desc=f"{dataset.name}: {encoder.recipe.model} encodes",
-        total=plan.missing_rows,
-        unit=" texts",
-    ) as bar:
-        start, before = time.perf_counter(), clock.counts.get("tokens", 0)
-
-        def advance(documents: int) -> None:
-            done = clock.counts.get("tokens", 0) - before
-            if done:
-                speed = done / (time.perf_counter() - start)
-                bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
-            bar.update(documents)
-
-        return store.documents(encoder, dataset.corpus, plan, advance)
 
 
 def build_index(
@@ -319,7 +264,8 @@ def build_index(
     check_encoder(dataset, encoder, store)
     clock: Clock = getattr(encoder, "clock", None) or Clock()
     plan = store.plan(encoder, dataset.corpus)
-    vectors = _viewed(_encode(dataset, encoder, store, plan, clock), options.view)
+    stored = encode_documents(dataset, encoder, store, plan, clock)
+    vectors = _viewed(stored, options.view)
     index = index_of(dataset, encoder, store, options)
     index.opened(vectors, _exactly(dataset, options, clock), "cpu")
     return index.kept

@@ -6,31 +6,19 @@ that each costs a fraction of a second.
 
 import multiprocessing
 import signal
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.experiments.execute import FULL
 from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory
+from foundation.failures import lacks_memory, sendable
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
 NO_MEMORY_HINT = (
     "a smaller batch_size with more accumulate is the same recipe; so are gradient_checkpointing "
     "and a smaller cache_chunk"
 )
-
-
-class WorkerError(Exception):
-    """Something that nobody foresaw; ``trace`` is the traceback of the other process."""
-
-    def __init__(self, message: str, trace: str) -> None:
-        super().__init__(message, trace)
-        self.trace = trace
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -78,18 +66,12 @@ def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, 
 
 
 def _plain(error: Exception) -> Exception:
-    """An error that can be sent: bad input with its hint, no memory and a full disk as such,
-    others as text.
-    """
-    text = str(error).strip()
+    """An error that can be sent: no memory and a full disk as such, others as `sendable`."""
     if isinstance(error, OSError) and error.errno in FULL:
         return OSError(error.errno, error.strerror, error.filename)
     if lacks_memory(error):
         return BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT)
-    if hasattr(error, "hint"):
-        return BenchError(text, error.hint)
-    line = f"{type(error).__name__}: {text.partition(chr(10))[0]}"
-    return WorkerError(line, "".join(traceback.format_exception(error)))
+    return sendable(error)
 
 
 def _ended(code: int | None) -> BenchError:

@@ -14,9 +14,10 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.compare.statistics import ALPHA, Resampling
+from bench.evaluate.encode_documents import sample_documents
 from bench.evaluate.estimate import measure_speed
 from bench.evaluate.exact import ArrayVectors, exact_search
-from bench.evaluate.pipeline import sample_documents, search_device
+from bench.evaluate.pipeline import search_device
 from bench.gate.verdicts import Decision, Word, worse
 from bench.speed.encode import Ours
 from bench.speed.machine import processor_name, timed

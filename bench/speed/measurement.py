@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from bench import __version__
+from bench.evaluate.encode_documents import sample_documents
 from bench.evaluate.estimate import measure_speed
-from bench.evaluate.pipeline import conditions_here, sample_documents, search_device
+from bench.evaluate.pipeline import conditions_here, search_device
 from bench.speed.encode import Contestant, Ours, Say, race_encoders
 from bench.speed.growth import encode_growth, run_growth
 from bench.speed.machine import peak_bytes, processor_name

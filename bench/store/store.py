@@ -32,7 +32,7 @@ from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.atomic import replacing
 from foundation.errors import BenchError
-from foundation.locks import FileLock, FolderInUse
+from foundation.locks import FileLock, FileLocks, FolderInUse
 from foundation.records import read_json
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
@@ -53,14 +53,14 @@ class VectorStore:
         self._recipes: dict[Path, Recipe] = {}
         self._planner = Planner()
 
-    def plan(self, encoder: Encoder, corpus: Corpus) -> EncodingPlan:
-        """See which texts of a corpus are stored; encodes none.
+    def plan(self, encoder: Encoder, corpus: Corpus, rows: slice = slice(None)) -> EncodingPlan:
+        """See which texts of a corpus, or of some of its rows, are stored; encodes none.
 
         The texts are read when a corpus is first seen, afterwards their keys. Shards that are
         damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
-        return self._plan(encoder.recipe, "document", keys)
+        return self._plan(encoder.recipe, "document", keys[rows])
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
@@ -74,16 +74,30 @@ class VectorStore:
             OSError: no space is left.
             BenchError: the encoder fails.
         """
-
-        def prepare(batch: Batch) -> Encode:
-            titles, texts = _documents_at(corpus, batch.rows)
-            ahead = getattr(encoder, "prepare_documents", None)
-            if ahead is not None:
-                prepared: Encode = ahead(titles, texts)
-                return prepared
-            return lambda advance: encoder.encode_documents(titles, texts, advance)
-
+        prepare = _preparing_documents(encoder, corpus)
         return self._fill(encoder, plan, "document", prepare, advance)
+
+    def encode_free(
+        self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
+    ) -> tuple[int, list[Batch]]:
+        """Encode the missing shards of a corpus that no other process is at work on.
+
+        ``advance`` is called with numbers of texts that are encoded here.
+
+        Returns:
+            How many texts were encoded, and the shards that others are at work on.
+
+        Raises:
+            BenchError: as `documents`.
+        """
+        if not plan.missing:
+            return 0, []
+        prepare = _preparing_documents(encoder, corpus)
+        return self._work(encoder, plan, "document", prepare, advance).do_free(plan.missing)
+
+    def has(self, recipe: Recipe, role: Role, shard: str) -> bool:
+        """True where a shard of this name is written."""
+        return (self._folder_of(recipe.side(role)) / f"{shard}.json").exists()
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
@@ -161,6 +175,27 @@ class VectorStore:
         if plan.vectors is not None:
             self._tidy(self._folder_of(side), plan)
             return _used(plan.vectors)
+        work = self._work(encoder, plan, role, prepare, advance)
+        encoded = replace(work, advance_by_others=advance).do(plan.missing)
+        done = self._plan(side, role, plan.keys)
+        if done.vectors is None:
+            raise BenchError(
+                f"{done.missing_rows:,} vectors in {self._folder_of(side)} were lost after they "
+                "were written",
+                "type the same command again",
+            )
+        return _used(replace(done.vectors, encoded=encoded))
+
+    def _work(
+        self,
+        encoder: Encoder,
+        plan: EncodingPlan,
+        role: Role,
+        prepare: Callable[[Batch], Encode],
+        advance: Advance | None,
+    ) -> ShardWork:
+        """How the missing shards of a plan are made, in a folder without leftovers."""
+        side = encoder.recipe.side(role)
         folder = self._described(side)
         self._tidy(folder, plan)
         clock: Clock = getattr(encoder, "clock", None) or Clock()
@@ -169,14 +204,10 @@ class VectorStore:
             with clock.phase("write"):
                 write_shard(folder, role, side, batch.keys, vectors)
 
-        encoded = ShardWork(folder, prepare, keep, advance).do(plan.missing)
-        done = self._plan(side, role, plan.keys)
-        if done.vectors is None:
-            raise BenchError(
-                f"{done.missing_rows:,} vectors in {folder} were lost after they were written",
-                "type the same command again",
-            )
-        return _used(replace(done.vectors, encoded=encoded))
+        def is_there(batch: Batch) -> bool:
+            return self.has(side, role, batch.name)
+
+        return ShardWork(FileLocks(folder), is_there, prepare, keep, advance)
 
     def _tidy(self, folder: Path, plan: EncodingPlan) -> None:
         if folder.is_dir():
@@ -240,6 +271,20 @@ def _mark_used(folder: Path) -> None:
         os.utime(folder / RECIPE_FILE)
     except OSError:
         logger.debug("%s cannot be written", folder / RECIPE_FILE)
+
+
+def _preparing_documents(encoder: Encoder, corpus: Corpus) -> Callable[[Batch], Encode]:
+    """Read the documents of a batch, and tokenise them where the encoder does that ahead."""
+
+    def prepare(batch: Batch) -> Encode:
+        titles, texts = _documents_at(corpus, batch.rows)
+        ahead = getattr(encoder, "prepare_documents", None)
+        if ahead is not None:
+            prepared: Encode = ahead(titles, texts)
+            return prepared
+        return lambda advance: encoder.encode_documents(titles, texts, advance)
+
+    return prepare
 
 
 def _documents_at(corpus: Corpus, rows: Int64Array) -> tuple[list[str], list[str]]:

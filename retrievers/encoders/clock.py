@@ -6,7 +6,7 @@ time on the wall.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -38,6 +38,14 @@ class Clock:
         """Add to a count."""
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + number
+
+    def add(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """Add what was measured elsewhere, such as in another process."""
+        with self._lock:
+            for name, spent in seconds.items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        for name, number in counts.items():
+            self.count(name, number)
 
     def copy(self) -> "Clock":
         """Copy with the sums so far, which goes on by itself."""

@@ -39,6 +39,7 @@ def check(document: Any, kind: Any) -> None:
     ("command", "arguments"),
     [
         ("run", ("{suite}", "--model", "hashing")),
+        ("work", ("{tiny}", "--model", "hashing")),
         ("score", ("{run}", "--dataset", "{tiny}")),
         ("index", ("{tiny}", "--model", "hashing", "--index", "Flat", "--out", "{out}/index")),
         ("estimate", ("{tiny}", "--model", "hashing", "--probe-seconds", "1")),

@@ -3,12 +3,15 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
+from bench.cli.options.shared import WorkerOptions
 from bench.cli.printing import print_json
 from bench.evaluate.estimate import WORTH_AN_ESTIMATE, confirm_encoding
 from bench.evaluate.judging import measure_names
@@ -16,6 +19,8 @@ from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options, documents_to_encode
 from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
+from bench.execution.opening import engine_for, open_pool
+from bench.execution.pool import WorkerPool
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
@@ -46,7 +51,52 @@ def run(options: RunOptions) -> int:
     gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
     planned = _planned(space, names, models, choices, gaps, options)
     gaps.check_any_left([work for _, work in planned if work])
-    confirm_encoding(_to_encode(planned, space, choices), options.yes)
+    with _workers(options.workers, space) as pool:
+        machines = pool.size if pool and pool.spreads_search else 1
+        confirm_encoding(_to_encode(planned, space, choices), options.yes, machines)
+        results = _results(space, planned, models, choices, gaps, options, pool)
+    gaps.check_any_left(results)
+    _print_summary(results, gaps, models, options)
+    return ExitCode.MISSING if gaps.missing else ExitCode.OK
+
+
+@contextmanager
+def _workers(options: WorkerOptions, space: Workspace) -> Iterator[WorkerPool | None]:
+    """The workers that were asked for, if any; they end with the block.
+
+    Raises:
+        BenchError: options that contradict each other, or a cluster that is not there.
+    """
+    ray_only = {"--address": options.address, "--gpus-per-worker": options.gpus_per_worker}
+    for option, value in ray_only.items():
+        if value is not None and options.engine != "ray":
+            raise BenchError(f"{option} is for a Ray cluster", f"{option} {value} --engine ray")
+    if options.workers is None and options.engine is None:
+        yield None
+        return
+    pool = open_pool(
+        options.engine or "processes",
+        options.workers or None,
+        space.device,
+        options.address,
+        options.gpus_per_worker,
+    )
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def _results(
+    space: Workspace,
+    planned: Sequence[tuple[OpenDataset, Work]],
+    models: Sequence[LoadedModel],
+    choices: Options,
+    gaps: Gaps,
+    options: RunOptions,
+    pool: WorkerPool | None,
+) -> list[Result]:
+    """The results that are stored or can be had; a table for each collection."""
     results: list[Result] = []
     for opened, work in planned:
         of_dataset = []
@@ -55,16 +105,16 @@ def run(options: RunOptions) -> int:
                 if stored:
                     _say_stored(stored)
                 else:
-                    stored = _evaluate(space, opened, model, choices, options.out)
+                    engine = engine_for(pool, space, opened, model) if pool else None
+                    asked = replace(choices, engine=engine)
+                    stored = _evaluate(space, opened, model, asked, options.out)
                 if options.run_file:
                     write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
                 of_dataset.append(stored.result)
         if of_dataset and not options.output.json:
             print(collection_table(of_dataset, _published(models)), end="\n\n", flush=True)
         results += of_dataset
-    gaps.check_any_left(results)
-    _print_summary(results, gaps, models, options)
-    return ExitCode.MISSING if gaps.missing else ExitCode.OK
+    return results
 
 
 def _planned(

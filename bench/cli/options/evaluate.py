@@ -1,4 +1,4 @@
-"""Options of the commands that evaluate: ``run``, ``score``, ``estimate``, ``speed``."""
+"""Options of the commands that evaluate: ``run``, ``work``, ``score``, ``estimate``, ``speed``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from bench.cli.options.shared import (
     EncodingOptions,
     EvaluationOptions,
     ProtocolOptions,
+    WorkerOptions,
 )
 from bench.cli.options.values import (
     Count,
@@ -55,6 +56,7 @@ class RunOptions(ResultOptions, EvaluationOptions):
         python -m bench run path/to/my-collection --model path/to/sentence-transformers-folder
         python -m bench run beir/scifact --model minilm --adapter path/to/lora --name minilm-legal
         python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
+        python -m bench run beir --model retromae --workers auto
     """
 
     names: tuple[str, ...]
@@ -85,6 +87,27 @@ class RunOptions(ResultOptions, EvaluationOptions):
     """Start without asking, even where encoding takes hours."""
     fail_fast: bool = False
     """Stop at the first evaluation that fails (exit code 2)."""
+    workers: WorkerOptions = WorkerOptions()
+
+
+@dataclass(frozen=True)
+class WorkOptions(EncodingOptions):
+    """Encode the documents of collections, together with all who do so on the same cache folder.
+
+    A worker joins at any time, from any machine that has the cache folder, and encodes what is
+    missing and what nobody else is at work on. It may be stopped at any time: what it was at work
+    on is encoded by the others. Exit code 0: all vectors are there. `run` then finds them.
+
+    Examples:
+        python -m bench work msmarco --model retromae --cache-dir /shared/cache
+        sbatch --array=0-7 --wrap 'python -m bench work beir --model retromae --cache-dir D'
+    """
+
+    names: tuple[str, ...]
+    """Collections, suites (your own: a TOML file) or folders."""
+    _: KW_ONLY
+    model: Names
+    """Names of `list models`, card files, folders or Hub ids."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from bench.cli.options.values import Count, Device, LocalPath, OutPlace, PlaceOption, Positive, Rate
+from bench.cli.options.values import (
+    Count,
+    Device,
+    LocalPath,
+    OutPlace,
+    PlaceOption,
+    Positive,
+    Rate,
+    Share,
+    WorkerNumber,
+)
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Backend = Literal["torch", "onnx", "int8", "int7"]
@@ -79,6 +89,23 @@ class Hardware:
     """Device to encode on: auto, cpu, cuda or cuda:N."""
     max_memory: Annotated[str | None, Parameter(metavar="SIZE")] = None
     """Memory limit of this process, such as 1.5GB. Default: 80 % of the free memory."""
+
+
+@group("Workers", 85)
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Several processes that encode together, on this machine or on a cluster."""
+
+    workers: WorkerNumber | None = None
+    """Encode in N processes, which share the processors and GPUs of this machine; auto: one for
+    each GPU, or for every eight processors. Where there are several GPUs, they search, too."""
+    engine: Literal["processes", "ray"] | None = None
+    """Where the workers are: processes of this machine (the default), or a Ray cluster."""
+    address: str | None = None
+    """Ray cluster, such as auto for the one that this machine belongs to. Default: a cluster on
+    this machine alone."""
+    gpus_per_worker: Share | None = None
+    """Of a Ray cluster. Default: 1 where it has any."""
 
 
 @group("Protocol", 40)

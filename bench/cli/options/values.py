@@ -54,6 +54,15 @@ def whole_number(text: str, least: int = 0) -> int:
     return int(text)
 
 
+def worker_number(text: str) -> int:
+    """A number of workers; 0 for ``auto``.
+
+    Raises:
+        ValueError: any other text.
+    """
+    return 0 if text == "auto" else whole_number(text, least=1)
+
+
 def number(text: str) -> float:
     """A finite number.
 
@@ -124,6 +133,7 @@ Rate = Annotated[float, Parameter(converter=_reads(above_zero))]
 Weight = Annotated[float, _FINITE]
 Duration = Annotated[float, Parameter(converter=_reads(duration), metavar="TIME")]
 Device = Annotated[str, Parameter(converter=_reads(device))]
+WorkerNumber = Annotated[int, Parameter(converter=_reads(worker_number), metavar="auto|N")]
 LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
 OutFolder = Annotated[LocalPath, Written("folder")]
 OutFile = Annotated[LocalPath, Written("file")]

@@ -9,11 +9,12 @@ import pytest
 
 from bench.experiments.execute import execute, finished
 from bench.experiments.grid import FILES
-from bench.experiments.isolation import WorkerError, isolated
+from bench.experiments.isolation import isolated
 from bench.experiments.kept import DONE_FILE, FAILED_FILE
 from bench.experiments.plan import plan_of
 from bench.experiments.times import Times
 from foundation.errors import BenchError
+from foundation.failures import WorkerError
 from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
 
 

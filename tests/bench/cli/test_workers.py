@@ -1,0 +1,117 @@
+"""`run --workers` and `work`: several processes, the same results."""
+
+import signal
+import sys
+import time
+
+import pytest
+
+from bench.results.load import load
+from bench.results.result import RESULT_FILE
+from tests.support.collections import Bench, finish, modules_after, write_collection
+from tests.support.engines import files_of, several_shards, tiny_bert
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return several_shards(tmp_path_factory.mktemp("collection") / "words")
+
+
+def result_of(bench, model):
+    return load(bench.results("words", model) / RESULT_FILE).result
+
+
+def shards_of(bench):
+    return {path.stem: path for path in (bench.cache / "vectors").glob("*/*.f32")}
+
+
+def test_workers_give_the_ranking_and_the_vectors_of_one_process(collection, tmp_path):
+    alone, shared = Bench(tmp_path / "alone"), Bench(tmp_path / "shared")
+    words = ("run", collection, "--model", "hashing", "--device", "cpu")
+    assert alone(*words).code == 0
+    done = shared.process(*words, "--workers", 2)
+    assert done.code == 0, done.stderr
+    one, two = result_of(alone, "hashing"), result_of(shared, "hashing")
+    assert one.measures == two.measures
+    assert one.run_sha256 == two.run_sha256
+    assert one.timings.encoded_documents == two.timings.encoded_documents == 9216
+    shards = shards_of(alone).keys()
+    assert files_of(shards, alone.cache / "vectors") == files_of(shards, shared.cache / "vectors")
+    assert "words: hashing encodes: 100%" in done.stderr
+
+
+def test_what_workers_cannot_do_is_done_as_ever(tmp_path):
+    bench = Bench(tmp_path)
+    data = write_collection(tmp_path / "tiny")
+    done = bench("run", data, "--model", "bm25", "hashing", "--limit", 2, "--workers", 1)
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("| hashing ") == done.stdout.count("| bm25 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--workers", "0"], "0"),
+        (["--workers", "some"], "some"),
+        (["--address", "auto"], "--address is for a Ray cluster"),
+        (["--workers", "2", "--gpus-per-worker", "1"], "--gpus-per-worker is for a Ray cluster"),
+        (["--workers", "2", "--device", "cuda:1"], "cuda:1"),
+    ],
+)
+def test_options_of_workers_that_mean_nothing_are_refused(options, told, tmp_path):
+    bench = Bench(tmp_path)
+    done = bench("run", write_collection(tmp_path / "tiny"), "--model", "hashing", *options)
+    assert done.code == 2
+    assert told in done.stderr
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    bench, data = Bench(tmp_path), write_collection(tmp_path / "tiny")
+    done = bench("run", data, "--model", "hashing", "--engine", "ray")
+    assert done.code == 2
+    assert done.stderr.endswith(
+        "error: --engine ray needs Ray\n  try: pip install 'retrieval-bench[ray]'\n"
+    )
+
+
+def test_workers_of_this_machine_import_no_ray(tmp_path):
+    data = write_collection(tmp_path / "tiny")
+    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
+    modules = modules_after("run", data, "--model", "hashing", "--workers", 1, *places)
+    assert "bench.execution.processes" in modules
+    assert "ray" not in modules
+
+
+def test_workers_join_and_leave_and_nothing_is_encoded_twice_or_lost(collection, tmp_path):
+    bench, card = Bench(tmp_path), tiny_bert(tmp_path)
+    words = ("work", collection, "--model", card, "--device", "cpu", "--json")
+    leaving = bench.start(*words)
+    wait_for_a_shard_in_hand(bench, leaving)
+    joining = bench.start(*words)
+    leaving.send_signal(signal.SIGINT)
+    left, stayed = finish(leaving), finish(joining)
+    assert (left.code, stayed.code) == (130, 0)
+    assert "what was finished is kept; type the same command to go on" in left.stderr
+    assert len(shards_of(bench)) == 5
+    late = bench(*words)
+    assert late.code == 0
+    assert '"encoded": 0' in late.stdout
+    assert "tiny: 0 texts encoded here; the vectors of all 9,216 documents are in" in late.stderr
+    run = bench("run", collection, "--model", card, "--device", "cpu")
+    assert run.code == 0
+    assert result_of(bench, "tiny").timings.encoded_documents == 0
+
+
+def wait_for_a_shard_in_hand(bench, process, limit_s=90.0):
+    end = time.monotonic() + limit_s
+    while not list((bench.cache / "vectors").glob(f"*/{'?' * 32}.lock")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "nothing was encoded"
+        time.sleep(0.01)
+
+
+def test_there_is_no_work_for_a_model_without_vectors(tmp_path):
+    done = Bench(tmp_path)("work", write_collection(tmp_path / "tiny"), "--model", "bm25")
+    assert done.code == 2
+    assert "bm25 makes no vectors: there is no work" in done.stderr

@@ -1,0 +1,34 @@
+"""A collection of five shards, a tiny model, and what one process makes of them."""
+
+import pytest
+import torch
+
+from tests.support.engines import Bed, several_shards, tiny_bert, two_processes
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory):
+    return several_shards(tmp_path_factory.mktemp("collection") / "words")
+
+
+@pytest.fixture(scope="session")
+def card(tmp_path_factory):
+    return str(tiny_bert(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(collection, card, tmp_path_factory):
+    """Encoded by this process alone, on one thread."""
+    bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, card)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    bed.store.documents(bed.encoder, bed.corpus, bed.store.plan(bed.encoder, bed.corpus))
+    torch.set_num_threads(threads)
+    return bed
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Two workers of one thread each, which stay for all tests."""
+    with two_processes() as pool:
+        yield pool
