@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from bench.cli.options.values import Written
 from bench.results.location import Place
-from bench.results.object_store import RemotePath
+from foundation.object_store import RemotePath
 from foundation.errors import BenchError
 
 

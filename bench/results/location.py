@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from bench.results.object_store import AT_ONCE, STORES, RemotePath
+from foundation.object_store import AT_ONCE, STORES, RemotePath
 from foundation import atomic
 from foundation.errors import BenchError
 from foundation.failures import naming

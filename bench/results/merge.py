@@ -15,7 +15,7 @@ import msgspec
 
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.location import Place, replacing
-from bench.results.object_store import RemotePath
+from foundation.object_store import RemotePath
 from bench.results.result import (
     RESULT_FILE,
     RUN_FILE,

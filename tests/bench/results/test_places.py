@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.results.location import files_below, place_of, read_all, replacing
-from bench.results.object_store import RemotePath
+from foundation.object_store import RemotePath
 from foundation.errors import BenchError
 from tests.support import s3
 
