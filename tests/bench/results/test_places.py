@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.results.location import files_below, place_of, read_all, replacing
-from foundation.object_store import RemotePath
 from foundation.errors import BenchError
+from foundation.object_store import RemotePath
 from tests.support import s3
 
 
@@ -130,8 +130,6 @@ def test_an_object_is_never_written_over(bucket):
 def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
     tmp_path, monkeypatch
 ):
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
-    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
     (tmp_path / "bucket").mkdir()
 
     def won(writer: int) -> bool:
@@ -141,8 +139,8 @@ def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
             return False
         return True
 
-    with s3.serving_conditionally(tmp_path) as address:
-        s3.allow(monkeypatch, address)
+    with s3.serving_conditionally(tmp_path) as server:
+        s3.allow(monkeypatch, server.address)
         with ThreadPoolExecutor(8) as writers:
             winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
         assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
