@@ -78,10 +78,10 @@ class ObjectLeases:
         generation = 0
         while True:
             lease = self.place / f"{name}.lease-{generation}"
+            following = self.place / f"{name}.lease-{generation + 1}"
             if lease.is_created(token.encode()):
-                return ObjectLease(lease, generation, token, lock, self.ttl_s)
+                return ObjectLease(lease, following, token, lock, self.ttl_s)
             generation += 1
-            following = self.place / f"{name}.lease-{generation}"
             if not self._has_expired(lease) and not following.exists():
                 return None
 
@@ -111,11 +111,10 @@ class ObjectLease:
     """A lease that a thread renews until `release`, or until another has followed it."""
 
     def __init__(
-        self, path: RemotePath, generation: int, token: str, lock: FileLock, ttl_s: float
+        self, path: RemotePath, following: RemotePath, token: str, lock: FileLock, ttl_s: float
     ) -> None:
         self._path = replace(path, patience_s=0)
-        self._following = path.parent / f"{path.name.rpartition('-')[0]}-{generation + 1}"
-        self._is_first = generation == 0
+        self._following = replace(following, patience_s=0)
         self._token = token
         self._lock = lock
         self._ttl_s = ttl_s
@@ -136,8 +135,8 @@ class ObjectLease:
         self._ended.set()
         self._renewing.join()
         with suppress(BenchError):  # a store that refuses: the lease expires
-            if not self._is_first:
-                self._path.write_bytes(_GIVEN_BACK)  # where it stood nobody may be first again
+            if not self._path.name.endswith(".lease-0"):
+                self._path.write_bytes(_GIVEN_BACK)  # it stays, so that the next one is new, too
             elif not self._is_followed:
                 self._path.unlink()
         self._lock.release()
