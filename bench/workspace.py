@@ -1,5 +1,6 @@
 """The folders, device and rules under which collections and models are opened and evaluated."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -113,7 +114,7 @@ def cache_folder(given: str | Place | None = None) -> Path:
 
 
 def shared_vectors(given: str | Place | None = None) -> RemotePath | None:
-    """Where vectors are shared, if the cache that is given, else BENCH_CACHE, is a URL.
+    """Where machines share vectors, if the cache that is given, else BENCH_CACHE, is a URL.
 
     Raises:
         BenchError: a URL that names no store.
@@ -121,6 +122,13 @@ def shared_vectors(given: str | Place | None = None) -> RemotePath | None:
     named = given or os.environ.get("BENCH_CACHE")
     place = place_of(str(named)) if named else None
     return place / VECTORS if isinstance(place, RemotePath) else None
+
+
+def vectors_folder(cache_dir: Path, shared: RemotePath | None) -> Path:
+    """Folder of vectors in the cache; those that are shared at a URL have a folder of their own."""
+    if shared is None:
+        return cache_dir / VECTORS
+    return cache_dir / "shared" / hashlib.sha256(shared.url.encode()).hexdigest()[:16]
 
 
 def _log_remark(collection: str, finding: Finding) -> None:
@@ -139,8 +147,9 @@ class Workspace:
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
-        shared: where several machines share those of ``vectors`` by its usual name.
+        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path; None for
+            its usual place.
+        shared: where several machines share those in their usual place.
         remark: told what is peculiar in a collection that is opened for evaluation.
     """
 
@@ -150,19 +159,21 @@ class Workspace:
     device: str = "auto"
     max_memory: int | None = None
     allow_mismatch: bool = False
-    vectors: str = VECTORS
+    vectors: str | None = None
     shared: RemotePath | None = None
     remark: Callable[[str, Finding], None] = _log_remark
 
     @cached_property
     def store(self) -> VectorStore:
         """The vectors that are kept."""
-        remote = RemoteStore(self.shared) if self.shared and self.vectors == VECTORS else None
+        remote = RemoteStore(self.shared) if self.shared and self.vectors is None else None
         return VectorStore(self.vectors_dir, remote)
 
     @property
     def vectors_dir(self) -> Path:
         """Folder of the vectors that are kept."""
+        if self.vectors is None:
+            return vectors_folder(self.cache_dir, self.shared)
         return self.cache_dir / self.vectors
 
     def expand(self, names: Sequence[str]) -> list[str]:

@@ -58,14 +58,13 @@ class RemoteStore:
     def has(self, path: Path) -> bool:
         """True where a shard is there, in the size that its manifest says.
 
-        One that was seen to be damaged is read whole, and copied if it was mended: the caller has
-        its lease.
+        One that was seen to be damaged is read again whole: it may have been mended.
 
         Raises:
             BenchError: the store refuses.
         """
         if path in self._damaged:
-            return self._copied(path)
+            return self._read(path) is not None
         if path not in self._there and self._has_files(path):
             self._there.add(path)
         return path in self._there
@@ -138,11 +137,13 @@ class RemoteStore:
             try:
                 read_shard(path)[0].check()  # another process has just copied it
             except (FileNotFoundError, DamagedShardError):
-                return self._copied(path)
+                if (contents := self._read(path)) is None:
+                    return False
+                write_files(contents)
             return True
 
-    def _copied(self, path: Path) -> bool:
-        """Copy a shard, if it is whole; the caller has its local lock."""
+    def _read(self, path: Path) -> dict[Path, bytes] | None:
+        """The files of a shard, the manifest last; None where they do not fit each other."""
         place = self._at(path.parent)
         try:
             manifest = (place / path.name).read_bytes()
@@ -155,11 +156,10 @@ class RemoteStore:
                 logger.warning("%s is damaged (%s): it is made again", place / path.name, error)
             self._damaged.add(path)
             self._there.discard(path)
-            return False
-        write_files(shard, contents[shard.path], contents[shard.keys_path], manifest)
+            return None
         self._damaged.discard(path)
         self._there.add(path)
-        return True
+        return {**contents, path: manifest}
 
     def _keys_of(self, path: Path) -> UInt64Array:
         """Keys of a shard, read once; none where they are not there or cut short."""

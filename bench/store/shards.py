@@ -9,6 +9,7 @@ files of a shard holds the lock ``NAME.lock``.
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,18 +159,19 @@ def write_shard(
         vectors_sha256=hashlib.sha256(content.data).hexdigest(),
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
     )
-    shard = Shard(folder / f"{name_of(keys)}.json", manifest)
-    write_files(shard, content.data, key_bytes, msgspec.json.encode(manifest))
-    return shard.manifest_path
+    path = folder / f"{name_of(keys)}.json"
+    shard = Shard(path, manifest)
+    described = msgspec.json.encode(manifest)
+    write_files({shard.path: content.data, shard.keys_path: key_bytes, path: described})
+    return path
 
 
-def write_files(shard: Shard, vectors: bytes | memoryview, keys: bytes, manifest: bytes) -> None:
-    """Write the files of a shard, the manifest last.
+def write_files(contents: Mapping[Path, bytes | memoryview]) -> None:
+    """Write the files of a shard in the order given, in which the manifest is last.
 
     Raises:
         OSError: no space is left.
     """
-    contents = {shard.path: vectors, shard.keys_path: keys, shard.manifest_path: manifest}
     for path, content in contents.items():
         with replacing(path) as file:
             file.write(content)

@@ -63,7 +63,8 @@ def test_one_of_many_machines_has_a_lease_until_it_gives_it_back(machine, server
 
 def test_leases_of_several_names_are_independent(machine):
     first, second = machine("first").take("a"), machine("second").take("b")
-    assert first and second
+    assert first is not None
+    assert second is not None
     first.release()
     second.release()
 
@@ -164,6 +165,7 @@ def test_a_lease_outlives_a_store_that_is_away_for_longer_than_its_time(machine,
         time.sleep(2.5 * TTL_S)
         server.start()
         time.sleep(1.5 * TTL_S)
-        assert lease.held and not waiting.done()
+        assert lease.held
+        assert not waiting.done()
         lease.release()
         waiting.result(TTL_S * 10).release()

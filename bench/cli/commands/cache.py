@@ -9,11 +9,9 @@ from bench.cli.options.data import CacheOptions
 from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
-from bench.workspace import VECTORS, cache_folder
+from bench.workspace import cache_folder, shared_vectors, vectors_folder
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
-from foundation.errors import BenchError
-from foundation.object_store import RemotePath
 from reports.evaluation import cache_table
 from reports.format import size
 
@@ -21,17 +19,10 @@ from reports.format import size
 def cache(options: CacheOptions) -> int:
     """``cache``: a line a model. Damaged files give the exit code of bad input.
 
-    Raises:
-        BenchError: a URL was typed, or another name than those of what is stored.
+    Of vectors that machines share at a URL, the copies on this machine.
     """
-    if isinstance(options.cache_dir, RemotePath):
-        raise BenchError(
-            f"cache tells of a folder, and {options.cache_dir} is shared by several machines",
-            "leave out --cache-dir for the copies on this machine; remove what is shared with the "
-            f"store's own tools: each folder of {options.cache_dir / VECTORS} has a recipe.json",
-        )
-    cache_dir = cache_folder(options.cache_dir)
-    store = cache_dir / VECTORS
+    cache_dir, shared = cache_folder(options.cache_dir), shared_vectors(options.cache_dir)
+    store = vectors_folder(cache_dir, shared)
     pruned = _prune(store, options)
     corpora = _corpora(cache_dir / CORPORA) if options.verify else []
     unchecked = [folder for folder in corpora if not (folder / CHECKSUMS_FILE).is_file()]
@@ -44,6 +35,12 @@ def cache(options: CacheOptions) -> int:
         print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
     if options.verify:
         _say_verified(broken, len(corpora) - len(unchecked), len(unchecked))
+    if shared:
+        print(
+            f"note: these are copies of what machines share in {shared}; remove what is there with "
+            "the tools of its store: the recipe.json of each folder names its model",
+            file=sys.stderr,
+        )
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 

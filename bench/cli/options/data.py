@@ -108,5 +108,6 @@ class CacheOptions:
     dry_run: bool = False
     """Only show what would be removed."""
     cache_dir: PlaceOption | None = None
-    """Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder."""
+    """Folder of the cache, or URL of which this machine has copies. Default: $BENCH_CACHE, then
+    the user's cache folder."""
     output: Output = Output()
