@@ -169,3 +169,20 @@ def test_a_lease_outlives_a_store_that_is_away_for_longer_than_its_time(machine,
         assert not waiting.done()
         lease.release()
         waiting.result(TTL_S * 10).release()
+
+
+def test_the_time_of_a_lease_begins_anew_where_the_store_was_slow_to_answer(machine, monkeypatch):
+    die(machine("first").take("a"))
+    other, read = machine("second"), RemotePath.read_bytes
+    assert other.take("a") is None
+    time.sleep(1.2 * TTL_S)
+
+    def slowly(path: RemotePath) -> bytes:
+        time.sleep(TTL_S / 2)  # its holder had no answer either
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemotePath, "read_bytes", slowly)
+        assert other.take("a") is None
+    assert other.take("a") is None
+    other.wait("a").release()
