@@ -9,7 +9,7 @@ only finds shards that were cut for another collection.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,31 +92,38 @@ class RemoteStore:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda path: self.push(path, folder), paths))
 
-    def pull(self, paths: Sequence[Path]) -> bool:
-        """Copy the shards that are there and whole; True where any is.
+    def pull(self, shards: Mapping[Path, UInt64Array], texts: UInt64Array) -> bool:
+        """Copy the shards that hold any of some texts, and are there and whole.
+
+        Args:
+            shards: keys of their texts.
+            texts: keys, ``(n, 2)``.
+
+        Returns:
+            True where any was copied.
 
         Raises:
             BenchError: the store refuses.
             OSError: no space is left.
         """
+        paths = list(shards)
+        rows = find(texts, np.concatenate([np.empty((0, 2), np.uint64), *shards.values()]))
+        ends = np.cumsum([len(keys) for keys in shards.values()])
+        numbers = np.unique(np.searchsorted(ends, rows[rows >= 0], side="right"))
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return any(list(pool.map(self._pulled, paths)))
+            return any(list(pool.map(self._pulled, [paths[n] for n in numbers.tolist()])))
 
-    def pull_sharing(self, folder: Path, keys: UInt64Array) -> bool:
-        """Copy the shards, among those that are listed, that hold any of some texts.
+    def listed(self, folder: Path) -> dict[Path, UInt64Array]:
+        """Keys of the shards that are listed and have no copy in a local folder.
 
         Raises:
-            BenchError, OSError: as `pull`.
+            BenchError: the store refuses.
         """
         names = [place.name for place in self._at(folder).objects()]
         paths = [folder / name for name in names if MANIFEST_NAME.fullmatch(name)]
         paths = [path for path in paths if path not in self._damaged and not path.exists()]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            kept = list(pool.map(self._keys_of, paths))
-        rows = find(keys, np.concatenate([np.empty((0, 2), np.uint64), *kept]))
-        ends = np.cumsum([len(of_shard) for of_shard in kept])
-        numbers = np.unique(np.searchsorted(ends, rows[rows >= 0], side="right"))
-        return self.pull([paths[number] for number in numbers.tolist()])
+            return dict(zip(paths, pool.map(self._keys_of, paths), strict=True))
 
     def _at(self, folder: Path) -> RemotePath:
         return self.url / folder.name

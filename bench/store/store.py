@@ -66,7 +66,7 @@ class VectorStore:
         damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
-        return self._plan(encoder.recipe, "document", keys[rows])
+        return self._plan(encoder.recipe, "document", keys[rows], keys)
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
@@ -143,7 +143,14 @@ class VectorStore:
     def _folder_of(self, recipe: Recipe) -> Path:
         return self.folder / folder_name(recipe)
 
-    def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> EncodingPlan:
+    def _plan(
+        self, recipe: Recipe, role: Role, keys: UInt64Array, all_keys: UInt64Array | None = None
+    ) -> EncodingPlan:
+        """The plan for some texts, after what a remote store has of them was copied.
+
+        Args:
+            all_keys: of the corpus for which shards are cut; None where it is these texts.
+        """
         side = recipe.side(role)
         folders = self._folders_with(side, role)
         for folder in folders:
@@ -151,10 +158,11 @@ class VectorStore:
         plan = self._planner.plan(folders, recipe, keys)
         if self._remote and plan.missing:
             own = self._described(side)
-            if self._remote.pull([own / f"{batch.name}.json" for batch in plan.missing]):
+            cut = plan if all_keys is None else self._planner.plan(folders, recipe, all_keys)
+            by_name = {own / f"{batch.name}.json": batch.keys for batch in cut.missing}
+            if self._remote.pull(by_name, plan.missing_keys):
                 plan = self._planner.plan(folders, recipe, keys)
-            missing = [batch.keys for batch in plan.missing]
-            if missing and self._remote.pull_sharing(own, np.concatenate(missing)):
+            if plan.missing and self._remote.pull(self._remote.listed(own), plan.missing_keys):
                 plan = self._planner.plan(folders, recipe, keys)
         return plan
 
