@@ -1,6 +1,7 @@
 """Vectors below a URL, on a real S3 server: encoded once among machines, whole or absent."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -258,12 +259,51 @@ def test_the_shard_of_a_machine_that_died_is_made_by_the_other(bucket, tmp_path)
     after = survivor.titles()
     assert survivor.process.returncode == 0
     twice = set(before) & set(after)
-    assert len(twice) <= ROWS  # the shard that was being sent
+    assert len(twice) <= 2 * ROWS  # the shard that was being sent, and the one after it
     assert set(before) | set(after) == {title for title, _ in numbered(40)}
     assert encoded(VectorStore(tmp_path / "survivor"), corpus) == 0
     again = Worker(tmp_path, "killed", pause_s=0)
     assert again.titles() == []
     assert again.process.returncode == 0
+
+
+def test_the_others_do_not_wait_for_a_machine_that_is_stopped(bucket, tmp_path):
+    corpus_of(numbered(24), tmp_path / "corpus")
+    stopped = Worker(tmp_path, "stopped", pause_s=0.4)
+    before = stopped.next_shard()
+    stopped.process.send_signal(signal.SIGSTOP)
+    other = Worker(tmp_path, "other", pause_s=0)
+    after = other.titles()
+    assert other.process.returncode == 0
+    stopped.process.send_signal(signal.SIGCONT)
+    late = stopped.titles()
+    assert stopped.process.returncode == 0
+    assert set(before) | set(after) == {title for title, _ in numbered(24)}
+    assert set(late) <= set(after)
+    assert len(late) <= 2 * ROWS  # what it had in hand
+    assert files_below(tmp_path / "stopped") == files_below(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_machines_killed_twenty_times_lose_a_shard_each_at_most(bucket, tmp_path):
+    """A shard is lost where it was not sent yet; two where sending takes as long as encoding."""
+    corpus = corpus_of(numbered(200), tmp_path / "corpus")
+    encode(VectorStore(tmp_path / "undisturbed"), corpus)
+    moments, titles, kills = random.Random(0), [], 0
+    for number in range(20):
+        worker = Worker(tmp_path, f"machine {number % 2}", pause_s=0.2)
+        titles += worker.next_shard()
+        time.sleep(moments.uniform(0, 0.2))
+        worker.process.send_signal(signal.SIGKILL)
+        titles += worker.titles()
+        kills += worker.process.returncode == -signal.SIGKILL
+    last = Worker(tmp_path, "last", pause_s=0)
+    titles += last.titles()
+    assert last.process.returncode == 0
+    assert kills >= 15
+    assert len(titles) - 200 <= kills * ROWS
+    undisturbed, now = files_below(tmp_path / "undisturbed"), files_below(tmp_path / "last")
+    assert now == undisturbed
 
 
 def test_a_store_that_is_away_for_some_seconds_costs_no_text(bucket, server, tmp_path):

@@ -70,6 +70,16 @@ def test_two_machines_have_the_same_scores_and_encode_once(run, server, tmp_path
     assert "vectors" not in local
 
 
+def test_workers_anywhere_fill_the_same_url(run, on_machine, url, bench, monkeypatch, tmp_path):
+    folder = tmp_path / "tiny"
+    alone = on_machine("first", "work", folder, "--model", "hashing", "--json")
+    assert alone.code == 0, alone.stderr
+    assert json.loads(alone.stdout)[0]["encoded"] > 0
+    assert run("second")["timings"]["encoded_documents"] == 0
+    again = on_machine("third", "work", folder, "--model", "hashing", "--json")
+    assert json.loads(again.stdout)[0]["encoded"] == 0
+
+
 def test_the_copies_are_shown_pruned_and_made_again(run, on_machine, url):
     run("first")
     shown = on_machine("first", "cache", "--verify")
