@@ -79,18 +79,23 @@ class ObjectLeases:
         while True:
             lease = self.place / f"{name}.lease-{generation}"
             following = self.place / f"{name}.lease-{generation + 1}"
-            if lease.is_created(token.encode()):
+            try:
+                if not self._has_expired(lease):
+                    return None
+            except FileNotFoundError:
+                if not lease.is_created(token.encode()):
+                    return None
                 return ObjectLease(lease, following, token, lock, self.ttl_s)
             generation += 1
-            if not self._has_expired(lease) and not following.exists():
-                return None
 
     def _has_expired(self, path: RemotePath) -> bool:
+        """True for a lease whose holder is no more, or gave it back.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
         asked = time.monotonic()
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return False  # given back meanwhile: it can be created
+        content = path.read_bytes()
         now = time.monotonic()
         known, since = self._seen.get(path.url, (None, now))
         if content != known or now - asked > self.ttl_s / 4:  # its holder had no answer either

@@ -47,6 +47,7 @@ Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 _answered: set[str] = set()  # buckets that answered this process
+_refusing: set[str] = set()  # those of which it was said that they refuse
 
 
 class StoreRefusesError(BenchError):
@@ -246,12 +247,14 @@ class RemotePath:
                 left = begun + self.patience_s - time.monotonic()
                 if bucket not in _answered or left <= 0:
                     raise
-                if pause == FIRST_PAUSE_S:
+                if bucket not in _refusing:
+                    _refusing.add(bucket)
                     logger.warning("%s; it is asked again for %.0f s", error, self.patience_s)
                 time.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 _answered.add(bucket)
+                _refusing.discard(bucket)
                 return answer
 
 

@@ -84,13 +84,17 @@ class RemoteStore:
             self._damaged.discard(target)
 
     def push_all(self, paths: Sequence[Path], folder: Path) -> None:
-        """As `push`, many at a time.
+        """As `push`, of all that is not listed there, many at a time.
 
         Raises:
             BenchError: the store refuses.
         """
+        unseen = [path for path in paths if folder / path.name not in self._there]
+        listed = {place.name for place in self._at(folder).objects()} if unseen else set()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda path: self.push(path, folder), paths))
+            unlisted = [path for path in unseen if path.name not in listed]
+            list(pool.map(lambda path: self.push(path, folder), unlisted))
+        self._there |= {folder / path.name for path in unseen}
 
     def pull(self, shards: Mapping[Path, UInt64Array], texts: UInt64Array) -> bool:
         """Copy the shards that hold any of some texts, and are there and whole.

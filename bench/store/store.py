@@ -66,7 +66,8 @@ class VectorStore:
         damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
-        return self._plan(encoder.recipe, "document", keys[rows], keys)
+        all_keys = None if rows == slice(None) else keys
+        return self._plan(encoder.recipe, "document", keys[rows], all_keys)
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None

@@ -118,7 +118,7 @@ def test_time_runs_from_when_the_lease_was_first_seen_unchanged(machine):
     lease = other.take("a")
     assert lease is not None
     lease.release()
-    again = machine("third").take("a")  # what was given back is free at once
+    again = other.take("a")  # what was given back is free at once
     assert again is not None
     again.release()
 
