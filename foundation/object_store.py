@@ -26,6 +26,8 @@ from foundation.errors import BenchError
 
 STORES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}  # packages
 _EXTRAS = {"s3fs": "'retrieval-bench[s3]'"}
+# Many requests at a time are made here; s3fs would ask for the size before it reads an object.
+_OPTIONS = {"s3": {"max_concurrency": 1}}
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL where "
     "it is not Amazon's",
@@ -264,7 +266,7 @@ def _store(place: RemotePath) -> Any:
     try:
         import fsspec
 
-        return fsspec.filesystem(scheme, use_listings_cache=False)
+        return fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except ImportError as error:
         package = STORES.get(scheme, "")
         raise BenchError(
