@@ -1,5 +1,6 @@
 """The folders, device and rules under which collections and models are opened and evaluated."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -24,10 +25,10 @@ from bench.evaluate.pipeline import (
     search_device,
 )
 from bench.evaluate.suites import mean_weights
-from bench.results.location import Place
+from bench.results.location import Place, place_of
 from bench.results.result import Protocol, Stored, save
 from bench.results.reuse import Evaluating, find_stored, newest_of_same
-from bench.store import VectorStore
+from bench.store import RemoteStore, VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
 from datasets_cfg.first_queries import first_queries
@@ -35,11 +36,14 @@ from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
+from foundation.object_store import RemotePath
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import Model, resolve_model
+
+VECTORS = "vectors"
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +98,37 @@ class LoadedModel:
         return LoadedModel(self.model.for_dataset(collection), encoder)
 
 
-def cache_folder(given: str | Path | None = None) -> Path:
-    """Folder of downloads, corpora and vectors: as given, else BENCH_CACHE, else the user's."""
+def cache_folder(given: str | Place | None = None) -> Path:
+    """Folder of downloads, corpora and vectors: as given, else BENCH_CACHE, else the user's.
+
+    A URL is passed over: vectors are shared there, and lie here, too.
+
+    Raises:
+        BenchError: a URL that names no store.
+    """
+    for named in (given, os.environ.get("BENCH_CACHE")):
+        if named and isinstance(place := place_of(str(named)), Path):
+            return place
+    folder: Path = platformdirs.user_cache_path("retrieval-bench")
+    return folder
+
+
+def shared_vectors(given: str | Place | None = None) -> RemotePath | None:
+    """Where machines share vectors, if the cache that is given, else BENCH_CACHE, is a URL.
+
+    Raises:
+        BenchError: a URL that names no store.
+    """
     named = given or os.environ.get("BENCH_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("retrieval-bench")
+    place = place_of(str(named)) if named else None
+    return place / VECTORS if isinstance(place, RemotePath) else None
+
+
+def vectors_folder(cache_dir: Path, shared: RemotePath | None) -> Path:
+    """Folder of vectors in the cache; those that are shared at a URL have a folder of their own."""
+    if shared is None:
+        return cache_dir / VECTORS
+    return cache_dir / "shared" / hashlib.sha256(shared.url.encode()).hexdigest()[:16]
 
 
 def _log_remark(collection: str, finding: Finding) -> None:
@@ -116,7 +147,9 @@ class Workspace:
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
         allow_mismatch: evaluate a collection although it differs from the published one.
-        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path.
+        vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path; None for
+            its usual place.
+        shared: where several machines share those in their usual place.
         remark: told what is peculiar in a collection that is opened for evaluation.
     """
 
@@ -126,17 +159,21 @@ class Workspace:
     device: str = "auto"
     max_memory: int | None = None
     allow_mismatch: bool = False
-    vectors: str = "vectors"
+    vectors: str | None = None
+    shared: RemotePath | None = None
     remark: Callable[[str, Finding], None] = _log_remark
 
     @cached_property
     def store(self) -> VectorStore:
         """The vectors that are kept."""
-        return VectorStore(self.vectors_dir)
+        remote = RemoteStore(self.shared) if self.shared and self.vectors is None else None
+        return VectorStore(self.vectors_dir, remote)
 
     @property
     def vectors_dir(self) -> Path:
         """Folder of the vectors that are kept."""
+        if self.vectors is None:
+            return vectors_folder(self.cache_dir, self.shared)
         return self.cache_dir / self.vectors
 
     def expand(self, names: Sequence[str]) -> list[str]:

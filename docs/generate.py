@@ -31,7 +31,6 @@ from bench.gate.check import Check
 from bench.leaderboard.records import Board
 from bench.monitor.quality_curve import Curve
 from bench.results.interchange.claimed import Claimed
-from bench.results.object_store import RemotePath
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest
@@ -39,6 +38,7 @@ from bench.store.usage import Damage, ModelUsage
 from datasets_cfg.catalogue import dataset_names, facts_for
 from datasets_cfg.facts import Archive, Counts, Facts, Suite
 from datasets_cfg.verify import Finding
+from foundation.object_store import RemotePath
 from retrievers.models.card import (
     Card,
     CardAdapter,

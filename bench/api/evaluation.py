@@ -16,7 +16,7 @@ from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.results.location import Place, place_of
 from bench.results.result import save
-from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder
+from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder, shared_vectors
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import wrap
@@ -61,7 +61,8 @@ def evaluate(
         depth: documents per query; None for the collection's.
         split: which judgements; None for the collection's.
         out: folder or URL where the result is kept; None keeps it in memory alone.
-        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's.
+        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's. At a URL
+            several machines share vectors.
         data_dir: where collections lie; None for BENCH_DATA, then a download.
         offline: download nothing.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -77,6 +78,7 @@ def evaluate(
         offline=offline,
         device=device,
         allow_mismatch=allow_mismatch,
+        shared=shared_vectors(cache_dir),
     )
     loaded = _loaded(space, model, name, fingerprint, similarity, settings)
     opened = _opened(space, dataset, split)

@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from bench.cli.options.values import Written
 from bench.results.location import Place
-from bench.results.object_store import RemotePath
 from foundation.errors import BenchError
+from foundation.object_store import RemotePath
 
 
 def check_typed(words: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
 from bench.experiments.sequence import last_checkpoint
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
-from bench.store import VectorStore
 from bench.training.finetune_on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
@@ -83,7 +82,7 @@ class Finetune:
             _preset(settings),
             resolve_model(last_checkpoint(model)),
             self.space.datasets(settings["on"], settings["split"]),
-            VectorStore(self.space.cache_dir / "vectors"),
+            self.space.store,
             TrainingContext(out / MODEL, device=self.space.device),
             evaluated=self.space.datasets(self.held_out),
             queries=settings.get("queries"),

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from bench.results.object_store import AT_ONCE, STORES, RemotePath
 from foundation import atomic
 from foundation.errors import BenchError
 from foundation.failures import naming
+from foundation.object_store import AT_ONCE, STORES, RemotePath
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of a URL

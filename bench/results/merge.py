@@ -15,7 +15,6 @@ import msgspec
 
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.location import Place, replacing
-from bench.results.object_store import RemotePath
 from bench.results.result import (
     RESULT_FILE,
     RUN_FILE,
@@ -25,6 +24,7 @@ from bench.results.result import (
     Stored,
     place,
 )
+from foundation.object_store import RemotePath
 
 Evaluation = tuple[str, str]  # model, key
 

@@ -31,9 +31,9 @@ from bench.evaluate.run_files import check_writable, columnar, read_run_file
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.results.location import Place, replacing_all
-from bench.results.object_store import RemotePath
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
+from foundation.object_store import RemotePath
 from foundation.records import Record
 from retrievers.models.parameters import Parameters
 from retrievers.models.recipe import Recipe

@@ -9,6 +9,7 @@ files of a shard holds the lock ``NAME.lock``.
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,28 @@ class Shard:
         """Bytes of one vector on disk."""
         return self.manifest.dim * np.dtype(DTYPES[self.manifest.dtype]).itemsize
 
+    @property
+    def keys_path(self) -> Path:
+        """File of the keys."""
+        return self.manifest_path.with_suffix(".keys")
+
+    @property
+    def files(self) -> dict[Path, tuple[int, str]]:
+        """Bytes and SHA-256 that the files of vectors and keys must have."""
+        return {
+            self.path: (self.rows * self.row_bytes, self.manifest.vectors_sha256),
+            self.keys_path: (self.rows * KEY_BYTES, self.manifest.keys_sha256),
+        }
+
+    def check_content(self, path: Path, content: bytes) -> None:
+        """Compare what was read of one of the files with its checksum.
+
+        Raises:
+            DamagedShardError: it is not what was written.
+        """
+        if (len(content), hashlib.sha256(content).hexdigest()) != self.files[path]:
+            raise DamagedShardError(f"{path.name} does not fit its manifest")
+
     def check(self) -> None:
         """Compare the vectors with their checksum.
 
@@ -77,7 +100,7 @@ class Shard:
         """
         try:
             size = self.path.stat().st_size
-            if size != self.rows * self.row_bytes:
+            if size != self.files[self.path][0]:
                 raise DamagedShardError(f"{self.path.name} has {size:,} bytes")
             if _sha256(self.path) != self.manifest.vectors_sha256:
                 raise DamagedShardError(f"{self.path.name} has another checksum")
@@ -92,22 +115,28 @@ def read_shard(manifest_path: Path) -> tuple[Shard, UInt64Array]:
         DamagedShardError: manifest and keys are not what was written.
         FileNotFoundError: there is no manifest.
     """
+    shard = described(manifest_path, manifest_path.read_bytes())
     try:
-        manifest = decode_json(manifest_path.read_bytes(), ShardManifest, manifest_path)
+        content = shard.keys_path.read_bytes()
+    except FileNotFoundError as error:
+        raise DamagedShardError(f"{shard.keys_path.name} is missing") from error
+    shard.check_content(shard.keys_path, content)
+    return shard, keys_from_bytes(content)
+
+
+def described(manifest_path: Path, content: bytes) -> Shard:
+    """The shard that a manifest says there is.
+
+    Raises:
+        DamagedShardError: it is no manifest.
+    """
+    try:
+        manifest = decode_json(content, ShardManifest, manifest_path)
     except BenchError as error:
         raise DamagedShardError(f"{manifest_path.name} is not readable") from error
-    keys_path = manifest_path.with_suffix(".keys")
-    try:
-        content = keys_path.read_bytes()
-    except FileNotFoundError as error:
-        raise DamagedShardError(f"{keys_path.name} is missing") from error
-    if (
-        manifest.format != FORMAT
-        or len(content) != manifest.rows * KEY_BYTES
-        or hashlib.sha256(content).hexdigest() != manifest.keys_sha256
-    ):
-        raise DamagedShardError(f"{keys_path.name} does not fit its manifest")
-    return Shard(manifest_path, manifest), keys_from_bytes(content)
+    if manifest.format != FORMAT:
+        raise DamagedShardError(f"{manifest_path.name} has another format")
+    return Shard(manifest_path, manifest)
 
 
 def write_shard(
@@ -131,13 +160,21 @@ def write_shard(
         keys_sha256=hashlib.sha256(key_bytes).hexdigest(),
     )
     path = folder / f"{name_of(keys)}.json"
-    with replacing(path.with_suffix(SUFFIXES[recipe.store_dtype])) as file:
-        file.write(content.data)
-    with replacing(path.with_suffix(".keys")) as file:
-        file.write(key_bytes)
-    with replacing(path) as file:
-        file.write(msgspec.json.encode(manifest))
+    shard = Shard(path, manifest)
+    described = msgspec.json.encode(manifest)
+    write_files({shard.path: content.data, shard.keys_path: key_bytes, path: described})
     return path
+
+
+def write_files(contents: Mapping[Path, bytes | memoryview]) -> None:
+    """Write the files of a shard in the order given, in which the manifest is last.
+
+    Raises:
+        OSError: no space is left.
+    """
+    for path, content in contents.items():
+        with replacing(path) as file:
+            file.write(content)
 
 
 def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from foundation import object_store
 
 KEY, SECRET = "key-of-tests", "secret-of-tests"
 START_S = 20
@@ -46,10 +48,11 @@ def _can_serve(program: str) -> bool:
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, address: str, secret: str = SECRET) -> None:
-    """Let this process, and those that it starts, use the server."""
+    """Let this process, and those that it starts, use the server, which never answered before."""
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
+    object_store._answered.clear()
     for name, value in {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": secret,
@@ -61,14 +64,37 @@ def allow(monkeypatch: pytest.MonkeyPatch, address: str, secret: str = SECRET) -
         monkeypatch.setenv(name, value)
 
 
+class ConditionalServer:
+    """The same by a server that knows ``If-None-Match``, and no credentials.
+
+    It can be stopped, and started again with the same address and objects.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        program = [sys.executable, "-m", "localbucket", str(self.folder)]
+        self._running.enter_context(_running([*program, "--port", str(self.port)], self.port))
+
+    def stop(self) -> None:
+        self._running.close()
+
+
 @contextmanager
-def serving_conditionally(folder: Path) -> Iterator[str]:
-    """The same by a server that knows ``If-None-Match``, and no credentials."""
-    port = _free_port()
-    with _running(
-        [sys.executable, "-m", "localbucket", str(folder), "--port", str(port)], port
-    ) as address:
-        yield address
+def serving_conditionally(folder: Path) -> Iterator[ConditionalServer]:
+    """Such a server, started. Skips without one."""
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
+    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
+    server = ConditionalServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @contextmanager

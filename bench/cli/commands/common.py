@@ -8,7 +8,7 @@ from dataclasses import asdict
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
 from bench.compare.statistics import Resampling
 from bench.evaluate.memory import parse_size
-from bench.workspace import LoadedModel, Workspace, cache_folder
+from bench.workspace import LoadedModel, Workspace, cache_folder, shared_vectors
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from reports.findings import finding_lines
@@ -21,8 +21,15 @@ DEFAULT_HARDWARE = Hardware()
 def workspace(
     places: Places, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
 ) -> Workspace:
-    """The workspace that the options describe."""
+    """The workspace that the options describe.
+
+    Raises:
+        BenchError: vectors are to be shared where nothing can be written.
+    """
     memory = hardware.max_memory
+    shared = shared_vectors(places.cache_dir)
+    if shared:
+        shared.check_writable()
     return Workspace(
         cache_dir=cache_folder(places.cache_dir),
         data_dir=places.data_dir,
@@ -31,6 +38,7 @@ def workspace(
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
         remark=print_remark,
+        shared=shared,
     )
 
 

@@ -108,7 +108,7 @@ def _work(
         measure=aim.measure,
         options=Options(depth=options.protocol.depth, measures=(aim.measure,)),
         results=options.results.results,
-        space=replace(space, vectors="vectors" if options.keep_vectors else "watched"),
+        space=replace(space, vectors=None if options.keep_vectors else "watched"),
         keep_vectors=options.keep_vectors,
         held=out / ".held",
         open_model=lambda folder: load_model(space, str(folder), options.use),

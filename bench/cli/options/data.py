@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import DataOptions, ModelUse, Output
-from bench.cli.options.values import Count, LocalPath, Names, Several
+from bench.cli.options.values import Count, Names, PlaceOption, Several
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
 ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
@@ -107,6 +107,7 @@ class CacheOptions:
     """Remove vectors that were not used for this many days: of the models of --prune, or of all."""
     dry_run: bool = False
     """Only show what would be removed."""
-    cache_dir: LocalPath | None = None
-    """Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder."""
+    cache_dir: PlaceOption | None = None
+    """Folder of the cache, or URL of which this machine has copies. Default: $BENCH_CACHE, then
+    the user's cache folder."""
     output: Output = Output()

@@ -45,8 +45,10 @@ class Places:
 
     data_dir: LocalPath | None = None
     """Folder of collections. Default: $BENCH_DATA, then a download."""
-    cache_dir: LocalPath | None = None
-    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache folder."""
+    cache_dir: PlaceOption | None = None
+    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache folder.
+    At a URL such as s3://bucket/prefix several machines share vectors; all else, and copies of
+    these, stay in the default folder."""
     offline: bool = False
     """Download nothing."""
 

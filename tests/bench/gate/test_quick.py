@@ -7,8 +7,8 @@ import pytest
 
 from bench.gate.quick import FULL_FILE, LEDGER, LOOK_FILE, Look, complete, digest, relation
 from bench.gate.quick import remember as write_down
-from bench.results.object_store import RemotePath
 from bench.results.result import Protocol
+from foundation.object_store import RemotePath
 from tests.support import results as records
 
 PROTOCOL = msgspec.structs.replace(records.PROTOCOL, collection="one")

@@ -4,15 +4,17 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.results.location import files_below, place_of, read_all, replacing
-from bench.results.object_store import RemotePath
 from foundation.errors import BenchError
+from foundation.object_store import RemotePath
 from tests.support import s3
 
 
@@ -130,8 +132,6 @@ def test_an_object_is_never_written_over(bucket):
 def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
     tmp_path, monkeypatch
 ):
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
-    pytest.importorskip("localbucket", reason="no such server here: pip install localbucket")
     (tmp_path / "bucket").mkdir()
 
     def won(writer: int) -> bool:
@@ -141,8 +141,8 @@ def test_of_writers_that_race_one_wins_where_the_store_has_conditional_writes(
             return False
         return True
 
-    with s3.serving_conditionally(tmp_path) as address:
-        s3.allow(monkeypatch, address)
+    with s3.serving_conditionally(tmp_path) as server:
+        s3.allow(monkeypatch, server.address)
         with ThreadPoolExecutor(8) as writers:
             winners = [number for number, one in enumerate(writers.map(won, range(8))) if one]
         assert [place_of("s3://bucket/race").read_bytes()] == [str(one).encode() for one in winners]
@@ -206,6 +206,39 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(BenchError, match="credentials"):
         place_of("s3://bucket/a").check_writable()
+
+
+def test_a_store_that_is_overloaded_is_asked_again(monkeypatch, caplog):
+    answers = iter([200, 503, 500, 503, 200, 404, 403])
+
+    class Overloaded(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(next(answers))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self):  # a listing: there is no folder of this name either
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Overloaded)
+    Thread(target=server.serve_forever, daemon=True).start()
+    s3.allow(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    place = place_of("s3://bucket/a")
+    assert place.is_file()
+    assert caplog.text == ""
+    assert place.is_file()
+    assert caplog.text.count("it is asked again for 120 s") == 1
+    assert not place.is_file()
+    with pytest.raises(BenchError, match="s3://bucket/a"):
+        place.is_file()  # refused for good: not asked again
+    assert list(answers) == []
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):

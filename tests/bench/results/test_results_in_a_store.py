@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bench.exit_codes import ExitCode
-from bench.results.object_store import RemotePath
+from foundation.object_store import RemotePath
 from tests.support import s3
 from tests.support.collections import write_collection
 
