@@ -15,14 +15,6 @@ from tests.support import s3
 TTL_S = 1.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "bucket").mkdir()
-    with s3.serving_conditionally(folder) as server:
-        yield server
-
-
 @pytest.fixture
 def machine(server, monkeypatch, tmp_path):
     """Leases of a machine, by its name: each has a local folder of its own."""

@@ -38,14 +38,6 @@ def _small_shards(monkeypatch):
     monkeypatch.setattr(planning, "SHARD_ROWS", ROWS)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "bucket").mkdir()
-    with s3.serving_conditionally(folder) as server:
-        yield server
-
-
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
     """Folder of the server that has what is below the URL of this test."""

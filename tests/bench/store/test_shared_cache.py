@@ -15,14 +15,6 @@ from tests.support import s3
 from tests.support.collections import Finished, files_below, write_collection
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "bucket").mkdir()
-    with s3.serving_conditionally(folder) as server:
-        yield server
-
-
 @pytest.fixture
 def url(server, monkeypatch, tmp_path):
     s3.allow(monkeypatch, server.address)
