@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CollectionName:
-    """What a collection is opened by: what was typed, and how many of its queries are meant."""
+    """Collection to open: its name as typed, its split, and how many of its queries are meant."""
 
     name: str
     split: str | None = None
@@ -114,7 +114,7 @@ def cache_folder(given: str | Place | None = None) -> Path:
 
 
 def shared_vectors(given: str | Place | None = None) -> RemotePath | None:
-    """Where machines share vectors, if the cache that is given, else BENCH_CACHE, is a URL.
+    """URL below which machines share vectors, if the cache given, else BENCH_CACHE, is one.
 
     Raises:
         BenchError: a URL that names no store.

@@ -183,7 +183,7 @@ class RemotePath:
             raise BenchError(f"{self} is there already, with other content", "name another place")
 
     def is_created(self, content: bytes) -> bool:
-        """As `create`, but False where the object is there with other content.
+        """Create an object; False where it is there with other content. See `create`.
 
         True of one writer alone among those that race with contents of their own.
         """

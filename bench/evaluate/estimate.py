@@ -69,7 +69,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded_already(estimate: Estimate) -> Estimate:
-    """The same where another collection has the same documents: they are encoded once."""
+    """The estimate for a collection whose documents another has too: they are encoded once."""
     return msgspec.structs.replace(estimate, to_encode=0, tokens=0, encode_s=0.0, disk_bytes=0)
 
 

@@ -76,7 +76,7 @@ def approximate(index: Searchable[Queries], queries: Queries, k: int, tie_rank: 
 def by_query(
     index: Searchable[Sequence[str]], queries: Sequence[str], k: int, tie_rank: Int64Array
 ) -> Hits:
-    """As `approximate`, a query at a time: so many documents may tie with one query's last."""
+    """Hits as of `approximate`, cut a query at a time: any number may tie with a query's last."""
     hits = Hits(np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1))
     for place, query in enumerate(queries):
         own = approximate(index, [query], k, tie_rank)

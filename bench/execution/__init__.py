@@ -1,4 +1,4 @@
-"""Where shards are encoded and tiles searched: in this process, in others here, or on a cluster.
+"""Engines that encode shards and search tiles: in this process, in others, or on a cluster.
 
 `protocol.ExecutionEngine` is the interface. `local.LocalEngine` works in its own process, and
 every worker holds one. `pool.PooledEngine` shares the work out among workers:

@@ -45,7 +45,7 @@ class _Actor:
             return "failed", sendable(error)
 
     def done(self) -> int:
-        """How many texts or rows this actor is through with, since it began."""
+        """Number of texts or rows that this actor is through with, since it began."""
         return self._done
 
     def _advance(self, number: int) -> None:
@@ -83,7 +83,7 @@ class ActorPool:
         self._work[actor.work.remote(method, arguments)] = worker
 
     def wait(self, timeout_s: float) -> Iterator[Event]:
-        """What happened since the last time, if only after a while.
+        """Events since the last call; waits up to ``timeout_s`` for the first.
 
         Raises:
             BenchError: the cluster is gone.
@@ -140,14 +140,14 @@ class ActorPool:
             self._done[worker] = done
 
     def _last(self, worker: int) -> int:
-        """How far an actor is that has answered."""
+        """Progress of an actor that has answered, in texts or rows."""
         try:
             return int(self._ray.get(self._actors[worker].done.remote(), timeout=ANSWER_S))
         except self._ray.exceptions.RayError:
             return 0
 
     def _how_far(self, worker: int) -> int:
-        """How far a busy actor is, if it has answered since it was asked."""
+        """Progress of a busy actor, in texts or rows; 0 until it answers."""
         if worker not in self._asked:
             self._asked[worker] = self._actors[worker].done.remote()
         ready, _ = self._ray.wait([self._asked[worker]], timeout=0)

@@ -1,4 +1,4 @@
-"""What a worker does: it opens what a job names, once, and works on it by an engine of its own."""
+"""Workers: each opens what a job names, once, and works on it by an engine of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

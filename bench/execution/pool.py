@@ -56,7 +56,7 @@ class WorkerPool(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> Iterable[Event]:
-        """What happened since the last time, if only after a while."""
+        """Events since the last call; waits up to ``timeout_s`` for the first."""
         ...
 
     def end(self, worker: int) -> None:

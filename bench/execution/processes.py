@@ -66,7 +66,7 @@ class ProcessPool:
             self._processes[worker].connection.send((method, arguments))
 
     def wait(self, timeout_s: float) -> Iterator[Event]:
-        """What happened since the last time, if only after a while."""
+        """Events since the last call; waits up to ``timeout_s`` for the first."""
         numbers = {each.connection: number for number, each in self._processes.items()}
         for ready in wait(list(numbers), timeout_s):
             number = numbers[ready]  # type: ignore[index]
@@ -113,7 +113,7 @@ def worker_count(asked: int | None, processors: int, gpus: int) -> int:
 
 
 def gpu_count(device: str) -> int:
-    """How many GPUs workers may use.
+    """Number of GPUs that workers may use.
 
     Raises:
         BenchError: one of them was named.
@@ -171,7 +171,7 @@ def main(handle: int) -> None:
 
     while True:
         try:
-            method, arguments = pickle.loads(requests.get())
+            method, arguments = pickle.loads(requests.get())  # from the process that started this
             answer = getattr(worker, method)(*arguments, lambda done: send("advanced", done))
         except Exception as error:
             send("failed", sendable(error))

@@ -15,7 +15,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Encoded:
-    """What came of encoding shards.
+    """Outcome of encoding shards.
 
     Attributes:
         shards: names of those that are in the store now, whoever encoded them.

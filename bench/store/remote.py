@@ -84,7 +84,7 @@ class RemoteStore:
             self._damaged.discard(target)
 
     def push_all(self, paths: Sequence[Path], folder: Path) -> None:
-        """As `push`, of all that is not listed there, many at a time.
+        """Send all shards that are not listed there, many at a time; see `push`.
 
         Raises:
             BenchError: the store refuses.

@@ -228,7 +228,7 @@ class VectorStore:
         prepare: Callable[[Batch], Encode],
         advance: Advance | None,
     ) -> ShardWork:
-        """How the missing shards of a plan are made, in a folder without leftovers."""
+        """Work that makes the missing shards of a plan, in a folder without leftovers."""
         side = encoder.recipe.side(role)
         folder = self._described(side)
         self._tidy(folder, plan)

@@ -43,7 +43,7 @@ class Searcher:
         starts = CorpusDocuments(tuple(split.dataset.corpus for split in self.splits)).starts
         rows = [
             np.where(hits.rows >= 0, hits.rows + start, -1)
-            for (hits, _), start in zip(searches, starts, strict=False)
+            for (hits, _), start in zip(searches, starts[:-1], strict=True)
         ]
         scores = np.concatenate([hits.scores for hits, _ in searches])
         return Mined(

@@ -115,7 +115,7 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
         queries=tuple(text for split in splits for text in split.queries.texts),
         positives=tuple(
             rows + start
-            for split, start in zip(splits, starts, strict=False)
+            for split, start in zip(splits, starts[:-1], strict=True)
             for rows in split.positives
         ),
         documents=documents,

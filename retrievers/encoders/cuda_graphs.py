@@ -135,7 +135,7 @@ class CudaRecorder:
 
 
 def recorder(device: torch.device) -> CudaRecorder | None:
-    """What records graphs on a device; None on the CPU, which has none."""
+    """Recorder of graphs on a device; None on the CPU, which has none."""
     return CudaRecorder(device) if device.type == "cuda" else None
 
 

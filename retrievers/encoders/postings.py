@@ -73,7 +73,7 @@ class PostingsWriter:
             self._write_block()
 
     def finish(self) -> Int64Array:
-        """How many documents hold each word, int64; no more documents come."""
+        """Document frequency of each word, int64 ``(words,)``; no more documents come."""
         self._write_block()
         self._file.flush()
         return self._frequencies

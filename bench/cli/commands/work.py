@@ -15,7 +15,7 @@ from retrievers.encoders.clock import Clock
 
 
 class EncodedHere(msgspec.Struct, frozen=True):
-    """How many texts of a collection this worker has encoded; all have vectors now."""
+    """Number of texts of a collection that this worker encoded; all have vectors now."""
 
     collection: str
     model: str

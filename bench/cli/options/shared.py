@@ -102,7 +102,7 @@ class WorkerOptions:
     """Encode in N processes, which share the processors and GPUs of this machine; auto: one for
     each GPU, or for every eight processors. Where there are several GPUs, they search, too."""
     engine: Literal["processes", "ray"] | None = None
-    """Where the workers are: processes of this machine (the default), or a Ray cluster."""
+    """Place of the workers: processes of this machine (the default), or a Ray cluster."""
     address: str | None = None
     """Ray cluster, such as auto for the one that this machine belongs to. Default: a cluster on
     this machine alone."""

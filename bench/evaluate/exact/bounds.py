@@ -99,7 +99,7 @@ def norm_bounds(vectors: Float32Array, what: str, first_row: int = 0) -> Float64
 def norms_of_squares(
     squares: Float32Array, dim: int, what: str, first_row: int = 0
 ) -> Float64Array:
-    """The same as `norm_bounds`, from squared norms summed in any order, float32 ``(m,)``."""
+    """Bounds as of `norm_bounds`, from squared norms summed in any order, float32 ``(m,)``."""
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
         raise BenchError(
