@@ -1,7 +1,7 @@
 """Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def execute(
     say: Say,
     commit: str = "",
 ) -> Outcome:
-    """Run unfinished tasks.
+    """Run unfinished tasks. Processes that execute the same plan at the same time share its cells.
 
     Args:
         run: does one task; in this process or in one apart.
@@ -58,46 +58,63 @@ def execute(
     for record in outcome.finished.values():
         times.add(record.stage, record.cost.seconds)
     total = len(plan.cells)
-    for number, cell in enumerate(plan.cells, start=1):
-        todo = [task for task in cell.task.chain() if task.key not in outcome.finished]
-        if not todo:
-            continue
-        for task in todo:
-            if task.key in outcome.failed or not _attempt(task, stages, out, run, commit, outcome):
-                break
-            times.add(task.stage, outcome.finished[task.key].cost.seconds)
-        _tell(say, f"cell {number} of {total}: {cell.row}, seed {cell.seed}", cell, outcome)
-        if left := [task.stage for task in plan.tasks() if task.key not in outcome.finished]:
-            say(f"  {times.left(left)}")
+    left = [pair for pair in enumerate(plan.cells, 1) if pair[1].task.key not in outcome.finished]
+    while left:
+        elsewhere = []
+        for number, cell in left:
+            todo = [task for task in cell.task.chain() if task.key not in outcome.finished]
+            if claimed := _work(todo, stages, out, run, commit, outcome):
+                elsewhere.append((number, cell, claimed))
+                continue
+            for task in todo:
+                if task.key in outcome.finished:
+                    times.add(task.stage, outcome.finished[task.key].cost.seconds)
+            _tell(say, f"cell {number} of {total}: {cell.row}, seed {cell.seed}", cell, outcome)
+            if unfinished := [t.stage for t in plan.tasks() if t.key not in outcome.finished]:
+                say(f"  {times.left(unfinished)}")
+        if len(elsewhere) == len(left):
+            FileLock.wait(_claim(elsewhere[0][2], out)).release()
+        left = [(number, cell) for number, cell, _ in elsewhere]
     return outcome
 
 
-def _attempt(
-    task: CellTask,
+def _claim(task: CellTask, out: Path) -> Path:
+    """File that the process locks which works on a task."""
+    return task.folder(out).with_suffix(".claim")
+
+
+def _work(
+    tasks: Sequence[CellTask],
     stages: Mapping[str, ExperimentStage],
     out: Path,
     run: Run,
     commit: str,
     outcome: Outcome,
-) -> bool:
-    """Run a task unless another ablation that shares it did; True where it is finished.
+) -> CellTask | None:
+    """Run tasks in turn, up to one that fails; return the one that another process works on.
 
-    Whatever went wrong belongs to its cell, and is kept there.
+    Whatever goes wrong belongs to its cell, and is kept there.
     """
-    task.folder(out).mkdir(parents=True, exist_ok=True)
-    with FileLock.wait(task.folder(out).with_suffix(".claim")):
-        if record := done(task, out):
-            outcome.finished[task.key] = record
-            return True
-        try:
-            cost = run(stages[task.stage], task, out)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in FULL:
-                raise
-            outcome.failed[task.key] = keep_failed(task, out, error)
-            return False
-        outcome.finished[task.key] = keep_done(task, out, cost, commit)
-        return True
+    for task in tasks:
+        if task.key in outcome.failed:
+            return None
+        task.folder(out).mkdir(parents=True, exist_ok=True)
+        claim = FileLock.take(_claim(task, out))
+        if claim is None:
+            return task
+        with claim:
+            if record := done(task, out):
+                outcome.finished[task.key] = record
+                continue
+            try:
+                cost = run(stages[task.stage], task, out)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in FULL:
+                    raise
+                outcome.failed[task.key] = keep_failed(task, out, error)
+                return None
+            outcome.finished[task.key] = keep_done(task, out, cost, commit)
+    return None
 
 
 def _tell(say: Say, name: str, cell: GridCell, outcome: Outcome) -> None:

@@ -28,8 +28,9 @@ class AblateOptions(DataOptions):
     """Run an ablation: change one field per row, train and evaluate with several seeds, report the
     effects.
 
-    The same command continues an interrupted experiment. Exit code 4: a cell failed and is a gap;
-    the same command tries it again. A grid with endpoints gets a report for each.
+    The same command continues an interrupted experiment; typed in several terminals it shares the
+    cells among them. Exit code 4: a cell failed and is a gap; the same command tries it again. A
+    grid with endpoints gets a report for each.
 
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores

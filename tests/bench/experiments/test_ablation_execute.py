@@ -4,6 +4,8 @@ import errno
 import os
 import re
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +17,7 @@ from bench.experiments.plan import plan_of
 from bench.experiments.times import Times
 from foundation.errors import BenchError
 from foundation.failures import WorkerError
+from foundation.locks import FileLock
 from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
 
 
@@ -81,6 +84,39 @@ def test_an_interrupted_ablation_keeps_what_is_finished(tmp_path):
     assert len(finished(plan(), tmp_path).finished) == 5
     go(tmp_path)
     assert calls(tmp_path) == 33
+
+
+def test_two_at_the_same_time_share_the_cells_and_both_have_all_of_them(tmp_path):
+    together = threading.Barrier(2, timeout=30)
+    begun = threading.local()
+
+    def run(stage, task, out):
+        if not hasattr(begun, "yes"):
+            begun.yes = together.wait() >= 0  # neither goes on before both work on a task
+        return in_this_process(stage, task, out)
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [each.result() for each in [pool.submit(go, tmp_path, run=run) for _ in "ab"]]
+    assert calls(tmp_path) == 33
+    assert [len(outcome.finished) for outcome, _ in outcomes] == [33, 33]
+    assert not list(tmp_path.rglob("*.claim"))
+
+
+def test_one_that_finds_every_cell_claimed_waits_and_goes_on(tmp_path):
+    claims = []
+    for task in plan().tasks():
+        if task.stage == "pretrain":
+            task.folder(tmp_path).mkdir(parents=True)
+            claims.append(FileLock.take(task.folder(tmp_path).with_suffix(".claim")))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(go, tmp_path)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        for claim in claims:
+            claim.release()
+        outcome, said = waiting.result(timeout=30)
+    assert len(outcome.finished) == calls(tmp_path) == 33
+    assert len([line for line in said if line.startswith("cell ")]) == 12
 
 
 def test_a_full_disk_stops_everything(tmp_path):
