@@ -1,13 +1,15 @@
 """Work in a process apart: one that runs out of memory takes nothing else with it.
 
 The processes are forked from a server that has imported the libraries and done nothing else, so
-that each costs a fraction of a second.
+that each costs a fraction of a second. Each ends when the process that asked for it does.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from bench.experiments.execute import FULL
@@ -56,6 +58,7 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = (True, work(*arguments))
     except KeyboardInterrupt:
@@ -63,6 +66,13 @@ def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, 
     except Exception as error:
         answer = (False, _plain(error))
     sender.send(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it does, when the one that asked for it is no more."""
+    if parent := multiprocessing.parent_process():
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _plain(error: Exception) -> Exception:

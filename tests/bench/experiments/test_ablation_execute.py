@@ -4,7 +4,10 @@ import errno
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -192,6 +195,28 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
         isolated(defect)
     assert "in defect" in other.value.trace
+
+
+SLEEPER = """
+from bench.experiments import isolation
+isolation.PRELOADED = ()
+isolation.isolated(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+"""
+
+
+def test_work_apart_ends_with_the_process_that_asked_for_it():
+    command = [sys.executable, "-c", SLEEPER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        apart = int(program.stdout.readline())
+        program.kill()
+    for _ in range(300):
+        try:
+            os.kill(apart, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(apart, signal.SIGKILL)
+    pytest.fail("the work goes on")
 
 
 def test_a_defect_is_kept_with_its_trace_and_the_others_go_on(tmp_path):
