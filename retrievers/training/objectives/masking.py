@@ -37,6 +37,10 @@ class TokenBatch:
     real: BoolArray
     words: Int64Array
 
+    def take(self, rows: Int64Array) -> "TokenBatch":
+        """The texts of some rows, in their order."""
+        return TokenBatch(self.ids[rows], self.real[rows], self.words[rows])
+
 
 @dataclass(frozen=True)
 class Vocabulary:

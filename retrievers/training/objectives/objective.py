@@ -52,6 +52,7 @@ OBJECTIVES = {
     "mlm": "retrievers.training.objectives.mlm:MLM",
     "retromae": "retrievers.training.objectives.retromae:RetroMAE",
     "dupmae": "retrievers.training.objectives.dupmae:DupMAE",
+    "cotmae": "retrievers.training.objectives.cotmae:CoTMAE",
     "condenser": "retrievers.training.objectives.condenser:Condenser",
     "cocondenser": "retrievers.training.objectives.cocondenser:CoCondenser",
     "seed": "retrievers.training.objectives.seed:SEED",

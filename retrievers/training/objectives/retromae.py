@@ -86,18 +86,33 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
-            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            batch = masked_batch(tokens, self.encoder_mask, vocabulary, rng)
-            return batch | self._decoder_batch(tokens, vocabulary, rng)
+            read, told = self.read_and_told(examples, tokenizer, max_tokens, rng)
+            batch = masked_batch(read, self.encoder_mask, vocabulary, rng)
+            return batch | self._decoder_batch(told, vocabulary, rng)
 
         return collate
+
+    def read_and_told(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Any,
+        max_tokens: int,
+        rng: np.random.Generator,
+    ) -> tuple[TokenBatch, TokenBatch]:
+        """Texts that the encoder reads, and those that the decoder tells from their embeddings.
+
+        They are the same texts here.
+        """
+        tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
+        return tokens, tokens
 
     def _decoder_batch(
         self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> dict[str, Tensor]:
         if self.decoding == "basic":
             inputs, labels = masked_copy(tokens, self.decoder_mask, vocabulary, rng)
-            return {"decoder_input_ids": inputs, "decoder_labels": labels}
+            seen = torch.from_numpy(tokens.real)
+            return {"decoder_input_ids": inputs, "decoder_labels": labels, "decoder_context": seen}
         labels = torch.from_numpy(np.where(tokens.words == NOT_A_WORD, IGNORED, tokens.ids))
         return {
             "decoder_input_ids": torch.from_numpy(tokens.ids),
@@ -120,7 +135,7 @@ class RetroMAETraining(nn.Module, ABC):
         labels: Tensor,
         decoder_input_ids: Tensor,
         decoder_labels: Tensor,
-        decoder_context: Tensor | None = None,
+        decoder_context: Tensor,
     ) -> dict[str, Tensor]:
         """All losses and their sum.
 
@@ -131,13 +146,12 @@ class RetroMAETraining(nn.Module, ABC):
             decoder_input_ids: int64 ``(texts, length)``, as the decoder reads it; nothing is masked
                 in enhanced decoding.
             decoder_labels: int64 ``(texts, length)``, -100 but at the tokens that the decoder says.
-            decoder_context: bool ``(texts, length, length)``, see `context_mask`; None in basic
-                decoding, which reads everything but padding.
+            decoder_context: what the decoder sees: bool ``(texts, length, length)``, see
+                `context_mask`, or, in basic decoding, ``(texts, length)``, all but padding.
         """
         states = self.encoder(input_ids, attention_mask)[-1]
-        seen = attention_mask if decoder_context is None else decoder_context
         read = torch.zeros_like(states) if self.blind else states
-        stream = self.decode(read, decoder_input_ids, seen)
+        stream = self.decode(read, decoder_input_ids, decoder_context)
         return summed(
             encoder_mlm=self.encoder.loss(states, labels),
             decoder_mlm=self.encoder.loss(stream, decoder_labels),

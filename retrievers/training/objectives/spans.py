@@ -1,6 +1,7 @@
 """Parts of a document drawn at random, cut between words: the pairs of contrastive objectives."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,6 +25,36 @@ def two_spans(text: str, most_words: int, rng: np.random.Generator) -> tuple[str
     slack = len(words) - 2 * size
     first, second = sorted(rng.choice(slack + 2, 2, replace=False))
     return _part(text, words, first, size), _part(text, words, second - 1 + size, size)
+
+
+def adjoining_spans(
+    text: str,
+    most_words: int,
+    read: Callable[[str], int],
+    overlap: bool,
+    rng: np.random.Generator,
+) -> tuple[str, str]:
+    """Two parts of a text, of which the second begins where the first is no longer read.
+
+    They are equally long in words, and as long as those of `two_spans`. A text of fewer than two
+    words is both spans itself.
+
+    Args:
+        text: words are what white space separates.
+        most_words: of a span.
+        read: the number of characters that are read of a span, the rest of which is cut off.
+        overlap: the second begins earlier: with the last words that are read of the first, from
+            one of them to half.
+    """
+    words = [word.span() for word in _WORD.finditer(text)]
+    size = min(most_words, len(words) // 2)
+    if not size:
+        return text, text
+    start = int(rng.integers(len(words) - 2 * size + 1))
+    first = _part(text, words, start, size)
+    length = len(_WORD.findall(first[: read(first)]))
+    shared = int(rng.integers(1, length // 2 + 1)) if overlap and length > 1 else 0
+    return first, _part(text, words, start + length - shared, size)
 
 
 def sentence_and_rest(

@@ -25,6 +25,7 @@ PREDICTING: dict[str, dict[str, Any]] = {
     "condenser": {"objective": {"name": "condenser"}, **FASTER},
     "cocondenser": {"objective": {"name": "cocondenser", "sub_batch": 8}, **FASTER},
     "dupmae": {"objective": {"name": "dupmae"}, **FASTER},
+    "cotmae": {"objective": {"name": "cotmae"}, **FASTER},
     "seed": {"objective": {"name": "seed"}, **FASTER},
 }
 CONTRASTING: dict[str, dict[str, Any]] = {
@@ -110,10 +111,17 @@ def test_the_curve_counts_the_tokens_of_both_sides(tmp_path: Path) -> None:
     assert point.tokens >= words + 4 * 4  # [CLS] and [SEP] of both
 
 
-def test_cached_gradients_survive_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "objective",
+    [{"name": "cocondenser", "sub_batch": 3}, {"name": "cotmae"}],
+    ids=lambda objective: str(objective["name"]),
+)
+def test_spans_and_cached_gradients_survive_a_kill(
+    tmp_path: Path, objective: dict[str, Any]
+) -> None:
     """Dropout, spans and masks of the resumed steps are those of a training without a kill."""
     start = small.write_start(tmp_path / "bert", TEXTS)
-    preset = small.preset(start, objective={"name": "cocondenser", "sub_batch": 3}, steps=6)
+    preset = small.preset(start, objective=objective, steps=6)
     pretrain(preset, TEXTS, on_cpu(tmp_path / "whole"))
 
     with pytest.raises(KilledError):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.training.objectives.spans import sentence_and_rest, two_spans
+from retrievers.training.objectives.spans import adjoining_spans, sentence_and_rest, two_spans
 
 words = st.text("abc\u00e9", min_size=1, max_size=4)
 gaps = st.sampled_from([" ", "\n", "\t  "])
@@ -35,6 +35,41 @@ def test_every_pair_of_spans_is_equally_likely() -> None:
     }
     # 4 standard deviations of a count of 1,000
     assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in found.values())
+
+
+@given(st.integers(0, 30), st.integers(1, 10), st.integers(0, 60), st.booleans(), st.integers(0, 9))
+def test_an_adjoining_span_begins_where_the_first_is_no_longer_read(
+    count: int, most: int, room: int, overlap: bool, seed: int
+) -> None:
+    text = " ".join(f"w{place:02}" for place in range(count))  # each word once: four characters
+    rng = np.random.default_rng(seed)
+    first, second = adjoining_spans(text, most, lambda span: room, overlap, rng)
+    if count < 2:
+        assert first == second == text
+        return
+    words = text.split()
+    starts = [words.index(span.split()[0]) for span in (first, second)]
+    for span, start in zip((first, second), starts, strict=True):
+        assert span.split() == words[start : start + min(most, count // 2)]
+    length = len(first[:room].split())
+    shared = starts[0] + length - starts[1]
+    if overlap and length > 1:
+        assert 1 <= shared <= length / 2
+    else:
+        assert shared == 0
+
+
+def test_every_place_and_every_overlap_is_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Counter(adjoining_spans("a b c d e f g h i j", 4, len, True, rng) for _ in range(6_000))
+    letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+    assert set(drawn) == {
+        (" ".join(letters[a : a + 4]), " ".join(letters[a + 4 - shared : a + 8 - shared]))
+        for a in range(3)
+        for shared in (1, 2)
+    }
+    # 4 standard deviations of a count of 1,000
+    assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in drawn.values())
 
 
 TEXT = "The river rose. Was it e.g. the rain? A bridge fell!\n\nStones at 3.5 m"

@@ -9,13 +9,14 @@ from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.small_starts import on_cpu
 
-# Of one to six sentences: coCondenser reads two spans of each, of up to 14 tokens.
+# Of one to six sentences: coCondenser and CoT-MAE read two spans of each, of up to 14 tokens.
 TEXTS = [" ".join(small.texts()[n : n + 1 + n % 6]) for n in range(34)]
 OBJECTIVES = [
     {"name": "mlm"},
     {"name": "retromae"},
     {"name": "condenser"},
     {"name": "cocondenser"},
+    {"name": "cotmae"},
     {"name": "ict"},
     {"name": "simcse"},
 ]

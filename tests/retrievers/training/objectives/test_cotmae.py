@@ -1,0 +1,196 @@
+"""CoT-MAE: the loss from its equation, what the decoder may see, and pairs of spans."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foundation.errors import BenchError
+from retrievers.training.objectives.cotmae import Context, CoTMAE
+from retrievers.training.objectives.objective import read_objective
+from tests.retrievers.training.objectives.test_cocondenser import is_part
+from tests.support import slow_transformer as slow
+from tests.support import tiny_encoders as tiny
+
+Batch = dict[str, Tensor]
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    collate = CoTMAE().collator(tiny.tokenizer(tmp_path), 10)
+    return collate(tiny.examples(tiny.TEXTS[:3]))
+
+
+def training(architecture: str = "bert", **settings: Any) -> Any:
+    return CoTMAE(**settings).build_module(tiny.encoder(architecture)).double()
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_span_is_told_from_the_embedding_of_the_other(
+    architecture: str, layers: int, batch: Batch
+) -> None:
+    """One token at a time; the partner's own ids and padding are taken, not the batch's."""
+    heads = training(architecture, decoder_layers=layers)
+    with torch.no_grad():
+        losses = {name: float(loss) for name, loss in heads(**batch).items()}
+        states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].tolist()
+        embedded = heads.encoder.embed(batch["decoder_input_ids"]).tolist()
+    decoded = []
+    for own, other in ((0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)):
+        stream = [states[own][0], *embedded[own][1:]]
+        real = [place for place, here in enumerate(batch["attention_mask"][other]) if here]
+        for layer in heads.decoder:
+            stream = slow.transformer_layer(layer, stream, [real] * len(stream))
+        decoded.append(stream)
+    encoder = slow.masked_lm_loss(heads.encoder.model, states, batch["labels"])
+    decoder = slow.masked_lm_loss(heads.encoder.model, decoded, batch["decoder_labels"])
+    expected = {"loss": encoder + decoder, "encoder_mlm": encoder, "decoder_mlm": decoder}
+    assert losses == pytest.approx(expected, abs=1e-8)
+
+
+def unmasked(inputs: Tensor, labels: Tensor) -> Tensor:
+    return torch.where(labels == -100, inputs, labels)
+
+
+def test_both_spans_of_a_pair_are_read_and_told(batch: Batch) -> None:
+    read = unmasked(batch["input_ids"], batch["labels"])
+    told = unmasked(batch["decoder_input_ids"], batch["decoder_labels"])
+    exchanged = [1, 0, 3, 2, 5, 4]
+    assert torch.equal(told, read[exchanged])
+    assert torch.equal(batch["decoder_context"], batch["attention_mask"][exchanged])
+    assert not torch.equal(batch["decoder_labels"], batch["labels"][exchanged])
+
+
+def test_masks_hide_the_shares_of_the_paper(tmp_path: Path) -> None:
+    collate = CoTMAE().collator(tiny.tokenizer(tmp_path), 64)
+    batch = collate(tiny.examples([" ".join(tiny.TEXTS * 20)] * 40))
+    words = (batch["attention_mask"].sum(dim=1) - 2).sum()
+    for labels, share in (("labels", 0.3), ("decoder_labels", 0.45)):
+        assert float((batch[labels] != -100).sum() / words) == pytest.approx(share, abs=0.01)
+
+
+def decoder_loss(heads: Any, batch: Batch, row: int) -> Tensor:
+    """Of one row alone."""
+    labels = torch.full_like(batch["decoder_labels"], -100)
+    labels[row] = batch["decoder_labels"][row]
+    loss: Tensor = heads(**{**batch, "decoder_labels": labels})["decoder_mlm"]
+    return loss
+
+
+def test_the_decoder_reaches_its_context_through_one_vector(batch: Batch) -> None:
+    heads = training()
+    forward, kept = heads.encoder.forward, []
+
+    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
+        states = forward(*inputs)
+        kept.append(states[-1].detach().requires_grad_())
+        return (*states[:-1], kept[-1])
+
+    heads.encoder.forward = keep
+    decoder_loss(heads, batch, 2).backward()
+    (states,) = kept
+    assert states.grad[2, 0].any()
+    states.grad[2, 0] = 0
+    assert not states.grad.any()
+
+
+def test_the_loss_of_a_span_follows_its_context_and_not_what_the_encoder_reads_of_it(
+    batch: Batch,
+) -> None:
+    heads = training()
+    before = decoder_loss(heads, batch, 2)
+    before.backward()
+    assert all(weight.grad.any() for weight in heads.encoder.layers[-1].attention.parameters())
+    for row, changes in ((2, True), (3, False), (0, False)):
+        other = batch["input_ids"].clone()
+        other[row, 1] += 1
+        after = decoder_loss(heads, {**batch, "input_ids": other}, 2)
+        assert torch.equal(after, before) != changes
+
+
+def test_a_decoder_that_reads_zeros_does_not_see_the_context(batch: Batch) -> None:
+    heads = training(decoder_reads="zero")
+    other = {**batch, "input_ids": batch["input_ids"].flip(1)}
+    assert torch.equal(heads(**batch)["decoder_mlm"], heads(**other)["decoder_mlm"])
+
+
+# Words of one to three tokens, each once, so that a token's place in the text is known.
+PIECES = [f"{a}{b}{c}" for a in "bcdf" for b in "ghjk" for c in ("", "l", "mn")]
+
+
+@pytest.mark.parametrize("context", ["nearby", "overlap", "random"])
+def test_pairs_lie_in_their_document_as_their_kind_says(context: Context, tmp_path: Path) -> None:
+    tokenizer = tiny.tokenizer(tmp_path)
+    text = " ".join(PIECES)
+    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+    batch = CoTMAE(contexts=(context,)).collator(tokenizer, 14)(tiny.examples([text] * 40))
+    read = unmasked(batch["input_ids"], batch["labels"])
+    gaps = []
+    for pair in range(40):
+        spans = [
+            read[row][batch["attention_mask"][row]].tolist()[1:-1]
+            for row in (2 * pair, 2 * pair + 1)
+        ]
+        assert all(is_part(span, whole) for span in spans)
+        starts = [
+            next(i for i in range(len(whole)) if whole[i : i + len(span)] == span) for span in spans
+        ]
+        assert len(spans[0]) == 12
+        gaps.append(starts[1] - starts[0] - 12)  # tokens between what is read of both
+    if context == "nearby":
+        assert set(gaps) <= {0, 1, 2, 3}  # a word that is not read to its end is not read again
+        assert 0 in gaps
+    elif context == "overlap":
+        assert all(-9 <= gap < 0 for gap in gaps)  # at most half of the words
+        assert len(set(gaps)) > 2
+    else:
+        assert min(gaps) >= 0
+        assert max(gaps) > 20
+
+
+def test_every_kind_of_context_is_as_frequent(tmp_path: Path, monkeypatch: Any) -> None:
+    from retrievers.training.objectives import cotmae
+
+    drawn: Counter[str] = Counter()
+
+    def adjoining(text: str, _words: int, _read: Any, overlap: bool, _rng: Any) -> tuple[str, str]:
+        drawn["overlap" if overlap else "nearby"] += 1
+        return text, text
+
+    monkeypatch.setattr(cotmae, "adjoining_spans", adjoining)
+    CoTMAE().collator(tiny.tokenizer(tmp_path), 14)(tiny.examples(["alpha beta"] * 600))
+    # 4 standard deviations of a count of 200
+    assert all(abs(drawn[kind] - 200) < 4 * (200 * 2 / 3) ** 0.5 for kind in ("overlap", "nearby"))
+
+
+def test_the_same_draws_give_the_same_batch(tmp_path: Path) -> None:
+    collate = CoTMAE().collator(tiny.tokenizer(tmp_path), 10)
+    first, again = (collate(tiny.examples(tiny.TEXTS, first_draw=7)) for _ in range(2))
+    other = collate(tiny.examples(tiny.TEXTS, first_draw=8))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["input_ids"], other["input_ids"])
+
+
+@pytest.mark.parametrize("text", ["", "alpha", "alpha beta", "\u200b \u200b \u200b \u200b"])
+def test_texts_that_are_too_short_for_spans_are_read(text: str, tmp_path: Path) -> None:
+    batch = CoTMAE().collator(tiny.tokenizer(tmp_path), 10)(tiny.examples([text] * 8))
+    assert torch.isfinite(training()(**batch)["loss"])
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_a_tiny_batch_is_learnt_by_heart(architecture: str, batch: Batch) -> None:
+    encoder = tiny.encoder(architecture, initializer_range=0.1)
+    losses = tiny.train(CoTMAE().build_module(encoder).double(), batch, steps=150, lr=0.01)
+    assert losses[-1] < 0.1 < 3 < losses[0]
+
+
+def test_settings_are_read_strictly() -> None:
+    table = {"name": "cotmae", "decoder_layers": 1, "contexts": ["nearby"]}
+    assert read_objective(table) == CoTMAE(decoder_layers=1, contexts=("nearby",))
+    for changes, message in (({"contexts": []}, "contexts"), ({"contexts": ["near"]}, "near")):
+        with pytest.raises(BenchError, match=message):
+            read_objective({**table, **changes})
