@@ -14,7 +14,7 @@ over the spans of a batch, in both directions: B is read by the encoder too, and
 It is RetroMAE's basic decoding with the texts of a pair exchanged. From the authors' code
 (https://github.com/caskcsg/ir, cotmae: modeling.py, data.py and make_cotmae_data.py): two layers in
 the decoder, new ones and not the encoder's last; embeddings and head, which are the encoder's; both
-losses with equal weights; and for each pair one of three kinds of context:
+losses with equal weights; and for each pair one of three kinds of context at random:
 
 - ``nearby``: B is what follows A;
 - ``overlap``: B begins in the second half of A;
@@ -80,4 +80,4 @@ class CoTMAE(RetroMAE, kw_only=True, tag_field="name", tag="cotmae"):
 
         spans = [span for example in examples for span in pair(example["text"])]
         read = tokenize(tokenizer, spans, max_tokens)
-        return read, read.take(np.arange(len(spans)) ^ 1)
+        return read, read.take(np.arange(len(spans)) ^ 1)  # rows 1, 0, 3, 2, …

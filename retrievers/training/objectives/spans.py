@@ -1,4 +1,4 @@
-"""Parts of a document drawn at random, cut between words: the pairs of contrastive objectives."""
+"""Parts of a document drawn at random, cut between words: pairs that objectives relate."""
 
 import re
 from collections.abc import Callable
