@@ -34,8 +34,8 @@ class AblateOptions(DataOptions):
 
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
-        python -m bench ablate objectives --variant small --dry-run
-        python -m bench ablate objectives --variant small
+        python -m bench ablate adapters --variant small --dry-run
+        python -m bench ablate adapters --variant small
         python -m bench ablate retromae-table6
         python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
