@@ -9,7 +9,10 @@ base. R[i, j] is the score of checkpoint i on collection j. As Lopez-Paz and Ran
   start, here it is with what the first training started from;
 * average: the mean over i of R[T, i].
 
-All three are means of differences of the same queries, so intervals resample these.
+Where every checkpoint was trained from the base on its own and is kept for its collection, R[i, i]
+stands for R[T, i]: nothing is forgotten, and backward transfer is left out.
+
+All are means of differences of the same queries, so intervals resample these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,11 +75,13 @@ class Forgetting(Record, kw_only=True):
         base: its name; "" for none.
         trained: collection of each checkpoint, in their order.
         also: further collections.
-        average: of the last checkpoint over ``trained``.
-        backward: None with one training.
+        average: of the last checkpoint over ``trained``; where they are ``separate``, of each on
+            its own collection.
+        backward: None with one training, and where they are ``separate``.
         forward: None with one training or without a base.
         kept: on further collections, last checkpoint minus the base; None without either.
         trainings: of each checkpoint; scores are means over them.
+        separate: every checkpoint was trained from the base on its own.
     """
 
     measure: str
@@ -91,6 +96,7 @@ class Forgetting(Record, kw_only=True):
     kept: Transfers | None
     resampling: Resampling
     trainings: int = 1
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,12 +106,14 @@ class Sequenced:
     Attributes:
         trained: collection of each checkpoint.
         base: what the first training started from.
+        separate: every training started from it, see `Forgetting`.
     """
 
     checkpoints: Sequence[Entrant]
     trained: Sequence[str]
     also: Sequence[str] = ()
     base: Entrant | None = None
+    separate: bool = False
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -129,7 +137,9 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
     last = order[-1]
     base = sequence.base.name if sequence.base else ""
     trained = list(sequence.trained)
-    backward = [(name, last, own) for name, own in zip(trained, order, strict=True)][:-1]
+    own = dict(zip(trained, order, strict=True))
+    after = own if sequence.separate else dict.fromkeys(trained, last)
+    backward = [(name, last, own[name]) for name in trained[:-1] if not sequence.separate]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=panels[trained[0]].measure,
@@ -138,11 +148,12 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
         trained=tuple(trained),
         also=tuple(sequence.also),
         queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=mean_level([alone(panels[name], last, resampling) for name in trained]),
+        average=mean_level([alone(panels[key], name, resampling) for key, name in after.items()]),
         backward=_transfers(backward, panels),
         forward=_transfers(forward, panels) if base else None,
         kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
         resampling=resampling,
+        separate=sequence.separate,
     )
 
 

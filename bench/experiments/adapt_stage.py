@@ -20,7 +20,12 @@ from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.records import convert_table
 from foundation.suggestions import did_you_mean
-from retrievers.training.continual.continual import Adaptation, Domain, check
+from retrievers.training.continual.continual import (
+    KEPT_APART,
+    Adaptation,
+    Domain,
+    check,
+)
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
@@ -81,7 +86,7 @@ class Adapt:
             domains=tuple(dataset.name for dataset in datasets),
             checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
             losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
-            separate=adaptation.method == "adapter",
+            separate=adaptation.method in KEPT_APART,
         )
         write_sequence(sequence, folder)
         parameters = trained_parameters(checkpoints[-1])

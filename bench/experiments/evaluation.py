@@ -167,9 +167,9 @@ def _models(model: str, out: Path) -> Iterator[tuple[str, str | None]]:
     yield sequence.start, None
     (out / START).mkdir(exist_ok=True)
     start = str(write_card(resolve_model(sequence.start).card, out / START))
-    for name in sequence.checkpoints:
+    for folder in (str(Path(model) / name) for name in sequence.checkpoints):
         # An adapter has a card of its own, made of the start's.
-        yield str(Path(model) / name), None if sequence.separate else start
+        yield folder, None if resolve_model(folder).adapter else start
 
 
 def _resolved(model: str, chosen: EvaluateSettings, like: str | None) -> Model:

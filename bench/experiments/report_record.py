@@ -85,7 +85,7 @@ class SequenceFound(Record, kw_only=True):
         start: the model that the sequence starts from.
         gained: mean over the domains after the sequence, compared with the start.
         forgotten: mean over all domains but the last after the sequence, compared with just after
-            the domain's own training; None where each domain keeps an adapter of its own.
+            the domain's own training; None where each domain keeps a model of its own.
         losses: of masked language modelling by domain, at the end of its own training, in nats;
             mean over the seeds.
         forgetting: the matrix of checkpoints by collections; scores are means over the seeds.

@@ -8,14 +8,14 @@ SEQUENCE_FILE = "sequence.json"
 
 
 class LearntSequence(Record, kw_only=True):
-    """Checkpoint i was trained on domain i, from checkpoint i - 1, and the first from the start.
+    """Checkpoint i was trained on domain i, from checkpoint i - 1 or, as the first, from the start.
 
     Attributes:
         start: model that the first training starts from: card, folder or Hub id.
         domains: names of the collections, in the order that they were learnt.
         checkpoints: their folders beside this record, one for each domain.
         losses: of masked language modelling alone at the end of each training, in nats.
-        separate: each domain keeps an adapter of its own on the start.
+        separate: each domain keeps a model, or an adapter, of its own, trained from the start.
     """
 
     start: str
@@ -31,7 +31,7 @@ class LearntSequence(Record, kw_only=True):
     def after(self, collection: str) -> str:
         """The checkpoint that a collection is searched with after the sequence.
 
-        It is the last one, or the domain's own where each has an adapter.
+        It is the last one, or the domain's own where each has one.
         """
         if self.separate and collection in self.domains:
             return self.own(collection)

@@ -141,7 +141,8 @@ def _matrix(sequences: Sequence[EvaluatedSequence], resampling: Resampling) -> F
     domains = first.learnt.domains
     further = [name for name in base.entries if name not in domains]
     measure = base.entries[domains[0]].main_measure
-    matrix = forgetting_of(Sequenced(checkpoints, domains, further, base), measure, resampling)
+    sequence = Sequenced(checkpoints, domains, further, base, first.learnt.separate)
+    matrix = forgetting_of(sequence, measure, resampling)
     return msgspec.structs.replace(matrix, trainings=len(sequences))
 
 

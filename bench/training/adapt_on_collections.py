@@ -35,7 +35,9 @@ def adapt_on(
     return adapt(preset, domains, adaptation, context)
 
 
-def forgetting_line(folders: Sequence[str], typed: Sequence[str], start: str, card: bool) -> str:
+def forgetting_line(
+    folders: Sequence[str], typed: Sequence[str], start: str, card: bool, separate: bool = False
+) -> str:
     """Command for the matrix of what the sequence kept and lost.
 
     Args:
@@ -43,10 +45,13 @@ def forgetting_line(folders: Sequence[str], typed: Sequence[str], start: str, ca
         typed: the collections, as they were named.
         start: the model that the first training started from; empty where it was a new one.
         card: whether that is a card, which then also says how the checkpoints are used.
+        separate: whether each checkpoint is kept for its own collection.
     """
     words = ["python", "-m", "bench", "forgetting", *folders, "--on", *typed]
     if start:
         words += ["--base", start]
     if card:
         words += ["--like", start]
+    if separate:
+        words.append("--separate")
     return shlex.join(words)

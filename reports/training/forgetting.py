@@ -17,11 +17,16 @@ def markdown(record: Forgetting) -> str:
     parts = [
         f"## {record.measure} of successive trainings",
         _matrix(record),
-        f"average of the last on what was trained: {fmt.level(record.average)}",
+        f"average of {_searched(record)}: {fmt.level(record.average)}",
         *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),
         bullets(_legend(record)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _searched(record: Forgetting) -> str:
+    """Checkpoints that the collections are searched with after all trainings."""
+    return "each on its own collection" if record.separate else "the last on what was trained"
 
 
 def _matrix(record: Forgetting) -> str:
@@ -79,14 +84,20 @@ def figures(record: Forgetting) -> Table[Sequence[Any]]:
 
 
 def _legend(record: Forgetting) -> Iterator[str]:
-    yield (
-        "backward transfer: last checkpoint minus the one just trained on the collection; below 0 "
-        "is forgetting (Lopez-Paz and Ranzato, 2017)"
-    )
+    if record.separate:
+        yield (
+            "each checkpoint was trained from the same start on its own collection, which it is "
+            "kept for: nothing is forgotten"
+        )
+    else:
+        yield (
+            "backward transfer: last checkpoint minus the one just trained on the collection; "
+            "below 0 is forgetting (Lopez-Paz and Ranzato, 2017)"
+        )
     if record.base:
         yield (
-            "forward transfer: the checkpoint before its training on the collection, minus "
-            f"{plain(record.base)}"
+            "forward transfer: the checkpoint before that of a collection, on this collection, "
+            f"minus {plain(record.base)}"
         )
     else:
         yield "forward transfer needs --base, what the first training started from"

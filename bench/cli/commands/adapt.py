@@ -15,7 +15,7 @@ from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import adapt_on, forgetting_line
 from foundation.errors import BenchError
 from retrievers.models.card import card_names
-from retrievers.training.continual.continual import Adaptation
+from retrievers.training.continual.continual import KEPT_APART, Adaptation
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
@@ -50,10 +50,9 @@ def _print(
 ) -> None:
     start = preset.start.model
     folders = [_near(Path(checkpoint.folder)) for checkpoint in trained]
-    card = (
-        start in card_names() and options.against.method != "adapter"
-    )  # those have the start's recipe
-    line = forgetting_line(folders, names, start, card)
+    method = options.against.method
+    card = start in card_names() and method != "adapter"  # those have the start's recipe
+    line = forgetting_line(folders, names, start, card, method in KEPT_APART)
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     losses = [(curve[0].losses["loss"], curve[-1].losses["loss"]) for curve in curves]
     if options.output.json:

@@ -34,6 +34,7 @@ def forgetting(options: ForgettingOptions) -> int:
     """``forgetting``: the matrix, then transfer; a heat map with --plot."""
     _check(options)
     sequence, measure = _stored(options) if options.stored else _evaluated(options)
+    sequence = replace(sequence, separate=options.separate)
     matrix = forgetting_of(sequence, measure, resampling_of(options.resampling))
     if options.plot is not None:
         draw_forgetting({options.plot: matrix})

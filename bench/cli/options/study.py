@@ -132,7 +132,7 @@ class ForgettingOptions(DecisionOptions):
     """Evaluate checkpoints of successive trainings on each collection: backward and forward transfer.
 
     The first checkpoint was trained on the first collection, the second continued from it on the
-    second one, and so on.
+    second one, and so on; with --separate each was trained from the base on its own.
 
     Examples:
         python -m bench forgetting ckpt-bio ckpt-finance --like retromae --base retromae-pretrained --on beir/nfcorpus beir/fiqa --also beir/scidocs
@@ -148,6 +148,9 @@ class ForgettingOptions(DecisionOptions):
     """Further collections to evaluate on, on which no checkpoint was trained."""
     base: str | None = None
     """Model that the first training started from, for forward transfer."""
+    separate: bool = False
+    """Each checkpoint is kept for its own collection (adapt --method adapter or separate), so that
+    nothing is forgotten."""
     stored: bool = False
     """Read stored results only; evaluate nothing."""
     format: Literal["markdown", "csv"] = "markdown"

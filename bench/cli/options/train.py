@@ -127,12 +127,15 @@ class FinetuneOptions(DataOptions):
 class AgainstForgetting:
     """The method of continual pre-training against forgetting."""
 
-    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint"] = "plain"
+    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate"] = (
+        "plain"
+    )
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
     collections depend on; das: soften updates of units that earlier collections and general
     knowledge depend on; adapter: one adapter per collection, on the frozen start model; replay:
     read kept texts of earlier collections again; joint: read all collections so far at once, the
-    upper bound."""
+    upper bound; distill: keep the predictions of the model before each collection (Learning without
+    Forgetting); separate: one model per collection, each from the start model."""
     measured: Positive = 256
     """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
@@ -146,6 +149,10 @@ class AgainstForgetting:
     """Texts of all earlier collections that replay keeps."""
     replayed: Rate = 0.5
     """Share of the texts that replay reads of its buffer, below 1."""
+    weight: Weight = 1.0
+    """Weight of what distill adds to the loss."""
+    temperature: Weight = 2.0
+    """Temperature of the predictions that distill compares."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from retrievers.adapters.methods import check_method
 from retrievers.adapters.settings import Adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.das import DAS, Soften
+from retrievers.training.continual.distill import Distill
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
 from retrievers.training.continual.measuring import Measurement
@@ -42,8 +43,10 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-Method = Literal["plain", "ewc", "das", "adapter", "replay", "joint"]
-OF_MASKED_WORDS = ("ewc", "das", "adapter")
+Method = Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate"]
+OF_MASKED_WORDS = ("ewc", "das", "adapter", "distill")
+KEPT_APART = ("adapter", "separate")  # each domain is searched with what was trained on it alone
+FROM_THE_START = (*KEPT_APART, "joint")  # every training begins where the sequence does
 
 
 class Adaptation(Record, kw_only=True):
@@ -53,7 +56,9 @@ class Adaptation(Record, kw_only=True):
         method: ``plain`` goes on with the preset's objective and nothing else; ``ewc`` and ``das``
             add to masked language modelling, and ``adapter`` trains an adapter per domain, each
             on the encoder that the sequence starts from; ``replay`` reads earlier domains again,
-            and ``joint`` reads all domains so far at once; see their modules.
+            and ``joint`` reads all domains so far at once; ``distill`` keeps the answers of the
+            model before a domain; see their modules. ``separate`` trains a model per domain, each
+            from where the sequence starts: nothing is forgotten, and nothing handed on.
         measured: texts of a domain that its importance or Fisher information is measured on; the
             authors of DAS read 10,000.
         strength: of EWC's penalty.
@@ -61,6 +66,8 @@ class Adaptation(Record, kw_only=True):
         adapter: AdapterHub's method for ``adapter``, with its own defaults.
         buffer: texts of all earlier domains that ``replay`` keeps.
         replayed: share of the texts of a training that are of the buffer.
+        weight: of what ``distill`` adds to the loss.
+        temperature: of the predictions that it compares.
     """
 
     method: Method = "plain"
@@ -70,6 +77,8 @@ class Adaptation(Record, kw_only=True):
     adapter: str = "double_seq_bn"
     buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
     replayed: Rate = 0.5
+    weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
 
 @dataclass(frozen=True)
@@ -203,24 +212,32 @@ class _Sequence:
 
     def start(self, place: int) -> Start:
         """Where the training on a domain starts."""
-        if not place or self.adaptation.method in ("adapter", "joint"):
+        if not place or self.adaptation.method in FROM_THE_START:
             return self.preset.start
         return Start(model=str(self.folder(place - 1)))
 
     def objective(self, place: int) -> Objective:
         """The objective on a domain, with what the method must know before it."""
-        first = self.adaptation.method == "ewc" and not place
-        if first or self.adaptation.method not in OF_MASKED_WORDS:
+        adaptation = self.adaptation
+        first = adaptation.method in ("ewc", "distill") and not place
+        if first or adaptation.method not in OF_MASKED_WORDS:
             return self.preset.objective  # before the first domain there is nothing to hold
         mask = self._mlm().mask
-        if self.adaptation.method == "adapter":
-            adapter = _adapter(self.adaptation)
+        if adaptation.method == "adapter":
+            adapter = _adapter(adaptation)
             base, seed = self.preset.start.model, self.preset.seed
             return DomainAdapter(base=base, adapter=adapter, seed=seed, mask=mask)
+        if adaptation.method == "distill":
+            return Distill(
+                teacher=str(self.folder(place - 1)),
+                mask=mask,
+                weight=adaptation.weight,
+                temperature=adaptation.temperature,
+            )
         state = str(self.state(place))
-        if self.adaptation.method == "ewc":
-            return EWC(state=state, mask=mask, strength=self.adaptation.strength)
-        return DAS(state=state, mask=mask, soften=self.adaptation.soften)
+        if adaptation.method == "ewc":
+            return EWC(state=state, mask=mask, strength=adaptation.strength)
+        return DAS(state=state, mask=mask, soften=adaptation.soften)
 
     def state(self, place: int) -> Path:
         """The file with what is known before the training on a domain; measured where missing."""

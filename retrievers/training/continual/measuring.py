@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from retrievers.encoders.device import pick_device
@@ -17,7 +16,6 @@ from retrievers.training.continual.importance import (
     domain_importance,
     general_importance,
 )
-from retrievers.training.engine.save import load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.pretrain.blocks import texts_of
@@ -68,10 +66,7 @@ class Measurement:
     def _open(self) -> tuple[MaskedLM, Any]:
         """The encoder with its head, and the tokenizer."""
         started = open_start(self.preset.start, self.preset.seed, self.documents)
-        module = self.objective.build_module(started.encoder)
-        if started.folder is not None:
-            load_heads(module, started.encoder.encoder, started.folder, self.objective)
-        torch.manual_seed(self.preset.seed)
+        started.build_module(self.objective, self.preset.seed)
         return started.encoder.to(pick_device(self.device)), started.tokenizer
 
     def _batches(self, tokenizer: Any, size: int) -> Iterator[Batch]:

@@ -90,19 +90,26 @@ class MaskedLM(nn.Module):
         positions: Tensor = table.weight[first : first + length]
         return positions
 
-    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over the tokens with a label; 0 where there are none.
-
-        Logits are computed for those tokens only.
+    def predict(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Logits of the tokens with a label, ``(tokens, vocabulary)``; none of the others.
 
         Args:
             states: ``(texts, length, width)``.
             labels: int64 ``(texts, length)``, -100 where there is nothing to say.
         """
-        chosen = labels != IGNORED
-        logits = self.head(states[chosen])
-        total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
-        return total / chosen.sum().clamp(min=1)
+        logits: Tensor = self.head(states[labels != IGNORED])
+        return logits
+
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy over the tokens with a label; see `predict`."""
+        return masked_cross_entropy(self.predict(states, labels), labels)
+
+
+def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of what `MaskedLM.predict` gives for labels; 0 where there are none."""
+    chosen = labels != IGNORED
+    total = functional.cross_entropy(logits, labels[chosen], reduction="sum")
+    return total / chosen.sum().clamp(min=1)
 
 
 def initialise(module: nn.Module, deviation: float) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -21,7 +20,7 @@ from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.fit import Advice, FitSettings
 from retrievers.training.engine.processes import is_first, world_size
 from retrievers.training.engine.run_folder import RunFolder
-from retrievers.training.engine.save import load_heads, save_checkpoint, save_heads
+from retrievers.training.engine.save import save_checkpoint, save_heads
 from retrievers.training.engine.trainer import Fitted, writing
 from retrievers.training.objectives.example import Collator
 from retrievers.training.pretrain.blocks import texts_of
@@ -150,11 +149,7 @@ class _Run:
 
     def module(self) -> nn.Module:
         """The objective's module with the heads of the start, where it has any."""
-        encoder = self.started.encoder.encoder
-        torch.manual_seed(self.preset.seed)
-        module = self.preset.objective.build_module(self.started.encoder)
-        if self.started.folder is not None:
-            load_heads(module, encoder, self.started.folder, self.preset.objective)
+        module = self.started.build_module(self.preset.objective, self.preset.seed)
         if self.preset.gradient_checkpointing:
             for part in module.modules():
                 if isinstance(part, PreTrainedModel) and _is_trained(part):

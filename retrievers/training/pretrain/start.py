@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint, position_limit
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.engine.find_checkpoint import find_checkpoint
+from retrievers.training.engine.save import load_heads
 from retrievers.training.objectives.masked_lm import HEADS, MaskedLM
+from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
 from retrievers.training.pretrain.vocabulary import train_tokenizer
 
@@ -45,6 +48,21 @@ class Started:
         if limit is None:
             raise BenchError("the model states no longest input")
         return limit
+
+    def build_module(self, objective: Objective, seed: int) -> nn.Module:
+        """An objective's module around the encoder, with the heads of the checkpoint if it has any.
+
+        Args:
+            seed: of heads that are new.
+
+        Raises:
+            BenchError: see `load_heads` and the objective.
+        """
+        torch.manual_seed(seed)
+        module = objective.build_module(self.encoder)
+        if self.folder is not None:
+            load_heads(module, self.encoder.encoder, self.folder, objective)
+        return module
 
 
 def open_start(start: Start, seed: int, documents: Sequence[str] = ()) -> Started:

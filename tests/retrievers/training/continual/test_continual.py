@@ -153,6 +153,42 @@ def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, da
         assert equal(one.folder, other.folder)
 
 
+class StopsAfter:
+    """Stops at a step of a training of a number."""
+
+    def __init__(self, training: int, step: int) -> None:
+        self.training, self.step = training, step
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.stage.startswith(f"x-{self.training}-") and progress.done == self.step:
+            raise StoppedError
+
+
+@pytest.mark.parametrize("method", ["distill", "separate"])
+def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
+    start, tmp_path, method
+):
+    whole = run(start, tmp_path / "whole" / "x", method, count=2)
+    out = tmp_path / "halves" / "x"
+    stop = on_cpu(out, save_every=1, progress=StopsAfter(2, 3))
+    with pytest.raises(StoppedError):
+        adapt(preset(start), DOMAINS[:2], settings(method), stop)
+    kept = (Path(folder_of(out, 1, "my/second")) / "checkpoints").glob("checkpoint-*/complete")
+    assert sorted(path.parent.name for path in kept) == ["checkpoint-1", "checkpoint-2"]
+    halves = run(start, out, method, count=2)
+    assert halves[1].resumed_at == 2
+    assert all(equal(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
+
+
+def test_separate_is_a_training_of_each_domain_from_the_start(start, plain, tmp_path):
+    trained = run(start, tmp_path / "plain", "separate")
+    assert equal(trained[0].folder, plain[0].folder)
+    for number, (domain, own) in enumerate(zip(DOMAINS, trained, strict=True)):
+        pretrain(preset(start), domain.texts, on_cpu(tmp_path / str(number)))
+        assert equal(own.folder, tmp_path / str(number))
+        assert resolve_model(own.folder).card.trained_on == (domain.name,)
+
+
 def test_a_domain_can_be_added_at_the_end(start, plain):
     before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
     out = Path(plain[0].folder).parent
@@ -178,6 +214,12 @@ def test_a_state_of_another_sequence_is_refused(start, das):
             {"objective": {"name": "retromae"}},
             DOMAINS,
             "ewc is for masked language modelling",
+        ),
+        (
+            "distill",
+            {"objective": {"name": "retromae"}},
+            DOMAINS,
+            "distill is for masked language modelling",
         ),
         ("das", {"gradient_checkpointing": True}, DOMAINS, "gated units"),
         ("plain", {}, (DOMAINS[0], DOMAINS[0]), "my/first comes 2 times"),
