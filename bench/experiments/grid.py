@@ -141,7 +141,9 @@ class Variant(Record, kw_only=True):
     """The same question at another scale: what is set here takes the file's own place.
 
     Attributes:
-        axes: titles of the axes that are kept; all where it is empty.
+        base, pretrain: train what the file names as its ``model``, whose place they take.
+        axes: titles of the axes that are kept, and axes of the variant's own; the file's where it
+            is empty.
     """
 
     title: str = ""
@@ -153,7 +155,7 @@ class Variant(Record, kw_only=True):
     finetune: Table | None = None
     evaluate: Table | None = None
     endpoints: dict[Name, Endpoint] = {}
-    axes: tuple[str, ...] = ()
+    axes: tuple[str | Axis, ...] = ()
 
 
 class Ablation(Record, kw_only=True):
@@ -240,7 +242,9 @@ def load_ablation(name_or_path: str, variant: str = "") -> Ablation:
     if not variant:
         return ablation
     changes = variant_fields(ablation, variant)
-    changes["axes"] = _kept(ablation, ablation.variants[variant])
+    changes["axes"] = _axes(ablation, ablation.variants[variant])
+    if changes.keys() & {"base", "pretrain"}:
+        changes.setdefault("model", "")
     return replaced(ablation, f"{name_or_path}, variant {variant}", **changes)
 
 
@@ -256,15 +260,16 @@ def replaced(ablation: Ablation, source: str, **changes: Any) -> Ablation:
         raise BenchError(f"{source}: {error}") from error
 
 
-def _kept(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
-    titles = [axis.title for axis in ablation.axes]
+def _axes(ablation: Ablation, variant: Variant) -> tuple[Axis, ...]:
+    titled = {axis.title: axis for axis in ablation.axes}
     for wanted in variant.axes:
-        if wanted not in titles:
+        if isinstance(wanted, str) and wanted not in titled:
             raise BenchError(
                 f"{ablation.name} has no axis {wanted!r}",
-                did_you_mean(wanted, titles, f"its axes: {', '.join(titles)}"),
+                did_you_mean(wanted, titled, f"its axes: {', '.join(titled)}"),
             )
-    return tuple(axis for axis in ablation.axes if axis.title in (variant.axes or titles))
+    chosen = (titled[each] if isinstance(each, str) else each for each in variant.axes)
+    return tuple(chosen) or ablation.axes
 
 
 def label_of(value: Any) -> str:

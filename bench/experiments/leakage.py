@@ -26,13 +26,16 @@ def check_leaks(plan: Plan, space: Workspace) -> tuple[str, ...]:
     evaluated = space.datasets(plan.rows[0].settings["evaluate"]["on"])
     tuned = {(tuple(table["on"]), table["split"]) for table in _tables(plan, "finetune")}
     reading = ("base", "pretrain", "adapt")
-    read = {tuple(table["on"]) for stage in reading for table in _tables(plan, stage)}
+    # The same collections in another order are read once.
+    read = {name for stage in reading for table in _tables(plan, stage) for name in table["on"]}
     said = [
         _queries(dataset, evaluated)
         for on, split in sorted(tuned)
         for dataset in space.datasets(on, split)
     ]
-    said += [_texts(dataset, evaluated) for on in sorted(read) for dataset in space.datasets(on)]
+    said += [
+        _texts(dataset, evaluated) for name in sorted(read) for dataset in space.datasets([name])
+    ]
     return tuple(dict.fromkeys(line for lines in said for line in lines))
 
 

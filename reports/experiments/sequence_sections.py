@@ -1,6 +1,6 @@
 """Gain and forgetting of the rows of an experiment with continual pre-training, as Markdown."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from urllib.parse import quote
 
@@ -47,7 +47,7 @@ def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
         Column("MLM loss", lambda row: fmean(row[1].losses.values()), fmt.fixed(3)),
     ]
     parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
-    parts.append(bullets(_legend(learnt[0][1].start)))
+    parts.append(bullets([*_legend(learnt[0][1].start), *_over_orders(report, learnt)]))
     for row, sequence in learnt:
         parts.append(f"# {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
         if row.name in pictures:
@@ -64,10 +64,34 @@ def _legend(start: str) -> Iterator[str]:
     )
     yield (
         "After the sequence a collection is searched with the last checkpoint, or with its own "
-        "adapter where each domain has one: what is kept apart is not forgotten."
+        "model or adapter where each domain has one: what is kept apart is not forgotten."
     )
     yield (
         "MLM loss: over the last tenth of each domain's steps, mean over the domains. A method "
         "that keeps what was known by learning little of what is new shows it here."
     )
     yield "p (Holm): corrected for all rows, for gained and forgotten each."
+
+
+def _over_orders(report: Report, learnt: Sequence[Learnt]) -> Iterator[str]:
+    """What each axis over orders of the same domains says of the order."""
+    by_name = {row.name: sequence for row, sequence in learnt}
+    for axis in (axis for axis in report.axes if axis.field == "adapt.on"):
+        orders = [by_name[point.row] for point in axis.points if point.row in by_name]
+        if len(orders) < 2 or len({frozenset(each.losses) for each in orders}) > 1:
+            continue
+        spread = [
+            f"{name} {_spread(values)}"
+            for name in ("gained", "forgotten")
+            if (values := [on.difference for each in orders if (on := getattr(each, name))])
+        ]
+        yield (
+            f"{plain(axis.title)}: over {len(orders)} orders of the same domains, "
+            f"{'; '.join(spread)}. Forgotten leaves out the domain that came last."
+        )
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    low, high = (fmt.signed(edge(known)) for edge in (min, max))
+    return f"{fmt.signed(fmean(known))} on average ({low} to {high})"

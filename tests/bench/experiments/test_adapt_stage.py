@@ -41,8 +41,15 @@ max_document_tokens = 12
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", "ewc", "adapter"]
+values = ["plain", "ewc", "adapter", "distill", "separate"]
+
+[[axes]]
+name = "order"
+field = "adapt.on"
+labels = ["one first", "two first"]
+values = [["./one", "./two"], ["./two", "./one"]]
 """
+APART = ("method=adapter", "method=separate")
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,22 @@ def rows(report):
     return {row["name"]: row for row in report["rows"]}
 
 
+def learnt(row):
+    """Domains in the order of a row."""
+    return ["two", "one"] if row == "order=two first" else ["one", "two"]
+
+
+def checkpoints(row):
+    """The checkpoint of each domain, just after its training."""
+    return {name: f"model-{place}-{name}" for place, name in enumerate(learnt(row), 1)}
+
+
+def after(row):
+    """The checkpoint that each domain is searched with in the end."""
+    own = checkpoints(row)
+    return own if row in APART else dict.fromkeys(own, own[learnt(row)[-1]])
+
+
 @pytest.fixture(scope="module")
 def stored(here, report):
     """Mean score of each model on each collection, from the stored results of each cell."""
@@ -104,37 +127,36 @@ def test_a_dry_run_trains_nothing_and_continual_means_ablate(here, place):
     pytest.importorskip("adapters", exc_type=ImportError)
     shown = run(here, "--dry-run", "--out", place / "dry")
     assert shown.code == ExitCode.OK, shown.stderr
-    assert "6 cells: 3 rows, 2 seeds; 12 tasks left" in shown.stdout
+    assert "12 cells: 6 rows, 2 seeds; 24 tasks left" in shown.stdout
     assert "adapt.method: plain -> ewc" in shown.stdout
+    assert "adapt.on: ./one, ./two -> two first" in shown.stdout
     assert run(here, "--dry-run", "--out", place / "dry", command="ablate").stdout == shown.stdout
     assert not (place / "dry").exists()
 
 
 def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_with(report, stored):
-    last, own = "model-2-two", {"one": "model-1-one", "two": "model-2-two"}
     for name, row in rows(report).items():
+        last = checkpoints(name)[learnt(name)[-1]]
         for cell in row["cells"]:
             means = stored[name, cell["seed"]]
             for collection in ("one", "two", "three"):
-                model = own.get(collection, last) if name == "method=adapter" else last
+                model = after(name).get(collection, last)
                 assert cell["scores"][collection] == pytest.approx(means[model, collection])
 
 
 def test_gained_is_against_the_start_and_forgotten_against_just_after_the_domain(report, stored):
     for name, row in rows(report).items():
         cells = [stored[name, seed] for seed in (0, 1)]
-        after = {"one": "model-2-two", "two": "model-2-two"}
-        if name == "method=adapter":
-            after["one"] = "model-1-one"
         gained = [
-            each[after[domain], domain] - each["start", domain]
+            each[model, domain] - each["start", domain]
             for each in cells
-            for domain in after
+            for domain, model in after(name).items()
         ]
-        forgotten = [each["model-2-two", "one"] - each["model-1-one", "one"] for each in cells]
+        first, own = learnt(name)[0], checkpoints(name)
+        forgotten = [each[after(name)[first], first] - each[own[first], first] for each in cells]
         sequence = row["sequence"]
         assert sequence["gained"]["recipes"]["mean"] == pytest.approx(np.mean(gained))
-        if name == "method=adapter":
+        if name in APART:
             assert sequence["forgotten"] is None
         else:
             assert sequence["forgotten"]["recipes"]["mean"] == pytest.approx(np.mean(forgotten))
@@ -144,26 +166,30 @@ def test_the_forgetting_matrix_of_a_row_has_the_means_over_its_seeds(report, sto
     for name, row in rows(report).items():
         cells = [stored[name, seed] for seed in (0, 1)]
         matrix = row["sequence"]["forgetting"]
-        assert (matrix["trained"], matrix["also"]) == (["one", "two"], ["three"])
+        assert (matrix["trained"], matrix["also"]) == (learnt(name), ["three"])
         assert matrix["trainings"] == 2
-        names = ["start", "model-1-one", "model-2-two"]
-        assert [each["checkpoint"] for each in matrix["rows"]] == [
-            "start",
-            "after one",
-            "after two",
-        ]
+        names = ["start", *checkpoints(name).values()]
+        labels = ["start", *(f"after {domain}" for domain in learnt(name))]
+        assert [each["checkpoint"] for each in matrix["rows"]] == labels
         for model, line in zip(names, matrix["rows"], strict=True):
             for collection, level in line["levels"].items():
                 expected = np.mean([each[model, collection] for each in cells])
                 assert level["value"] == pytest.approx(expected)
+        average = [each[model, domain] for each in cells for domain, model in after(name).items()]
+        assert matrix["average"]["value"] == pytest.approx(np.mean(average))
+        assert (matrix["backward"] is None) == (name in APART)
 
 
 def test_the_report_shows_every_matrix_and_what_was_kept_apart(place, report):
     text = (place / "ablations/tiny/report.md").read_text()
     assert "## What was gained and forgotten" in text
-    for name in ("reference", "method=ewc: adapt.method", "method=adapter: adapt.method"):
+    for name in ("reference", "method=ewc: adapt.method", "order=two first: adapt.on"):
         assert f"\n# {name}" in text
-    assert text.count("## nDCG@10 of successive trainings") == 3
+    assert text.count("## nDCG@10 of successive trainings") == 6
+    of_orders = [report["rows"][place]["sequence"] for place in (0, -1)]
+    for kind in ("gained", "forgotten"):
+        mean = np.mean([sequence[kind]["recipes"]["mean"] for sequence in of_orders])
+        assert f"{kind} {mean:+.4f} on average" in text
     assert "kept apart" in text
     assert "python -m bench ablate tiny.toml" in text
     assert "means of 2 trainings of each" in text
