@@ -65,6 +65,16 @@ def test_the_matrix_holds_the_mean_of_each_checkpoint_on_each_collection(scores,
     assert found.queries == {name: 40 + 10 * n for n, name in enumerate(COLLECTIONS)}
 
 
+def test_of_checkpoints_that_are_kept_apart_each_stands_for_its_own_collection(scores, tmp_path):
+    base, *others = (entrant(tmp_path, name) for name in NAMES)
+    sequence = Sequenced(others, COLLECTIONS[:3], COLLECTIONS[3:], base, separate=True)
+    matrix = forgetting_of(sequence, "nDCG@10", FAST)
+    own = [mean(scores, *pair) for pair in zip(NAMES[1:], COLLECTIONS, strict=False)]
+    assert matrix.average.value == pytest.approx(np.mean(own))
+    assert (matrix.separate, matrix.backward) == (True, None)
+    assert matrix.forward == computed(tmp_path).forward
+
+
 def test_backward_transfer_is_the_last_minus_the_diagonal_without_the_last(scores, tmp_path):
     """BWT of Lopez-Paz and Ranzato: 1 / (T - 1) times the sum over i < T of R[T, i] - R[i, i]."""
     found = computed(tmp_path).backward
@@ -211,6 +221,14 @@ def test_folders_are_evaluated_once_and_give_table_document_and_heat_map(place, 
     first = found["rows"][0]["levels"]["bio"]["value"]
     assert float(rows[0]["value"]) == first
     assert "backward transfer" in run(place, *more).stdout
+
+
+def test_checkpoints_that_are_kept_apart_have_forgotten_nothing(place):
+    done = run(place, "--base", place[1] / "base", "--separate")
+    assert done.code == ExitCode.OK, done.stderr
+    assert "backward" not in done.stdout
+    assert "average of each on its own collection" in done.stdout
+    assert "nothing is forgotten" in done.stdout
 
 
 def test_stored_results_are_used_without_the_checkpoints(place):

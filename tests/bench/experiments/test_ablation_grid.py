@@ -105,9 +105,28 @@ def test_a_variant_takes_the_place_of_seeds_settings_and_axes(tmp_path):
         load_ablation(str(path), "tiny")
 
 
+def test_a_variant_has_axes_of_its_own_and_trains_what_the_file_names_as_its_model(tmp_path):
+    path = tmp_path / "steps.toml"
+    text = GRID.replace("[pretrain]\nsteps = 10\n", "").replace("pretrain.steps", "finetune.steps")
+    own = """
+[variants.own]
+base = { steps = 4 }
+axes = ["lr", { field = "finetune.warmup", values = [1, 2] }]
+"""
+    path.write_text(text.replace("name =", 'model = "minilm"\nname =', 1) + own)
+    assert load_ablation(str(path)).model == "minilm"
+    changed = load_ablation(str(path), "own")
+    assert (changed.model, changed.base) == ("", {"steps": 4})
+    assert [axis.title for axis in changed.axes] == ["lr", "warmup"]
+
+
 @pytest.mark.parametrize(
     ("own", "words"),
-    [("seeds = [1, 1]", "a seed is named twice"), ('model = "x"', "set either model or")],
+    [
+        ("seeds = [1, 1]", "a seed is named twice"),
+        ('model = "x"', "set either model or"),
+        ('axes = ["lr", { name = "lr", field = "pretrain.lr", values = [1] }]', "two axes are"),
+    ],
 )
 def test_a_variant_that_does_not_fit_the_file_is_refused(tmp_path, own, words):
     path = tmp_path / "steps.toml"

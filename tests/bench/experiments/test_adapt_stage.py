@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from bench.experiments.plan import plan_of
 from bench.experiments.sequence import LearntSequence, last_checkpoint, write_sequence
 from bench.results.find import find_results
 from bench.workspace import Workspace
+from retrievers.training.continual.continual import Method
 from retrievers.training.engine.curve import LossPoint
 from tests.bench.monitor.test_watch_command import write_words
 from tests.support.collections import Bench
@@ -293,12 +295,82 @@ def test_the_loss_is_of_words_alone_over_the_last_tenth_of_the_steps():
     assert last_loss(curve[:3]) == 9.0
 
 
-def test_the_shipped_grid_learns_what_it_evaluates():
-    grid = load_ablation("three-domains")
-    assert grid.axes[0].field == "adapt.method"
-    for variant in ("", *grid.variants):
-        chosen = load_ablation("three-domains", variant)
-        assert chosen.adapt["on"] == chosen.evaluate["on"]
+@pytest.mark.parametrize("variant", ["", "small", "two-cores"])
+def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_square(variant):
+    grid = load_ablation("three-domains", variant)
+    assert grid.adapt["on"] == grid.evaluate["on"]
+    axes = {axis.title: axis for axis in grid.axes}
+    assert axes["method"].values == get_args(Method)
+    orders = axes["order"].values
+    assert orders[0] == grid.adapt["on"]
+    for domains in (*orders, *zip(*orders, strict=True)):
+        assert sorted(domains) == sorted(grid.adapt["on"])
+
+
+def test_the_shipped_grid_goes_on_from_what_pretraining_matters_makes():
+    grid, other = (
+        load_ablation(name, "two-cores") for name in ("three-domains", "pretraining-matters")
+    )
+    assert (grid.base, grid.pretrain, grid.model) == (other.base, other.pretrain, "")
+
+
+GOES_ON = """
+name = "goes-on"
+model = "./start"
+adapt = { preset = "mlm-small", on = ["./one", "./two"] }
+evaluate = { on = ["./one", "./two"] }
+
+[[axes]]
+field = "adapt.method"
+values = ["plain", "ewc", "adapter", "distill", "separate"]
+
+[variants.fresh]
+base = { preset = "fresh.toml", on = ["./one", "./two", "./three"] }
+pretrain = { preset = "fresh.toml", on = ["./three"], tokens = 100 }
+adapt = { preset = "fresh.toml", on = ["./one", "./two"], tokens = 40, measured = 3 }
+evaluate = { on = ["./one", "./two"], view = { pooling = "mean", normalize = true } }
+"""
+MAKES = """
+name = "makes"
+base = { preset = "fresh.toml", on = ["./one", "./two", "./three"] }
+pretrain = { preset = "fresh.toml", on = ["./three"], tokens = 100 }
+evaluate = { on = ["./three"] }
+
+[[axes]]
+field = "pretrain.objective"
+values = [{ name = "mlm" }, { name = "retromae" }]
+"""
+FRESH = """
+title = "fresh"
+batch_size = 4
+max_tokens = 16
+steps = 3
+objective = { name = "mlm" }
+start = { scratch = { vocabulary = 120, layers = 1, width = 16, heads = 2, intermediate = 32 } }
+"""
+
+
+def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here, place):
+    pytest.importorskip("adapters", exc_type=ImportError)
+    for name, text in (("goes-on", GOES_ON), ("makes", MAKES), ("fresh", FRESH)):
+        (place / f"{name}.toml").write_text(text)
+    made = run(here, "--out", "shared", command="ablate", file="makes.toml")
+    assert made.code == ExitCode.OK, made.stderr
+    options = ("--out", "shared", "--variant", "fresh", "--json")
+    plan = json.loads(run(here, *options, "--dry-run", file="goes-on.toml").stdout)
+    assert plan["tasks"][:2] == [["base", 1, 1], ["pretrain", 1, 1]]
+    done = run(here, *options, file="goes-on.toml")
+    assert done.code == ExitCode.OK, done.stderr
+    assert len(list((place / "shared").glob("base/*/done.json"))) == 1
+    assert len(list((place / "shared").glob("pretrain/*/done.json"))) == 2
+    for name, row in rows(json.loads(done.stdout)).items():
+        matrix = row["sequence"]["forgetting"]
+        labels = [each["checkpoint"] for each in matrix["rows"]]
+        assert labels == ["model", "after one", "after two"]
+        assert (matrix["backward"] is None) == (name in APART)
+    for path in (place / "shared" / "evaluate").glob("*/results"):
+        used = [stored.result.recipe.pooling for stored in find_results(path)]
+        assert used in (["mean"] * 6, ["cls"])  # of the sequences; of what goes before them
 
 
 def test_help_has_examples(here):
