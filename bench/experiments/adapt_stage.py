@@ -20,12 +20,7 @@ from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.records import convert_table
 from foundation.suggestions import did_you_mean
-from retrievers.training.continual.continual import (
-    KEPT_APART,
-    Adaptation,
-    Domain,
-    check,
-)
+from retrievers.training.continual.continual import KEPT_APART, Adaptation, Domain, check
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table

@@ -5,9 +5,16 @@ import io
 import re
 
 import msgspec
+import numpy as np
 import pytest
 
-from bench.experiments.report_record import Report, SequenceFound, read_report
+from bench.experiments.report_record import (
+    AxisFound,
+    Report,
+    ReportedPoint,
+    SequenceFound,
+    read_report,
+)
 from foundation.errors import BenchError
 from reports.experiments.grid_report import cost_table, figures, markdown, plan_table, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
@@ -64,6 +71,9 @@ def test_the_report_says_whether_rows_read_equally_many_tokens():
     longer = msgspec.structs.replace(BETTER, cells=cells)
     text = markdown(report(REFERENCE, longer))
     assert "**Rows were pre-trained on 1,000 to 1,400 tokens: a difference may be the" in text
+    sequences = report(REFERENCE, longer)
+    reference = {**sequences.reference, "adapt": {"method": "plain"}}
+    assert "pre-trained on" not in markdown(msgspec.structs.replace(sequences, reference=reference))
 
 
 def test_one_seed_claims_only_these_checkpoints():
@@ -206,6 +216,35 @@ def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_e
     ]
     assert [rows[0]["nDCG@10"] for rows in matrices[::2]] == ["base"] * 3
     assert after.count("](forgetting%20plain.svg)") == 1
+
+
+def test_over_orders_of_the_same_domains_gain_and_forgetting_have_a_mean_and_a_range():
+    def learnt(row, forgotten, domains):
+        sequence = SequenceFound(
+            start="bert",
+            gained=row.at("mean"),
+            forgotten=forgotten,
+            losses=dict.fromkeys(domains, 2.5),
+            forgetting=forgetting(),
+        )
+        return msgspec.structs.replace(row, sequence=sequence)
+
+    def said(rows):
+        whole = report(REFERENCE, *rows)
+        points = tuple(ReportedPoint(row.name, row.name, {}) for row in rows)
+        axis = AxisFound(title="order", field="adapt.on", against="reference", points=points)
+        return markdown(msgspec.structs.replace(whole, axes=(axis,)))
+
+    up, down = BETTER, OPEN
+    same = [learnt(up, up.at("mean"), ("bio", "law")), learnt(down, None, ("law", "bio"))]
+    gains = [row.at("mean").difference for row in (up, down)]
+    (line,) = [note for note in notes_of(said(same)) if note.startswith("order: over 2 orders")]
+    assert (
+        f"gained {np.mean(gains):+.4f} on average ({min(gains):+.4f} to {max(gains):+.4f})" in line
+    )
+    assert f"forgotten {gains[0]:+.4f} on average" in line  # of the one that can forget
+    others = [same[0], learnt(down, None, ("law", "news"))]
+    assert "over 2 orders" not in said(others)
 
 
 def test_a_plan_counts_what_is_left():

@@ -11,6 +11,7 @@ import pytest
 from bench.cli.commands.ablate import _here, _stages
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
+from bench.experiments import leakage
 from bench.experiments.adapt_stage import last_loss
 from bench.experiments.grid import load_ablation
 from bench.experiments.plan import plan_of
@@ -134,6 +135,19 @@ def test_a_dry_run_trains_nothing_and_continual_means_ablate(here, place):
     assert "adapt.on: ./one, ./two -> two first" in shown.stdout
     assert run(here, "--dry-run", "--out", place / "dry", command="ablate").stdout == shown.stdout
     assert not (place / "dry").exists()
+
+
+def test_a_corpus_that_is_learnt_in_several_orders_is_looked_through_once(here, monkeypatch):
+    pytest.importorskip("adapters", exc_type=ImportError)
+    looked, whole = [], leakage._texts
+
+    def counted(dataset, evaluated):
+        looked.append(dataset.name)
+        return whole(dataset, evaluated)
+
+    monkeypatch.setattr(leakage, "_texts", counted)
+    assert run(here, "--dry-run").code == ExitCode.OK
+    assert sorted(looked) == ["one", "two"]
 
 
 def test_after_the_sequence_the_last_checkpoint_or_the_domains_own_is_searched_with(report, stored):

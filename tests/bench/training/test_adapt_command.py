@@ -2,11 +2,16 @@
 
 import json
 import shlex
+from dataclasses import asdict
+from typing import get_args, get_type_hints
 
+import msgspec
 import pytest
 
+from bench.cli.options.train import AgainstForgetting
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import forgetting_line
+from retrievers.training.continual.continual import Adaptation, Method
 from tests.support.collections import DOCUMENTS, Bench, write_collection
 
 PRESET = """
@@ -102,6 +107,13 @@ def test_bad_input_is_one_message_before_any_work(
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_options_are_those_of_the_method_and_have_its_defaults():
+    options, settings = AgainstForgetting(), Adaptation()
+    assert asdict(options) == msgspec.structs.asdict(settings)
+    hints = get_type_hints(AgainstForgetting)
+    assert get_args(hints["method"]) == get_args(Method)
 
 
 def test_help_has_examples(bench):
