@@ -81,17 +81,15 @@ def _over_orders(report: Report, learnt: Sequence[Learnt]) -> Iterator[str]:
         if len(orders) < 2 or len({frozenset(each.losses) for each in orders}) > 1:
             continue
         spread = [
-            f"{name} {_spread(values)}"
-            for name in ("gained", "forgotten")
-            if (values := [on.difference for each in orders if (on := getattr(each, name))])
+            f"{kind} {fmt.signed(fmean(values))} on average "
+            f"({fmt.signed(min(values))} to {fmt.signed(max(values))})"
+            for kind, compared in (
+                ("gained", [each.gained for each in orders]),
+                ("forgotten", [each.forgotten for each in orders]),
+            )
+            if (values := [on.difference for on in compared if on and on.difference is not None])
         ]
         yield (
             f"{plain(axis.title)}: over {len(orders)} orders of the same domains, "
             f"{'; '.join(spread)}. Forgotten leaves out the domain that came last."
         )
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    low, high = (fmt.signed(edge(known)) for edge in (min, max))
-    return f"{fmt.signed(fmean(known))} on average ({low} to {high})"
