@@ -136,6 +136,8 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
 def attach(network: "Module", folder: Path, kind: Kind, dropped: int = 0) -> "Module":
     """Attach an adapter and activate it; weights are read without unpickling code.
 
+    An adapter of AdapterHub is computed in the network's precision, one of PEFT in its own.
+
     Args:
         dropped: first layers that go without it (AdapterDrop), which AdapterHub alone can do.
 
@@ -189,6 +191,7 @@ def _attach_peft(network: "Module", folder: Path) -> "Module":
 def _attach_adapterhub(network: "Module", folder: Path, dropped: int) -> "Module":
     import adapters
 
+    of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
     adapters.init(network)
     network_with_adapters: Any = network
     if (folder / SETUP).is_file():
@@ -207,8 +210,25 @@ def _attach_adapterhub(network: "Module", folder: Path, dropped: int) -> "Module
         network_with_adapters.set_active_adapters(
             setup.block(), skip_layers=list(range(dropped)) or None
         )
+    _match_precision(network_with_adapters, folder, setup.names, of_base)
     correct_forward(network)
     return network
+
+
+def _match_precision(
+    network: Any, folder: Path, names: Collection[str], of_base: Collection[int]
+) -> None:
+    """Bring the tensors of adapters to the network's precision; ``of_base`` are ids of its own."""
+    import torch
+
+    if network.dtype != torch.float32 and any(reft_units(network, name) for name in names):
+        raise BenchError(
+            f"the adapter {folder} is of ReFT, which AdapterHub computes in float32 alone",
+            "--dtype float32",
+        )
+    for tensor in (*network.parameters(), *network.buffers()):
+        if id(tensor) not in of_base and tensor.is_floating_point():
+            tensor.data = tensor.data.to(network.dtype)
 
 
 @contextmanager

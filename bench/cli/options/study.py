@@ -34,6 +34,7 @@ class AblateOptions(DataOptions):
 
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
+        python -m bench ablate adapters --variant two-cores
         python -m bench ablate adapters --variant small --dry-run
         python -m bench ablate adapters --variant small
         python -m bench ablate retromae-table6

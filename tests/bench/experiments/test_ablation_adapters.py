@@ -1,10 +1,13 @@
-"""Every row of the shipped ablation of adapters is one that can be trained."""
+"""Every row of the shipped ablation of adapters is one that can be trained, from a shared start."""
 
 import msgspec
 import pytest
 import torch
 from transformers import AutoModel
 
+from bench.cli.commands.ablate import Checked
+from bench.compare.statistics import Resampling
+from bench.evaluate.pipeline import conditions_here
 from bench.experiments.evaluation import EvaluateSettings
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
@@ -13,6 +16,7 @@ from bench.workspace import Workspace
 from retrievers.adapters.train import add_adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
+from tests.support.collections import write_collection, write_qrels
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 pytest.importorskip("adapters", exc_type=ImportError)
@@ -20,11 +24,25 @@ pytest.importorskip("peft")
 WIDTH = 128  # Compacter's default shares it among 32 x 4
 
 
+def write_samples(folder) -> Workspace:
+    """Tiny collections that are called as those of the variant two-cores."""
+    for name in ("beir/scifact", "beir/nfcorpus", "classic/cranfield", "classic/cisi"):
+        write_collection(folder / name)
+    for name in ("samples/msmarco", "samples/nq"):
+        facts = f'name = "{name}"\nlayout = "beir"\nmain_measure = "RR@10"\n'
+        queries = {"q1": "lift of a wing", "q2": "slabs that conduct heat"}
+        write_collection(folder / name, queries=queries, qrels={("q1", "d1"): 1}, facts=facts)
+        write_qrels(folder / name, {("q2", "d9"): 1}, "train")
+    return Workspace(folder / "cache", data_dir=folder)
+
+
 def presets(variant: str, folder) -> dict[str, Finetuning]:
     """Of each row that has an adapter, as `ablate` reads them."""
-    stage = Finetune(Workspace(folder), ())
+    stage = Finetune(write_samples(folder), ())
 
     def resolve_settings(name, table):
+        if name in ("base", "pretrain"):
+            return dict(table)
         if name == "finetune":
             return stage.resolve_settings(table)
         return msgspec.to_builtins(msgspec.convert(dict(table), EvaluateSettings))
@@ -46,7 +64,7 @@ def base(tmp_path_factory):
     return resolve_model(str(folder / "base.toml"))
 
 
-@pytest.mark.parametrize(("variant", "count"), [("", 18), ("small", 8)])
+@pytest.mark.parametrize(("variant", "count"), [("", 18), ("small", 8), ("two-cores", 4)])
 def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path, variant, count):
     found = presets(variant, tmp_path)
     assert len(found) == count
@@ -72,3 +90,19 @@ def test_every_method_moves_its_own_weights_and_none_of_the_base(base, tmp_path,
 def test_no_two_rows_are_the_same_recipe(tmp_path):
     made = [msgspec.json.encode(one) for one in presets("", tmp_path).values()]
     assert len(set(made)) == len(made)
+
+
+def test_two_cores_goes_on_from_what_pretraining_matters_trained(tmp_path):
+    space = write_samples(tmp_path)
+    *_, theirs = load_ablation("pretraining-matters", "two-cores").parts()
+    chains = []
+    for ablation, row in (
+        (load_ablation("adapters", "two-cores"), "reference"),
+        (theirs, "objective=RetroMAE"),
+    ):
+        plan = Checked.of(ablation, space, conditions_here("cpu"), Resampling()).plan
+        cells = [cell for cell in plan.cells if cell.row == row]
+        chains.append([[(task.stage, task.key) for task in cell.task.chain()] for cell in cells])
+    assert chains[0] == chains[1]
+    assert len(chains[0]) == 3
+    assert [stage for stage, _ in chains[0][0]] == ["base", "pretrain", "finetune", "evaluate"]

@@ -145,6 +145,18 @@ def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
     assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
 
 
+@pytest.mark.parametrize(("library", "method"), EACH)
+def test_every_method_encodes_in_half_precision_or_says_that_it_cannot(tmp_path, library, method):
+    run(tmp_path, table(method, library))
+    half = open_encoder(resolve_model(str(tmp_path / "out"), dtype="bfloat16"), "cpu")
+    if method in ("loreft", "noreft", "direft"):
+        with pytest.raises(BenchError, match="in float32 alone"):
+            half.encode_documents(TITLES, TEXTS)
+        return
+    found = half.encode_documents(TITLES, TEXTS)
+    np.testing.assert_allclose(found, vectors(tmp_path / "out"), atol=0.05)
+
+
 @peft
 def test_lora_of_peft_has_the_size_of_its_matrices(tmp_path):
     trained = run(tmp_path, table("lora", "peft"))
