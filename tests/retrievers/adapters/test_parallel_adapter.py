@@ -1,0 +1,70 @@
+"""The parallel adapter of He et al., ICLR 2022, against its equation in NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModel
+
+from retrievers.adapters.attach import attach
+from retrievers.adapters.hub import configuration
+from retrievers.training.finetune.finetune_preset import load_preset
+from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
+
+pytest.importorskip("adapters", exc_type=ImportError)
+SCALE = 4.0
+
+
+def dense(x, weights, name):
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+@pytest.mark.parametrize("scale", [SCALE, 0.5])
+def test_a_layer_adds_the_scaled_bottleneck_of_what_its_feed_forward_block_reads(tmp_path, scale):
+    options = f"options = {{ reduction_factor = 4, scaling = {scale} }}\n"
+    run(tmp_path, f'[adapter]\nmethod = "par_bn"\n{options}{QUICK}')
+    network = AutoModel.from_pretrained(str(tmp_path / "start")).eval()
+    own = {name: value.detach().double().numpy() for name, value in network.named_parameters()}
+    held = load_file(str(tmp_path / "out" / "adapter" / "adapter.safetensors"))
+    attached = attach(network, tmp_path / "out" / "adapter", "adapterhub")
+    ids = torch.arange(5, 21).reshape(2, 8)
+    with torch.inference_mode():
+        states = [[], []]
+        for layer in attached.encoder.layer:
+            layer.attention.register_forward_hook(lambda *of: states[0].append(of[2][0]))
+            layer.register_forward_hook(lambda *of: states[1].append(of[2]))
+        attached(input_ids=ids, attention_mask=torch.ones_like(ids))
+    for number, (read, given) in enumerate(zip(*states, strict=True)):
+        x = read.double().numpy()
+        prefix = f"encoder.layer.{number}"
+        adapter = {
+            name.removeprefix(f"{prefix}.output.adapters.bench."): value
+            for name, value in held.items()
+            if name.startswith(f"{prefix}.output.")
+        }
+        bottleneck = np.maximum(dense(x, adapter, "adapter_down.0"), 0)
+        beside = scale * dense(bottleneck, adapter, "adapter_up")
+        hidden = torch.nn.functional.gelu(
+            torch.from_numpy(dense(x, own, f"{prefix}.intermediate.dense"))
+        ).numpy()
+        total = dense(hidden, own, f"{prefix}.output.dense") + x + beside
+        centred = total - total.mean(-1, keepdims=True)
+        unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        norm = f"{prefix}.output.LayerNorm"
+        expected = unit * own[f"{norm}.weight"] + own[f"{norm}.bias"]
+        given = given[0] if isinstance(given, tuple) else given
+        np.testing.assert_allclose(given.numpy(), expected, atol=1e-5)
+        assert np.abs(beside).max() > 1e-2
+
+
+def test_the_preset_has_the_authors_figures():
+    """exps/run_xsum.sh of unify-parameter-efficient-tuning, FFN Scaled Parallel Adapter."""
+    preset = load_preset("adapter-parallel")
+    config = configuration(preset.adapter.method, preset.adapter.options)
+    assert int(768 // config.reduction_factor) == 512
+    assert (config.scaling, config.non_linearity) == (SCALE, "relu")
+    assert (config.is_parallel, config.output_adapter, config.mh_adapter) == (True, True, False)
+    assert config.init_weights == "mam_adapter"  # the script's lora: W_up is 0 at first
+    used = preset.trained_by()
+    assert (used.lr, used.warmup, used.weight_decay, used.max_grad_norm) == (5e-5, 0, 0.01, 0.1)
+    assert preset.batch_size == 64
