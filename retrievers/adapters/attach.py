@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from os.path import lexists
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -14,36 +14,14 @@ from foundation.errors import BenchError, first_line
 from foundation.records import read_object
 from retrievers.adapters.composition import SETUP, Setup, check_runs, read_setup
 from retrievers.adapters.forward import correct_forward
+from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS, Kind, adapter_weights
 from retrievers.adapters.libraries import import_library
-from retrievers.adapters.virtual_tokens import (
-    PROMPT_TYPES,
-    check_positions,
-    put_before,
-    virtual_tokens,
-)
-from retrievers.models.card import CardAdapter
-from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header, sha256
-from retrievers.models.recipe import AdapterIdentity
+from retrievers.adapters.virtual_tokens import put_before
+from retrievers.models.checkpoint import inside
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-Kind = Literal["adapterhub", "peft"]
-FOLDER = "adapter"  # inside the folder of a training
-CONFIG = "adapter_config.json"
-FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
-SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
-NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
-BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
-SUBTRACTS = "subtract_projection"  # in the configuration; AdapterHub itself does not save it
-WEIGHTS: dict[Kind, tuple[str, ...]] = {
-    "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
-    "peft": ("adapter_model.safetensors", "adapter_model.bin"),
-}
-PEFT_TYPES = (
-    *("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING"),
-    *PROMPT_TYPES,
-)
 NAME = "bench"
 # What PEFT, AdapterHub, torch and safetensors raise for a configuration or a file that is damaged.
 ATTACH_ERRORS = (
@@ -59,78 +37,6 @@ ATTACH_ERRORS = (
     SafetensorError,
     pickle.UnpicklingError,
 )
-
-
-def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
-    """The folder of an adapter; relative paths are relative to the card.
-
-    Raises:
-        BenchError: there is no such folder.
-    """
-    folder = (base / Path(adapter.path).expanduser()).resolve()
-    if not folder.is_dir():
-        raise BenchError(f"there is no adapter folder {folder}")
-    return folder
-
-
-def adapter_name(folder: Path) -> str:
-    """Name of an adapter: of its folder, or of the training whose ``adapter/`` it is."""
-    path = folder.resolve()
-    named = path.parent if path.name == FOLDER and path.parent.name else path
-    return "_".join(named.name.split())
-
-
-def identify_adapter(
-    folder: Path, adapter: CardAdapter | None, base: Checkpoint
-) -> AdapterIdentity:
-    """The adapter's library and the sha256 of its files. Loads nothing.
-
-    Raises:
-        BenchError: files are missing or damaged, or it was made for another base model.
-    """
-    _check_trained_on(folder, base)
-    composed = (folder / SETUP).is_file()
-    config = {} if composed else read_object(folder / CONFIG)
-    kind: Kind = "peft" if "peft_type" in config else "adapterhub"
-    if adapter is not None and adapter.kind not in ("auto", kind):
-        raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
-    if kind == "peft" and config["peft_type"] not in PEFT_TYPES:
-        raise BenchError(
-            f"{folder}: PEFT's {config['peft_type']} is not supported",
-            f"supported: {', '.join(PEFT_TYPES)}",
-        )
-    if composed:
-        return AdapterIdentity(kind, _hashes_of_setup(folder, base))
-    if kind == "adapterhub":
-        _check_base(folder, config, base)
-    files = [folder / CONFIG, *_weights(folder, kind)]
-    return AdapterIdentity(kind, {path.name: sha256(path) for path in files})
-
-
-def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
-    """Of all files of adapters that were composed, by path."""
-    setup = read_setup(folder)
-    files = [folder / SETUP]
-    for name in setup.names:
-        own = inside(folder, name)
-        _check_base(own, read_object(own / CONFIG), base)
-        files += [own / CONFIG, *_weights(own, "adapterhub")]
-    if setup.kind == "Fuse":
-        files += [inside(folder, ",".join(setup.names)) / name for name in FUSION]
-    for path in files:
-        if not path.is_file():
-            raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
-
-
-def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
-    """Refuse an adapter whose virtual tokens leave too few positions for the longest text.
-
-    Raises:
-        BenchError: see above.
-    """
-    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    check_positions(virtual_tokens(config), tokens, base.position_limit)
 
 
 def attach(network: "Module", folder: Path, kind: Kind, dropped: int = 0) -> "Module":
@@ -283,7 +189,7 @@ def _load_prompt(
     if taken:
         from retrievers.models.loading import read_tensors
 
-        weights = _weights(folder, "adapterhub")[0].name
+        weights = adapter_weights(folder, "adapterhub")[0].name
         for old, value in read_tensors(folder, weights, list(taken)).items():
             network.get_parameter(taken[old]).data.copy_(value)
     return taken
@@ -330,47 +236,6 @@ def _refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str
             f"missing {_shown(missing)}; not used {_shown(extra)}",
             "attach it to the model it was trained on",
         )
-
-
-def _check_trained_on(folder: Path, base: Checkpoint) -> None:
-    """An adapter that was trained here says of which weights; the numbers of others would fit."""
-    places = [place / BASE for place in (folder, folder.parent)]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:  # in neither the adapter's folder nor that of its composition
-        return
-    stated = read_object(path)
-    if stated.get("weights_sha256") != base.weights_sha256:
-        raise BenchError(
-            f"the adapter {folder} is for another base: it was trained on {stated.get('model')} "
-            f"(weights {str(stated.get('weights_sha256'))[:12]}), and {base.folder} has weights "
-            f"{base.weights_sha256[:12]}",
-            "attach it to the model it was trained on",
-        )
-
-
-def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> None:
-    """AdapterHub writes which base it was made for; a file that fits by size may still be wrong."""
-    for key, own in (("model_type", base.config.get("model_type")), ("hidden_size", None)):
-        stated = config.get(key)
-        actual = base.hidden_width if key == "hidden_size" else own
-        if stated is not None and stated != actual:
-            raise BenchError(
-                f"the adapter {folder} was made for {config.get('model_name')} "
-                f"({key} {stated}), not for a model with {key} {actual}",
-                "attach it to the model it was trained on",
-            )
-
-
-def _weights(folder: Path, kind: Kind) -> list[Path]:
-    shared = [folder / name for name in (SHARED, NORMS) if lexists(folder / name)]
-    for name in WEIGHTS[kind]:
-        path = folder / name
-        if path.is_file():
-            for file in (path, *shared):
-                if file.suffix == ".safetensors":
-                    read_safetensors_header(file)
-            return [path, *shared]
-    raise BenchError(f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}")
 
 
 def _shown(names: Collection[str]) -> str:

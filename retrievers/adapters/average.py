@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import CONFIG, NORMS, SHARED, identify_adapter
+from retrievers.adapters.identify import CONFIG, NORMS, SHARED, identify_adapter
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
 from retrievers.models.loading import LOAD_ERRORS

@@ -9,17 +9,9 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import (
-    CONFIG,
-    NAME,
-    NORMS,
-    SHARED,
-    SUBTRACTS,
-    load_adapterhub,
-    norm_weights,
-    reft_units,
-)
+from retrievers.adapters.attach import NAME, load_adapterhub, norm_weights, reft_units
 from retrievers.adapters.composition import Setup, check_runs
+from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS
 from retrievers.adapters.libraries import check_options, import_library
 from retrievers.adapters.settings import FUSION, UNION, Adapter
 

@@ -8,7 +8,7 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import BASE
+from retrievers.adapters.identify import BASE
 from retrievers.adapters.train import find_adapter
 from retrievers.models.card import Card, load_card
 from retrievers.models.lookup import CARD_FILE, replace_fields

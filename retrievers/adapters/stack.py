@@ -13,16 +13,11 @@ import torch
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.attach import (
-    ATTACH_ERRORS,
-    CONFIG,
-    NAME,
-    load_adapterhub,
-    quiet_adapterhub,
-)
+from retrievers.adapters.attach import ATTACH_ERRORS, NAME, load_adapterhub, quiet_adapterhub
 from retrievers.adapters.average import shares_of
 from retrievers.adapters.composition import Setup, check_runs
 from retrievers.adapters.hub import save_setup
+from retrievers.adapters.identify import CONFIG
 from retrievers.adapters.libraries import import_library
 from retrievers.adapters.parts import Parts, parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of

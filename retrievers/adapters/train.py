@@ -16,18 +16,17 @@ import msgspec
 from foundation.atomic import replacing_in
 from foundation.errors import BenchError, first_line
 from retrievers.adapters import hub, peft
-from retrievers.adapters.attach import (
-    ATTACH_ERRORS,
+from retrievers.adapters.attach import ATTACH_ERRORS, quiet_adapterhub
+from retrievers.adapters.composition import SETUP, read_setup
+from retrievers.adapters.forward import correct_forward
+from retrievers.adapters.identify import (
     BASE,
     CONFIG,
     FOLDER,
     Kind,
     adapter_folder,
     identify_adapter,
-    quiet_adapterhub,
 )
-from retrievers.adapters.composition import SETUP, read_setup
-from retrievers.adapters.forward import correct_forward
 from retrievers.adapters.methods import check_method
 from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card, CardAdapter, load_card

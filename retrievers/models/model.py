@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
-from retrievers.adapters.attach import adapter_folder, adapter_name, check_room, identify_adapter
+from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage
 from retrievers.models.checkpoint import (

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.attach import FOLDER
+from retrievers.adapters.identify import FOLDER
 from retrievers.adapters.train import AdaptedNetwork, add_adapter
 from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
