@@ -207,14 +207,11 @@ def _with_fewer_adapters(model: Model, recipe: Recipe, dropped: int) -> Recipe:
     """
     depth = model.document.config.get("num_hidden_layers", 0) if model.document else 0
     if recipe.adapter is None or recipe.adapter.kind != "adapterhub" or dropped > depth:
+        has = f"{depth} layers" if recipe.adapter else "no adapter"
+        if recipe.adapter and recipe.adapter.kind != "adapterhub":
+            has += f" and a {recipe.adapter.kind} adapter"
         raise BenchError(
-            f"adapter_drop is {dropped}, and {model.card.name} has "
-            + (f"{depth} layers" if recipe.adapter else "no adapter")
-            + (
-                " and an adapter of PEFT"
-                if recipe.adapter and recipe.adapter.kind == "peft"
-                else ""
-            ),
+            f"adapter_drop is {dropped}, and {model.card.name} has {has}",
             "evaluate an encoder with an adapter of AdapterHub, of as many layers or more",
         )
     adapter = msgspec.structs.replace(recipe.adapter, dropped=dropped)

@@ -14,10 +14,11 @@ from foundation.errors import BenchError, first_line
 from foundation.records import read_object
 from retrievers.adapters.composition import SETUP, Setup, check_runs, read_setup
 from retrievers.adapters.forward import correct_forward
-from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS, Kind, adapter_weights
+from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS, adapter_weights
 from retrievers.adapters.libraries import import_library
 from retrievers.adapters.virtual_tokens import put_before
 from retrievers.models.checkpoint import inside
+from retrievers.models.recipe import AdapterKind
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -39,12 +40,13 @@ ATTACH_ERRORS = (
 )
 
 
-def attach(network: "Module", folder: Path, kind: Kind, dropped: int = 0) -> "Module":
+def attach(network: "Module", folder: Path, kind: AdapterKind, dropped: int = 0) -> "Module":
     """Attach an adapter and activate it; weights are read without unpickling code.
 
     An adapter of AdapterHub is computed in the network's precision, one of PEFT in its own.
 
     Args:
+        kind: of a library; routed adapters are attached one by one, each to a network of its own.
         dropped: first layers that go without it (AdapterDrop), which AdapterHub alone can do.
 
     Raises:

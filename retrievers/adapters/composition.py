@@ -1,14 +1,16 @@
-"""Adapters that AdapterHub composed: how, and which folders they lie in."""
+"""Adapters that AdapterHub composed, or that are routed: how, and which folders they lie in."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foundation.errors import BenchError
-from foundation.records import read_object
+from foundation.records import Record, read_json, read_object
 
 SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
+ROUTER = "router.safetensors"  # the rule that chooses one for a query
 COMPOSITIONS = ("Stack", "Fuse", "Average")
 OF_THE_FIRST = ("reft", "prompt_tuning")  # kinds of which AdapterHub 1.3 runs the first alone
 
@@ -94,3 +96,66 @@ def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
     finite = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights)
     total = sum(weights) if finite else 0
     return tuple(weight / total for weight in weights) if total > 0 else None
+
+
+class Routing(Record, kw_only=True):
+    """Adapters of one base, of which one is used at a time.
+
+    Attributes:
+        by: what chooses one: the ``collection`` that is searched; or each query, see
+            `retrievers.adapters.routing`.
+        adapters: folders inside.
+        domains: of each adapter, the collections, or families of them, that it is for.
+        otherwise: folder of the adapter of all other collections; "" for none.
+    """
+
+    by: Literal["collection", "centroid", "classifier"]
+    adapters: tuple[str, ...]
+    domains: tuple[tuple[str, ...], ...]
+    otherwise: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.adapters or len(self.adapters) != len(self.domains):
+            raise ValueError(f"{len(self.domains)} domains for {len(self.adapters)} adapters")
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of all adapters."""
+        return (*self.adapters, *filter(None, (self.otherwise,)))
+
+    @property
+    def parts(self) -> int:
+        """Number of adapters whose vectors of a document lie beside each other."""
+        return 1 if self.by == "collection" else len(self.adapters)
+
+    def folder_for(self, collection: str) -> str:
+        """Folder of the adapter for a collection; that of the longest name, such as ``a/b``.
+
+        Raises:
+            BenchError: there is none.
+        """
+        fitting = [
+            (len(domain), folder)
+            for folder, domains in zip(self.adapters, self.domains, strict=True)
+            for domain in domains
+            if f"{collection}/".startswith(f"{domain}/")
+        ]
+        if fitting:
+            return max(fitting, key=lambda each: each[0])[1]
+        if not self.otherwise:
+            known = ", ".join(domain for domains in self.domains for domain in domains)
+            raise BenchError(
+                f"none of the adapters is for {collection}: they are for {known}",
+                "compose route --by centroid, or --by classifier",
+            )
+        return self.otherwise
+
+
+def read_routing(folder: Path) -> Routing | None:
+    """How the adapters of a folder are routed; None where they are not.
+
+    Raises:
+        BenchError: the file is damaged.
+    """
+    path = folder / ROUTING
+    return read_json(path, Routing) if path.is_file() else None

@@ -6,17 +6,23 @@ Nothing of it is loaded.
 from collections.abc import Mapping
 from os.path import lexists
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.composition import SETUP, read_setup
+from retrievers.adapters.composition import (
+    ROUTER,
+    ROUTING,
+    SETUP,
+    Routing,
+    read_routing,
+    read_setup,
+)
 from retrievers.adapters.virtual_tokens import PROMPT_TYPES, check_positions, virtual_tokens
 from retrievers.models.card import CardAdapter
 from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header, sha256
-from retrievers.models.recipe import AdapterIdentity
+from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
-Kind = Literal["adapterhub", "peft"]
 FOLDER = "adapter"  # inside the folder of a training
 CONFIG = "adapter_config.json"
 FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
@@ -24,7 +30,7 @@ SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself doe
 NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
 SUBTRACTS = "subtract_projection"  # in the configuration; AdapterHub itself does not save it
-WEIGHTS: dict[Kind, tuple[str, ...]] = {
+WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
@@ -62,9 +68,12 @@ def identify_adapter(
         BenchError: files are missing or damaged, or it was made for another base model.
     """
     _check_trained_on(folder, base)
-    composed = (folder / SETUP).is_file()
+    routing = read_routing(folder)
+    composed = routing is not None or (folder / SETUP).is_file()
     config = {} if composed else read_object(folder / CONFIG)
-    kind: Kind = "peft" if "peft_type" in config else "adapterhub"
+    kind: AdapterKind = "peft" if "peft_type" in config else "adapterhub"
+    if routing is not None:
+        kind = "routed"
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
     if kind == "peft" and config["peft_type"] not in PEFT_TYPES:
@@ -72,12 +81,29 @@ def identify_adapter(
             f"{folder}: PEFT's {config['peft_type']} is not supported",
             f"supported: {', '.join(PEFT_TYPES)}",
         )
+    if routing is not None:
+        return AdapterIdentity(kind, _hashes_of_routing(folder, routing, base))
     if composed:
         return AdapterIdentity(kind, _hashes_of_setup(folder, base))
     if kind == "adapterhub":
         _check_base(folder, config, base)
     files = [folder / CONFIG, *adapter_weights(folder, kind)]
     return AdapterIdentity(kind, {path.name: sha256(path) for path in files})
+
+
+def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
+    """Of the rule, and of all files of the adapters, by path."""
+    files = [folder / name for name in (ROUTING, *([] if routing.parts == 1 else [ROUTER]))]
+    for path in files:
+        if not path.is_file():
+            raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
+    hashes = {path.name: sha256(path) for path in files}
+    for name in routing.folders:
+        part = identify_adapter(inside(folder, name), None, base)
+        if part.kind == "routed":
+            raise BenchError(f"{folder / name} is routed itself", "route its adapters")
+        hashes |= {f"{name}/{file}": digest for file, digest in part.files.items()}
+    return hashes
 
 
 def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
@@ -102,6 +128,9 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
     Raises:
         BenchError: see above.
     """
+    if (routing := read_routing(folder)) is not None:
+        for name in routing.folders:
+            check_room(inside(folder, name), tokens, base)
     config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     check_positions(virtual_tokens(config), tokens, base.position_limit)
 
@@ -135,7 +164,7 @@ def _check_base(folder: Path, config: Mapping[str, Any], base: Checkpoint) -> No
             )
 
 
-def adapter_weights(folder: Path, kind: Kind) -> list[Path]:
+def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
     """Files of weights of an adapter, its own first.
 
     Raises:

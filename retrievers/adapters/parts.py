@@ -39,15 +39,18 @@ class Parts:
         return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
 
 
-def parts_of(base: Model, folders: Sequence[Path]) -> Parts:
+def parts_of(base: Model, folders: Sequence[Path], *, composed: bool = False) -> Parts:
     """Adapters by what was named: the folder of a training, or of an adapter.
+
+    Args:
+        composed: each may be composed of others.
 
     Raises:
         BenchError: fewer than two, one of another base, or one that is composed.
     """
     if len(folders) < 2:
         raise BenchError("a single adapter cannot be composed", "name two or more")
-    inside = tuple(find_adapter(folder, base, "auto") for folder in folders)
+    inside = tuple(find_adapter(folder, base, "auto", composed=composed) for folder in folders)
     homes = [_home(folder) for folder in folders]
     return Parts(inside, tuple(load_card(home / CARD_FILE) for home in homes if home))
 

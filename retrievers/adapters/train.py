@@ -23,7 +23,6 @@ from retrievers.adapters.identify import (
     BASE,
     CONFIG,
     FOLDER,
-    Kind,
     adapter_folder,
     identify_adapter,
 )
@@ -34,6 +33,7 @@ from retrievers.models.card_file import write_card
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.lookup import CARD_FILE, replace_fields
 from retrievers.models.model import Model
+from retrievers.models.recipe import AdapterKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class AdaptedNetwork:
     """
 
     base: Model
-    kind: Kind
+    kind: AdapterKind
     write: Callable[[Path], None]
 
     def save(self, out: Path, card: Card) -> None:
@@ -105,9 +105,16 @@ def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> Adap
 
 
 def find_adapter(
-    folder: Path, base: Model, kind: Literal["auto", "adapterhub"] = "adapterhub"
+    folder: Path,
+    base: Model,
+    kind: Literal["auto", "adapterhub"] = "adapterhub",
+    *,
+    composed: bool = False,
 ) -> Path:
     """An adapter for the same base, from its folder or from that of its card.
+
+    Args:
+        composed: it may be one that AdapterHub composed of others.
 
     Raises:
         BenchError: there is none, it is of another base or kind, or it is composed.
@@ -120,10 +127,10 @@ def find_adapter(
             raise BenchError(f"{folder} holds no adapter, but a whole model")
         adapter = CardAdapter(path=str(where / named.path), kind=kind)
     inner = adapter_folder(adapter, where)
-    if (inner / SETUP).is_file():
+    if (inner / SETUP).is_file() and not composed:
         names = ", ".join(str(inner / name) for name in read_setup(inner).names)
         raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
-    if not (inner / CONFIG).is_file():
+    if not ((inner / CONFIG).is_file() or (inner / SETUP).is_file()):
         raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
     identify_adapter(inner, adapter, checkpoint_of(base))
     return inner

@@ -39,6 +39,10 @@ def open_encoder(
 
         hashing: Encoder = HashingEncoder(model.recipe)
         return hashing
+    if model.routing is not None:
+        from retrievers.encoders.routed import open_routed
+
+        return open_routed(model, device, tokens_per_batch, bases, tokenizer_processes)
     from retrievers.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(model, device, tokens_per_batch, bases, tokenizer_processes)

@@ -42,6 +42,7 @@ class TransformerEncoder:
             picks by device.
         bases: networks that the encoders of several adapters share.
         tokenizer_processes: see ``Tower``.
+        clock: that other encoders count with, too; None for one of its own.
 
     Attributes:
         clock: seconds of ``load``, ``tokenise``, ``copy`` and ``forward``, and the number of
@@ -55,9 +56,10 @@ class TransformerEncoder:
         tokens_per_batch: int | None = None,
         bases: Bases | None = None,
         tokenizer_processes: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self._towers = _Towers(model, device, self.clock, bases, tokenizer_processes)
         self._budget = tokens_per_batch
 

@@ -94,8 +94,10 @@ def every_pooling(recipe: Recipe) -> Recipe:
     """The recipe of one forward pass for all views of a model.
 
     Raises:
-        BenchError: the model is no transformer, or has layers after its pooling.
+        BenchError: the model is no transformer, has layers after its pooling, or routed adapters.
     """
+    if recipe.adapter is not None and recipe.adapter.kind == "routed":
+        raise BenchError(f"{recipe.model} has routed adapters, whose vectors have no other view")
     if recipe.kind != "transformer" or recipe.encoder:
         raise BenchError(f"{recipe.model} is no transformer whose pooling could be chosen")
     if recipe.stages:

@@ -14,6 +14,7 @@ from foundation.errors import BenchError
 from foundation.records import Record
 from foundation.toml_files import SUFFIX, TomlFiles
 from retrievers.models.recipe import (
+    AdapterKind,
     Dtype,
     Option,
     Pooling,
@@ -77,7 +78,7 @@ class CardAdapter(Record, kw_only=True):
     """An adapter folder to attach; ``auto`` reads the kind from its ``adapter_config.json``."""
 
     path: str
-    kind: Literal["auto", "adapterhub", "peft"] = "auto"
+    kind: AdapterKind | Literal["auto"] = "auto"
 
 
 class Expected(Record, kw_only=True):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from foundation.errors import BenchError
+from retrievers.adapters.composition import Routing, read_routing
 from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage
@@ -54,8 +55,33 @@ class Model:
     adapter: Path | None = None
 
     def for_dataset(self, name: str) -> "Model":
-        """This model with the prompts of one dataset."""
-        return replace_field(self, recipe=self.recipe.for_dataset(name))
+        """This model with the prompts of one dataset, and the adapter where that chooses it.
+
+        Raises:
+            BenchError: adapters are routed by collection, and none is for this one.
+        """
+        chosen, routing = self, self.routing
+        if self.adapter is not None and routing is not None and routing.by == "collection":
+            chosen = self.with_adapter(inside(self.adapter, routing.folder_for(name)))
+        return replace_field(chosen, recipe=chosen.recipe.for_dataset(name))
+
+    @property
+    def routing(self) -> Routing | None:
+        """How its adapters are routed; None where they are not."""
+        return read_routing(self.adapter) if self.adapter is not None else None
+
+    def with_adapter(self, folder: Path | None) -> "Model":
+        """This model with one of its routed adapters instead, or, for None, without any."""
+        if self.routing is None or self.document is None:
+            raise ValueError(f"{self.card.name} has no routed adapters")
+        recipe = msgspec.structs.replace(
+            self.recipe,
+            dim=self.recipe.dim // self.routing.parts,
+            normalize=self.card.normalize,
+            similarity=self.card.similarity,
+            adapter=identify_adapter(folder, None, self.document) if folder else None,
+        )
+        return replace_field(self, recipe=recipe, adapter=folder)
 
 
 def resolve_model(
@@ -183,6 +209,11 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     if adapter is not None:
         check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
+    routing = read_routing(adapter) if adapter else None
+    if routing is not None and routing.parts > 1:
+        recipe = msgspec.structs.replace(
+            recipe, dim=routing.parts * recipe.dim, normalize=False, similarity="dot"
+        )
     return Model(card, recipe, document, query, adapter)
 
 

@@ -24,6 +24,7 @@ Backend = Literal["torch", "onnx", "int8", "int7"]
 Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
+AdapterKind = Literal["adapterhub", "peft", "routed"]
 Option = bool | int | float | str
 
 
@@ -52,11 +53,12 @@ class AdapterIdentity(Record, omit_defaults=True):
     """Identity of an attached adapter: its library and the sha256 of each of its files.
 
     Attributes:
+        kind: ``routed`` for several adapters, of which each query is encoded by one.
         dropped: first layers that go without it (AdapterDrop: Rücklé et al., EMNLP 2021,
             https://arxiv.org/abs/2010.11918); at 0 no part of a fingerprint.
     """
 
-    kind: Literal["adapterhub", "peft"]
+    kind: AdapterKind
     files: dict[str, str]
     dropped: int = 0
 

@@ -2,9 +2,11 @@
 
 import msgspec
 
+from bench.cli.commands.common import workspace
 from bench.cli.options.train import ComposeOptions
 from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
+from bench.training.route_on_collections import route_on
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters
 from retrievers.adapters.parts import base_of
@@ -18,7 +20,7 @@ class Composed(msgspec.Struct, frozen=True):
     """The adapter or model that was written.
 
     Attributes:
-        how: ``average``, ``outputs``, ``stack`` or ``arithmetic``.
+        how: ``average``, ``outputs``, ``stack``, ``route`` or ``arithmetic``.
         base: the model that all are trained from.
         adapters: what was put together; whole models for ``arithmetic``.
         parameters: of the adapter that came out, without the base's; else of the model.
@@ -40,6 +42,12 @@ def compose(options: ComposeOptions) -> int:
     base = base_of(options.folders)
     if options.how == "stack":
         stack_adapters(base, options.folders, options.out)
+    elif options.how == "route":
+        space = workspace(options.places)
+        by = None if options.by == "collection" else options.by
+        split = options.split if by else None
+        training = [space.dataset(name, split) for name in space.expand(options.on)]
+        route_on(base, options.folders, options.out, training, by)
     elif options.how == "outputs":
         add_outputs(base, options.folders, options.out, options.weights)
     else:
@@ -71,8 +79,13 @@ def _check(options: ComposeOptions) -> None:
     """Nothing is written over, and no weights are passed by."""
     if options.out.exists() and any(options.out.iterdir()):
         raise BenchError(f"{options.out} holds something else", "name another folder")
-    if options.how == "stack" and options.weights:
-        raise BenchError("a stack has no weights", "leave --weights out, or use outputs")
+    if options.how in ("stack", "route") and options.weights:
+        raise BenchError(f"a {options.how} has no weights", "leave --weights out, or use outputs")
+    if (options.how == "route") != bool(options.on):
+        raise BenchError(
+            "route alone, and always, needs the collection of each adapter",
+            "compose route FOLDERS --on COLLECTIONS",
+        )
     if (options.how == "arithmetic") != bool(options.base):
         raise BenchError(
             "arithmetic alone, and always, needs the model that the trainings began from",

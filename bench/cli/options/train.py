@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import DataOptions, Output, TrainingSettings, TrainingWork, group
+from bench.cli.options.shared import DataOptions, TrainingSettings, TrainingWork, group
 from bench.cli.options.values import (
     LocalPaths,
     Names,
@@ -177,7 +177,7 @@ class AdaptOptions(PretrainOptions):
 
 
 @dataclass(frozen=True)
-class ComposeOptions:
+class ComposeOptions(DataOptions):
     """Combine trained adapters, or trained models, of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
@@ -185,6 +185,11 @@ class ComposeOptions:
     stack: the first at the bottom, such as a domain's below a task's (MAD-X, AdapterHub). A folder
     is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
     Weights that are learned come from `finetune` with adapter.method = "fusion".
+    route: side by side, of which each query takes one. By default it is the adapter whose domain it
+    is closest to: --by centroid (the nearest mean) or classifier (logistic regression), among the
+    training queries of the collections of --on, as the base encodes them. Documents are encoded by
+    every adapter, and each query is compared with those of its own. With --by collection, the
+    collection that is searched takes its adapter.
     arithmetic: whole models that were trained from --base; what each changed is added to it, times
     its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
@@ -192,12 +197,13 @@ class ComposeOptions:
         python -m bench compose average models/a models/b --out models/mean
         python -m bench compose average models/a models/b --weights 3 1 --out models/mean
         python -m bench compose stack models/domain models/task --out models/both
+        python -m bench compose route models/a models/b --on beir/nfcorpus beir/scifact --out models/routed
         python -m bench compose arithmetic models/law models/code --base minilm --weights 0.5 -0.2 --out models/sum
         python -m bench run beir/scifact --model models/mean
         python -m bench finetune adapter-small --model minilm --on beir/nfcorpus --out models/fused --set 'adapter={method="fusion", over=["models/a", "models/b"]}'
     """
 
-    how: Literal["average", "outputs", "stack", "arithmetic"]
+    how: Literal["average", "outputs", "stack", "route", "arithmetic"]
     """Way of combining them."""
     folders: LocalPaths
     """Folders of trained adapters, or, for arithmetic, of trained models."""
@@ -205,7 +211,13 @@ class ComposeOptions:
     out: OutFolder
     """Folder of what comes out."""
     weights: Annotated[Weights | None, Several] = None
-    """One weight per adapter or model, of any sum. Default: equal weights. Not for a stack."""
+    """One weight per adapter or model, of any sum. Default: equal weights. For average, outputs and
+    arithmetic."""
+    on: Names = ()
+    """For route: the collection of each adapter's domain, in the order of the folders."""
+    by: Literal["centroid", "classifier", "collection"] = "centroid"
+    """For route: what chooses the adapter of a query."""
+    split: str = "train"
+    """For route: split of the collections whose queries are the domains' texts."""
     base: str = ""
     """Model that the trainings began from, for arithmetic: card, folder or Hub id."""
-    output: Output = Output()

@@ -7,8 +7,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from bench.exit_codes import ExitCode
+from bench.results.find import find_results
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune import finetune
-from tests.support.collections import write_collection
+from tests.support.collections import QUERIES, write_collection, write_qrels
 from tests.support.small_finetuning import examples, model, on_cpu, preset
 
 pytest.importorskip("adapters", exc_type=ImportError)
@@ -63,9 +66,47 @@ def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, h
     assert (report["how"], report["base"]) == (how, "start")
 
 
+def per_query(out, collection, name):
+    (stored,) = [one for one in find_results(out / collection) if one.result.model == name]
+    ids, values = stored.scores()
+    return stored.result, dict(zip(ids, values[stored.result.main_measure], strict=True))
+
+
+def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path):
+    names = ("wings", "heat")
+    for name, query in zip(names, ("q1", "q2"), strict=True):
+        write_collection(tmp_path / name)
+        write_qrels(tmp_path / name, {(query, "d9"): 1, ("q3", "d1"): 1}, "train")
+    folders = [trained / "one", trained / "two"]
+    on = ["--on", *(tmp_path / name for name in names), "--cache-dir", bench.cache]
+    for by in ("classifier", "collection"):
+        done = bench("compose", "route", *folders, *on, "--by", by, "--out", tmp_path / by)
+        assert done.code == ExitCode.OK, done.stderr
+    models = [*folders, tmp_path / "classifier", tmp_path / "collection"]
+    collections = [tmp_path / name for name in names]
+    places = ("--cache-dir", bench.cache, "--out", bench.out)
+    done = bench("run", *collections, "--model", *models, *places)
+    assert done.code == ExitCode.OK, done.stderr
+    chosen = open_encoder(resolve_model(str(tmp_path / "classifier")), "cpu").route
+    for name in names:
+        parts = [per_query(bench.out, name, one)[1] for one in ("one", "two")]
+        result, routed = per_query(bench.out, name, "classifier")
+        assert result.recipe.dim == 2 * 32
+        for query, score in routed.items():
+            (number,) = chosen([QUERIES[query]])
+            assert score == parts[number][query]
+        fixed = per_query(bench.out, name, "collection")
+        own = per_query(bench.out, name, ("one", "two")[names.index(name)])
+        assert fixed[1] == own[1]
+        assert fixed[0].fingerprint == own[0].fingerprint
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
+        (["route", "one", "two"], "needs the collection of each adapter", "--on COLLECTIONS"),
+        (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2", "--on A B"),
+        (["average", "one", "two", "--on", "x"], "route alone", "compose route"),
         (["stack", "one", "two", "--weights", "1", "2"], "a stack has no weights", "outputs"),
         (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters", "one for each"),
         (["average", "one"], "a single adapter cannot be composed", "two or more"),

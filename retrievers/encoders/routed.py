@@ -1,0 +1,147 @@
+"""Encoders of routed adapters: a collection's own, or for each query one of several.
+
+Where each query has its own adapter, the vectors of a document by all adapters lie beside each
+other, and those of a query are 0 but for its adapter's place: the inner product is that of the
+query and the document by that adapter, exactly. So a document costs as much as with each adapter
+alone, together, and any search serves.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from foundation.arrays import Float32Array, Int64Array
+from foundation.errors import BenchError
+from retrievers.adapters.bases import Bases
+from retrievers.adapters.composition import ROUTER
+from retrievers.adapters.routing import Router
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Advance, Encoder
+from retrievers.encoders.transformer import TransformerEncoder
+from retrievers.models.checkpoint import inside
+from retrievers.models.model import Model
+from retrievers.models.recipe import Recipe
+
+
+def open_routed(
+    model: Model,
+    device: str,
+    tokens_per_batch: int | None = None,
+    bases: Bases | None = None,
+    tokenizer_processes: int | None = None,
+) -> Encoder:
+    """The encoder of a model with routed adapters; arguments as of `open_encoder`."""
+    routing, folder = model.routing, model.adapter
+    if routing is None or folder is None:
+        raise ValueError(f"{model.card.name} has no routed adapters")
+    shared, clock = bases or Bases(), Clock()
+
+    def opened(own: Model) -> TransformerEncoder:
+        return TransformerEncoder(own, device, tokens_per_batch, shared, tokenizer_processes, clock)
+
+    parts = {name: opened(model.with_adapter(inside(folder, name))) for name in routing.folders}
+    if routing.by == "collection":
+        return ByCollection(model, parts)
+    base = opened(model.with_adapter(None))
+    return ByQuery(model.recipe, base, tuple(parts.values()), folder / ROUTER)
+
+
+class ByCollection:
+    """The adapter of the collection that is searched; `for_dataset` says which that is."""
+
+    def __init__(self, model: Model, parts: Mapping[str, Encoder]) -> None:
+        self.recipe: Recipe = model.recipe
+        self._model, self._parts = model, parts
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.recipe.dim
+
+    def for_dataset(self, name: str) -> Encoder:
+        """The encoder with the adapter for a collection, and its prompts.
+
+        Raises:
+            BenchError: no adapter is for this one.
+        """
+        routing = self._model.routing
+        if routing is None:
+            raise ValueError(f"{self.recipe.model} has no routed adapters")
+        return self._parts[routing.folder_for(name)].for_dataset(name)
+
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+        """Not before a collection has chosen."""
+        raise self._unchosen()
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Float32Array:
+        """Not before a collection has chosen."""
+        raise self._unchosen()
+
+    def _unchosen(self) -> BenchError:
+        return BenchError(
+            f"{self.recipe.model} has an adapter for each collection, and none was named",
+            "evaluate it on a collection: python -m bench run",
+        )
+
+
+class ByQuery:
+    """Queries by the adapter of their domain, documents by all, see the head of this module.
+
+    Attributes:
+        clock: of all adapters and the base.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        base: TransformerEncoder,
+        parts: Sequence[TransformerEncoder],
+        rule: Path,
+    ) -> None:
+        self.recipe, self.clock = recipe, base.clock
+        self._base, self._parts, self._rule = base, parts, rule
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector: the sum of all adapters'."""
+        return self.recipe.dim
+
+    def for_dataset(self, name: str) -> "ByQuery":
+        """This encoder with the prompts of one dataset; queries are routed without those."""
+        parts = [part.for_dataset(name) for part in self._parts]
+        return ByQuery(self.recipe.for_dataset(name), self._base, parts, self._rule)
+
+    def route(self, texts: Sequence[str]) -> Int64Array:
+        """Number of the adapter of each query, int64 ``(n,)``."""
+        router = Router.read(self._rule, len(self._parts), self._base.dim)
+        return router.choose(self._base.encode_queries(texts))
+
+    def encode_queries(self, texts: Sequence[str], advance: Advance | None = None) -> Float32Array:
+        """Vectors of queries, float32 ``(n, dim)``."""
+        chosen, width = self.route(texts), self._base.dim
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        for number, part in enumerate(self._parts):
+            rows = np.flatnonzero(chosen == number).tolist()
+            if rows:
+                own = part.encode_queries([texts[row] for row in rows], advance)
+                vectors[rows, number * width : (number + 1) * width] = own
+        return vectors
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], advance: Advance | None = None
+    ) -> Float32Array:
+        """Vectors of documents, float32 ``(n, dim)``."""
+        *others, last = self._parts
+        vectors = [part.encode_documents(titles, texts) for part in others]
+        return np.hstack([*vectors, last.encode_documents(titles, texts, advance)])
+
+    def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each query before it is cut, special tokens included."""
+        return self._base.count_query_tokens(texts)
+
+    def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Tokens of each document before it is cut, special tokens included."""
+        return self._base.count_document_tokens(titles, texts)

@@ -1,0 +1,211 @@
+"""Routed adapters: the rule against brute force and scikit-learn, the vectors against each part."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from foundation.errors import BenchError
+from retrievers.adapters.composition import ROUTER, Routing
+from retrievers.adapters.parts import base_of
+from retrievers.adapters.routing import Router, fit_router, logistic_loss, route_adapters, unit
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
+from tests.retrievers.adapters.test_adapter_tuning import run, table
+from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model
+
+pytest.importorskip("adapters", exc_type=ImportError)
+NUMBERS = st.floats(-4, 4, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
+
+
+def clouds(seed=0, sizes=(40, 25, 30), dim=6):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, 1, (len(sizes), dim))
+    return [
+        (centre + rng.normal(0, 0.6, (size, dim))).astype(np.float32)
+        for centre, size in zip(centres, sizes, strict=True)
+    ]
+
+
+def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    domains = clouds()
+    texts = np.concatenate(clouds(seed=1))
+    chosen = fit_router("centroid", domains).choose(texts)
+    nearest = []
+    for text in texts.astype(float):
+        x = text / np.sqrt((text**2).sum())
+        distances = []
+        for domain in domains:
+            rows = [row / np.sqrt((row**2).sum()) for row in domain.astype(float)]
+            distances.append(((x - sum(rows) / len(rows)) ** 2).sum())
+        nearest.append(int(np.argmin(distances)))
+    np.testing.assert_array_equal(chosen, nearest)
+    labels = np.repeat(range(3), [len(domain) for domain in domains])
+    known = neighbors.NearestCentroid().fit(unit(np.concatenate(domains)), labels)
+    np.testing.assert_array_equal(chosen, known.predict(unit(texts)))
+
+
+def test_the_classifier_is_the_optimum_that_scikit_learn_finds():
+    linear = pytest.importorskip("sklearn.linear_model")
+    domains = clouds()
+    x, labels = unit(np.concatenate(domains)), np.repeat(range(3), [40, 25, 30])
+    x /= (spread := np.sqrt(np.mean((x - x.mean(0)) ** 2)))
+    known = linear.LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(x, labels)
+    router = fit_router("classifier", domains)
+    weight = router.weight * spread
+    np.testing.assert_allclose(weight, known.coef_, atol=1e-4)
+    shift = router.bias - known.intercept_  # the same for all classes: biases are not penalised
+    np.testing.assert_allclose(shift, shift[0], atol=1e-4)
+    best = np.concatenate([weight.ravel(), router.bias])
+    loss, gradient = logistic_loss(best, x, labels, 3)
+    assert np.abs(gradient).max() < 1e-4
+    assert (
+        loss
+        <= logistic_loss(np.concatenate([known.coef_.ravel(), known.intercept_]), x, labels, 3)[0]
+        + 1e-9
+    )
+
+
+def test_the_gradient_is_the_difference_of_losses():
+    domains = clouds(sizes=(5, 4), dim=3)
+    x, labels = unit(np.concatenate(domains)), np.repeat(range(2), [5, 4])
+    at = np.random.default_rng(3).normal(0, 1, 2 * 4)
+    loss, gradient = logistic_loss(at, x, labels, 2)
+    by_hand = 0.5 * (at[:6] ** 2).sum()
+    for text, label in zip(x, labels, strict=True):
+        scores = [text @ at[3 * k : 3 * k + 3] + at[6 + k] for k in range(2)]
+        by_hand += np.log(sum(np.exp(scores))) - scores[label]
+    assert loss == pytest.approx(by_hand)
+    for place, step in enumerate(1e-6 * np.eye(8)):
+        ahead, behind = (logistic_loss(at + sign * step, x, labels, 2)[0] for sign in (1, -1))
+        assert gradient[place] == pytest.approx((ahead - behind) / 2e-6, abs=1e-6)
+
+
+@given(arrays(np.float32, (3, 4), elements=NUMBERS), st.permutations(range(3)))
+def test_of_equally_near_domains_the_first_is_taken(vectors, order):
+    same = fit_router("centroid", [vectors[:1]] * 3)
+    assert same.choose(vectors).tolist() == [0, 0, 0]
+    weight = np.stack([vectors[0], vectors[0], vectors[1]])[order].astype(float)
+    router = Router(weight, np.zeros(3))
+    scores = unit(vectors) @ weight.T
+    for chosen, own in zip(router.choose(vectors), scores, strict=True):
+        assert own[chosen] == own.max()
+        assert chosen == min(np.flatnonzero(own == own.max()))
+
+
+@given(st.floats(0.125, 8, width=16))
+def test_the_length_of_a_vector_routes_nothing(factor):
+    domains, texts = clouds(), np.concatenate(clouds(seed=2))
+    router = fit_router("centroid", domains)
+    np.testing.assert_array_equal(
+        router.choose(texts), router.choose((texts * factor).astype(np.float32))
+    )
+
+
+DOMAINS = [
+    [f"{word} {other} {word}" for word in own for other in own] for own in (WORDS[:3], WORDS[3:])
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two adapters of one base, of AdapterHub and of PEFT where that is there."""
+    pytest.importorskip("peft")
+    folder = tmp_path_factory.mktemp("adapters")
+    start = model(folder, pooling="mean", normalize=True, similarity="cos")
+    run(folder, f"seed = 1\n{table('seq_bn')}", "one", start=start)
+    run(folder, f"seed = 2\n{table('lora', 'peft')}", "two", start=start)
+    return folder
+
+
+def routed(trained, out, by="centroid"):
+    folders = [trained / "one", trained / "two"]
+    base = base_of(folders)
+    encoder = open_encoder(base, "cpu")
+    router = fit_router(by, [encoder.encode_queries(texts[1:]) for texts in DOMAINS])
+    route_adapters(base, folders, out, [["a"], ["b/c"]], (by, router))
+    return resolve_model(str(out))
+
+
+@pytest.mark.parametrize("by", ["centroid", "classifier"])
+def test_each_query_is_compared_with_documents_by_the_adapter_of_its_domain(trained, tmp_path, by):
+    whole = open_encoder(routed(trained, tmp_path / "out", by), "cpu")
+    queries = [texts[0] for texts in DOMAINS] + DOMAINS[1][5:7] + DOMAINS[0][3:4]
+    labels = [0, 1, 1, 1, 0]
+    assert whole.route(queries).tolist() == labels
+    vectors, documents = whole.encode_queries(queries), whole.encode_documents(TITLES, TEXTS)
+    assert vectors.dtype == documents.dtype == np.float32
+    assert (vectors.shape, documents.shape) == ((5, whole.dim), (len(TEXTS), whole.dim))
+    parts = [open_encoder(resolve_model(str(trained / name)), "cpu") for name in ("one", "two")]
+    scores = vectors @ documents.T
+    for own, text, label in zip(scores, queries, labels, strict=True):
+        part = parts[label]
+        expected = part.encode_queries([text])[0] @ part.encode_documents(TITLES, TEXTS).T
+        np.testing.assert_allclose(own, expected, atol=1e-6)
+        other = parts[1 - label]
+        wrong = other.encode_queries([text])[0] @ other.encode_documents(TITLES, TEXTS).T
+        assert np.abs(own - wrong).max() > 1e-4
+
+
+def test_the_rule_and_every_adapter_are_part_of_the_fingerprint(trained, tmp_path):
+    first = routed(trained, tmp_path / "out").recipe
+    assert first.adapter.kind == "routed"
+    (tmp_path / "out").rename(tmp_path / "moved")
+    card = (tmp_path / "moved" / "card.toml").read_text()
+    assert resolve_model(str(tmp_path / "moved")).recipe.fingerprint == first.fingerprint, card
+    other = routed(trained, tmp_path / "other", "classifier").recipe
+    rule = tmp_path / "moved" / "adapter" / ROUTER
+    rule.write_bytes(rule.read_bytes()[:-1] + b"\1")
+    changed = resolve_model(str(tmp_path / "moved")).recipe
+    parts = [resolve_model(str(trained / name)).recipe for name in ("one", "two")]
+    assert len({each.fingerprint for each in (first, other, changed, *parts)}) == 5
+
+
+def test_a_damaged_or_missing_part_is_one_error(trained, tmp_path):
+    routed(trained, tmp_path / "out")
+    rule = tmp_path / "out" / "adapter" / ROUTER
+    rule.write_bytes(b"x")
+    encoder = open_encoder(resolve_model(str(tmp_path / "out")), "cpu")
+    with pytest.raises(BenchError, match="is damaged"):
+        encoder.encode_queries(["a"])
+    Router(np.zeros((3, 2)), np.zeros(3)).save(rule)
+    with pytest.raises(BenchError, match="is not for 2 adapters"):
+        encoder.encode_queries(["a"])
+    rule.unlink()
+    with pytest.raises(BenchError, match="is missing"):
+        resolve_model(str(tmp_path / "out"))
+
+
+def test_a_collection_takes_the_adapter_of_its_family_and_no_other(trained, tmp_path):
+    folders = [trained / "one", trained / "two"]
+    route_adapters(base_of(folders), folders, tmp_path / "out", [["a"], ["b/c"]])
+    fixed = resolve_model(str(tmp_path / "out"))
+    encoder = open_encoder(fixed, "cpu")
+    for name, folder in (("a", "one"), ("a/x", "one"), ("b/c", "two")):
+        part = resolve_model(str(trained / folder))
+        assert fixed.for_dataset(name).recipe.fingerprint == part.recipe.fingerprint
+        own = encoder.for_dataset(name)
+        assert own.recipe.fingerprint == part.recipe.fingerprint
+        expected = open_encoder(part, "cpu").encode_documents(TITLES, TEXTS)
+        np.testing.assert_array_equal(own.encode_documents(TITLES, TEXTS), expected)
+    for chooses in (fixed, encoder):
+        with pytest.raises(BenchError, match="none of the adapters is for b: they are for a, b/c"):
+            chooses.for_dataset("b")
+    with pytest.raises(BenchError, match="none was named"):
+        encoder.encode_queries(["a"])
+
+
+@given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "ab", "d"]), min_size=1, unique=True))
+def test_the_most_specific_name_wins(domains):
+    names = tuple(f"part_{place}" for place in range(len(domains)))
+    routing = Routing(
+        by="collection", adapters=names, domains=tuple((one,) for one in domains), otherwise="rest"
+    )
+    for collection in ("a", "a/b", "a/b/c", "a/b/c/d", "ab", "abc", "d/e"):
+        parts = collection.split("/")
+        fitting = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        known = next((domains.index(one) for one in fitting if one in domains), None)
+        expected = "rest" if known is None else names[known]
+        assert routing.folder_for(collection) == expected
