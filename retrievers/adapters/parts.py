@@ -72,7 +72,8 @@ def base_of(folders: Sequence[Path]) -> Model:
         raise BenchError(f"{home} holds no adapter, but a whole model")
     known = (model.adapter / BASE).is_file()
     name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
-    recipe = msgspec.structs.replace(model.recipe, adapter=None, model=name)
+    plain = model.with_adapter(None) if model.routing else model
+    recipe = msgspec.structs.replace(plain.recipe, adapter=None, model=name)
     card = replace_fields(model.card, {"adapter": None, "name": name})
     return Model(card, recipe, model.document)
 

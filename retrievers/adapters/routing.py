@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from foundation.records import write_json
+from foundation.records import read_json, write_json
 from retrievers.adapters.composition import ROUTER, ROUTING, Routing
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork
@@ -160,3 +160,11 @@ def route_adapters(
         write_json(folder / ROUTING, routing)
 
     AdaptedNetwork(base, "routed", write).save(out, card)
+
+
+def let_queries_choose(folder: Path, by: By, router: Router) -> None:
+    """Have queries choose among adapters that a folder routes by collection."""
+    routing = read_json(folder / ROUTING, Routing)
+    router.save(folder / ROUTER)
+    changed = Routing(by=by, adapters=routing.adapters, domains=routing.domains)
+    write_json(folder / ROUTING, changed)

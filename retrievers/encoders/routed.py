@@ -15,13 +15,15 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.adapters.composition import ROUTER
-from retrievers.adapters.routing import Router
+from retrievers.adapters.routing import By, Router, fit_router
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Advance, Encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import inside
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
+
+QUERIES = 1_000  # of a domain: a mean, or a linear rule, needs no more
 
 
 def open_routed(
@@ -45,6 +47,23 @@ def open_routed(
         return ByCollection(model, parts)
     base = opened(model.with_adapter(None))
     return ByQuery(model.recipe, base, tuple(parts.values()), folder / ROUTER)
+
+
+def learn_router(
+    by: By, base: Model, domains: Sequence[Sequence[str]], device: str = "auto"
+) -> Router:
+    """The rule that finds the domain of a query, from queries of each.
+
+    Args:
+        domains: queries of each, of which up to `QUERIES` are read, drawn with seed 0.
+    """
+    encoder = TransformerEncoder(base, device)
+
+    def vectors(texts: Sequence[str]) -> Float32Array:
+        drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:QUERIES])
+        return encoder.encode_queries([texts[row] for row in drawn.tolist()])
+
+    return fit_router(by, [vectors(texts) for texts in domains])
 
 
 class ByCollection:

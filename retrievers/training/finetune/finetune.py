@@ -98,7 +98,7 @@ def finetune(
     card = finished_card(model, preset, examples.trained_on)
     if mine is None and preset.hard_negatives:
         raise BenchError("this preset mines negatives, and no search was handed in")
-    check_batch(examples, preset.batch_size)
+    check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
         preset=msgspec.to_builtins(preset),
         start=model.recipe.fingerprint,
@@ -107,7 +107,7 @@ def finetune(
         processes=world_size(),
         below=preset.adapter.hashes_below() if preset.adapter else {},
     )
-    _try_part(preset, model, card)
+    _try_part(preset, model, card, examples)
     folder = RunFolder(context.out, training)
     if finished := folder.result(Finetuned):
         return finished
@@ -143,7 +143,7 @@ def _train_rounds(task: FinetuneTask) -> Finetuned:
     )
 
 
-def _try_part(preset: Finetuning, model: Model, card: Card) -> None:
+def _try_part(preset: Finetuning, model: Model, card: Card, examples: TrainingSet) -> None:
     """Choose what is trained of the network once, so that what cannot be is known before all."""
     from retrievers.adapters.train import add_adapter
 
@@ -151,6 +151,6 @@ def _try_part(preset: Finetuning, model: Model, card: Card) -> None:
         return
     network = network_of(build_student(model, training_recipe(model, card, preset)))
     if preset.adapter is not None:
-        add_adapter(network, preset.adapter, model, preset.seed)
+        add_adapter(network, preset.adapter, model, preset.seed, examples.domains)
     if preset.part is not None:
         train_only(network, preset.part)

@@ -8,7 +8,6 @@ queries: a query that would bring one is put off to a later batch.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
+DOMAINS = 1  # beside a training's seed: of the domain of each batch
 PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
 
 
@@ -44,22 +44,41 @@ class Order:
 
 
 def order_of(
-    examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
+    examples: TrainingSet,
+    keys: TextKeys,
+    batch_size: int,
+    steps: int,
+    seed: int,
+    domain_of: Int64Array | None = None,
 ) -> Order:
     """The batches of a training.
 
     Args:
         keys: of all relevant documents.
+        domain_of: number of the domain of each query, where a batch has queries of one alone: it
+            is drawn at random, as often as the domain has queries.
 
     Raises:
         BenchError: see `check_batch`.
     """
-    check_batch(examples, batch_size)
+    of_each = np.zeros(len(examples), np.int64) if domain_of is None else domain_of
+    known, counts = np.unique(of_each, return_counts=True)
+    check_batch(int(counts.min()), batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
-    stream = (
-        _Candidate(q, row, int(keys.of(np.array([row]))[0])) for q, row in _epochs(examples, seed)
+
+    def batches_of(domain: int) -> Iterator[_Batch]:
+        queries = np.flatnonzero(of_each == domain)
+        stream = (
+            _Candidate(q, row, int(keys.of(np.array([row]))[0]))
+            for q, row in _epochs(examples, queries, seed)
+        )
+        return _batches(stream, own, batch_size)
+
+    streams = [batches_of(domain) for domain in known.tolist()]
+    drawn = np.random.default_rng((seed, DOMAINS)).choice(
+        len(known), size=steps, p=counts / counts.sum()
     )
-    batches = list(islice(_batches(stream, own, batch_size), steps))
+    batches = [next(streams[place]) for place in drawn.tolist()]
     return Order(
         np.array([[shown.query for shown in batch.chosen] for batch in batches], np.int64),
         np.array([[shown.positive for shown in batch.chosen] for batch in batches], np.int64),
@@ -67,11 +86,11 @@ def order_of(
     )
 
 
-def check_batch(examples: TrainingSet, batch_size: int) -> None:
+def check_batch(queries: int, batch_size: int) -> None:
     """Refuse batches that are larger than the number of queries."""
-    if batch_size > len(examples):
+    if batch_size > queries:
         raise BenchError(
-            f"a batch of {batch_size} queries is more than the {len(examples)} there are",
+            f"a batch of {batch_size} queries is more than the {queries} there are",
             "lower batch_size: a query twice in a batch would be its own negative",
         )
 
@@ -152,15 +171,15 @@ class _Batch:
         return True
 
 
-def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
-    """Query and relevant document, epoch after epoch, without end."""
+def _epochs(examples: TrainingSet, queries: Int64Array, seed: int) -> Iterator[tuple[int, int]]:
+    """Query and relevant document, epoch after epoch, without end; of some queries."""
     epoch = 0
     while True:
         rng = np.random.default_rng((seed, epoch))
-        order, draws = rng.permutation(len(examples)), rng.random(len(examples))
-        for query in order.tolist():
-            rows = examples.positives[query]
-            yield query, int(rows[int(draws[query] * len(rows))])
+        order, draws = rng.permutation(len(queries)), rng.random(len(queries))
+        for place in order.tolist():
+            rows = examples.positives[queries[place]]
+            yield int(queries[place]), int(rows[int(draws[place] * len(rows))])
         epoch += 1
 
 

@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -18,7 +19,9 @@ from safetensors.torch import load_file
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.identify import FOLDER
+from retrievers.adapters.routing import By, Router, let_queries_choose
 from retrievers.adapters.train import AdaptedNetwork, add_adapter
+from retrievers.encoders.routed import learn_router
 from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
@@ -154,7 +157,8 @@ class Student:
         self.adapted: AdaptedNetwork | None = None
         self.trained: int | None = None  # weights, where single ones are chosen
         if preset.adapter is not None:
-            self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
+            domains = examples.domains
+            self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed, domains)
         if preset.part is not None:
             train_only(network, preset.part)
         if preset.gradient_checkpointing:
@@ -162,7 +166,10 @@ class Student:
         self.round, self.task, self.examples = round_, task, examples
         self.inputs = Inputs(tokenizer_of(self.model), network, recipe)
         keys = TextKeys.read(examples.documents, examples.positives)
-        self.order = order_of(examples, keys, preset.batch_size, steps, preset.seed)
+        private = preset.adapter is not None and preset.adapter.private
+        self.domain_of = examples.domain_of if private else None
+        size, seed = preset.batch_size, preset.seed
+        self.order = order_of(examples, keys, size, steps, seed, self.domain_of)
         if self.order.crowded and is_first():
             logger.warning(
                 "in %d of %d batches a document is relevant to two queries, and counts as a "
@@ -192,8 +199,22 @@ class Student:
             write_card(card, folder)
         else:
             self.adapted.save_files(folder)
+            if self._router is not None:
+                let_queries_choose(folder / FOLDER, *self._router)
             write_size(network, folder, (folder / FOLDER).rglob("*"))
             self.adapted.save_card(folder, card)
+
+    @cached_property
+    def _router(self) -> tuple[By, Router] | None:
+        """The rule by which queries choose among private adapters; None where they do not."""
+        adapter, of_each = self.task.preset.adapter, self.domain_of
+        if adapter is None or adapter.chosen_by == "collection" or of_each is None:
+            return None
+        texts: list[list[str]] = [[] for _ in self.examples.domains]
+        for domain, text in zip(of_each.tolist(), self.examples.queries, strict=True):
+            texts[domain].append(text)
+        device = self.settings.context.device
+        return adapter.chosen_by, learn_router(adapter.chosen_by, self.task.model, texts, device)
 
     def train(self, pool: Pool | None) -> Fitted:
         """Train all phases that are not done."""
@@ -248,6 +269,7 @@ class Student:
             inputs=self.inputs,
             count=preset.hard_negatives,
             seed=preset.seed,
+            domain_of=self.domain_of,
         )
         loss = loss_of(
             preset.loss,
@@ -255,7 +277,9 @@ class Student:
             temperature=temperature_of(preset.loss, self.task.card.similarity),
             devices=world_size(),
         )
-        return RetrieverTrainer.build(self.model, loss, batches, self.settings)
+        trainer = RetrieverTrainer.build(self.model, loss, batches, self.settings)
+        trainer.use = self.adapted.use if self.adapted else None
+        return trainer
 
     def _refreshed(self, step: int) -> Pool:
         """Negatives as the model of a step finds them; the phase begins there or goes on."""
