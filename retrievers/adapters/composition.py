@@ -1,6 +1,7 @@
 """Adapters that AdapterHub composed, or that are routed: how, and which folders they lie in."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,8 +48,11 @@ def check_runs(network: Any, setup: Setup) -> None:
         network: that has them all.
 
     Raises:
-        BenchError: a prompt, ReFT or an invertible layer that is not at the bottom of a stack.
+        BenchError: a prompt, ReFT or an invertible layer that is not at the bottom of a stack, or
+            a parallel bottleneck in one.
     """
+    if setup.kind == "Stack" and len(setup.names) > 1:
+        _check_sequential(network, setup.names)
     for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
         whole = network.adapters_config.get(name)
         for part in getattr(whole, "configs", [whole]):
@@ -59,6 +63,17 @@ def check_runs(network: Any, setup: Setup) -> None:
                     "stack, and would ignore this one",
                     "put it there, or use a bottleneck adapter or LoRA",
                 )
+
+
+def _check_sequential(network: Any, names: Sequence[str]) -> None:
+    """Refuse parallel bottlenecks: each of a stack reads the layer's input anew."""
+    for name in names:
+        whole = network.adapters_config.get(name)
+        if any(part.get("is_parallel") for part in getattr(whole, "configs", [whole])):
+            raise BenchError(
+                "AdapterHub drops what is below a parallel adapter in a stack",
+                "put the outputs side by side, or use a sequential bottleneck or LoRA",
+            )
 
 
 def read_setup(folder: Path) -> Setup:

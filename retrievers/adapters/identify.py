@@ -137,9 +137,9 @@ def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:
 
 def _check_trained_on(folder: Path, base: Checkpoint) -> None:
     """An adapter that was trained here says of which weights; the numbers of others would fit."""
-    places = [place / BASE for place in (folder, folder.parent)]
+    places = [place / BASE for place in (folder, *folder.parents[:2])]
     path = next((place for place in places if place.is_file()), None)
-    if path is None:  # in neither the adapter's folder nor that of its composition
+    if path is None:  # neither in the adapter's folder nor in those that it is a part of
         return
     stated = read_object(path)
     if stated.get("weights_sha256") != base.weights_sha256:

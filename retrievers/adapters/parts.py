@@ -79,9 +79,9 @@ def base_of(folders: Sequence[Path]) -> Model:
 
 
 def _home(folder: Path) -> Path | None:
-    """The training that an adapter lies in: itself, or above ``adapter`` or ``adapter/NAME``."""
+    """The training that an adapter lies in: itself, or above ``adapter`` or what is in that."""
     here = folder.expanduser().resolve()
-    return next((at for at in (here, *here.parents[:2]) if (at / CARD_FILE).is_file()), None)
+    return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
 
 
 def _no_card() -> BenchError:

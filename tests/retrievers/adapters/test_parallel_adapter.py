@@ -6,12 +6,15 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModel
 
+from foundation.errors import BenchError
 from retrievers.adapters.attach import attach
+from retrievers.adapters.composition import Setup, check_runs
 from retrievers.adapters.hub import configuration
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
+from tests.support.tiny_checkpoints import write_bert
 
-pytest.importorskip("adapters", exc_type=ImportError)
+adapters = pytest.importorskip("adapters", exc_type=ImportError)
 SCALE = 4.0
 
 
@@ -55,6 +58,29 @@ def test_a_layer_adds_the_scaled_bottleneck_of_what_its_feed_forward_block_reads
         given = given[0] if isinstance(given, tuple) else given
         np.testing.assert_allclose(given.numpy(), expected, atol=1e-5)
         assert np.abs(beside).max() > 1e-2
+
+
+@pytest.mark.parametrize("other", ["par_bn", "seq_bn"])
+def test_a_stack_with_a_parallel_adapter_is_refused_since_it_drops_what_is_below(tmp_path, other):
+    """AdapterHub 1.3: nothing of the lower adapter reaches the output."""
+    network = write_bert(tmp_path / "bert").eval()
+    adapters.init(network)
+    for name, method in (("low", other), ("high", "par_bn")):
+        network.add_adapter(name, config=configuration(method, {"reduction_factor": 4}))
+    stack = Setup("Stack", ("low", "high"))
+    network.set_active_adapters(stack.block())
+    ids = torch.arange(5, 13)[None]
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.1)
+    with torch.inference_mode():
+        before = network(input_ids=ids).last_hidden_state
+        for name, weight in network.named_parameters():
+            if ".low." in name:
+                torch.nn.init.normal_(weight, std=1.0)
+        torch.testing.assert_close(network(input_ids=ids).last_hidden_state, before)
+    with pytest.raises(BenchError, match="drops what is below a parallel adapter"):
+        check_runs(network, stack)
+    check_runs(network, Setup("Average", ("low", "high"), (0.5, 0.5)))
 
 
 def test_the_preset_has_the_authors_figures():
