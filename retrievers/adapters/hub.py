@@ -145,7 +145,6 @@ def put_private(
 
     if len(domains) < 2:
         raise BenchError("private adapters are for two collections or more", "name them: --on A B")
-
     settings = configuration(adapter.method, adapter.options)
     adapters.init(network)
     names = tuple(f"private_{place}" for place in range(1, len(domains) + 1))

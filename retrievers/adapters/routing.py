@@ -44,8 +44,8 @@ class Router:
 
     def choose(self, vectors: Float32Array) -> Int64Array:
         """Number of the adapter for each of the base's vectors ``(n, dim)``, int64 ``(n,)``."""
-        scores: Float64Array = unit(vectors) @ self.weight.T + self.bias
-        return scores.argmax(axis=1)
+        chosen: Int64Array = np.argmax(unit(vectors) @ self.weight.T + self.bias, axis=1)
+        return chosen
 
     def save(self, path: Path) -> None:
         """Write it as safetensors."""
