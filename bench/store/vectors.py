@@ -20,6 +20,7 @@ Stored = Float32Array | Float16Array
 
 GAP_BYTES = 1 << 16  # reading on over a gap costs less than another read
 SIGN_EXPONENT_FRACTION = np.uint32(0x8FFFE000).view(np.int32)  # of a half that was moved
+CACHED_BYTES = 1 << 18  # read at a time where they are widened, from a second-level cache
 WIDENED = 1 << 14  # numbers at a time, so that they stay in a first-level cache
 
 
@@ -103,9 +104,13 @@ def _read_run(handle: int, shard: Shard, first: int, target: Stored) -> None:
     if shard.manifest.dtype == target.dtype.name:
         _read_exactly(handle, shard, first, target)
         return
-    halves = np.empty(target.shape, "<f2")
-    _read_exactly(handle, shard, first, halves)
-    widen(halves.reshape(-1), cast(Float32Array, target).reshape(-1))
+    step = max(1, CACHED_BYTES // shard.row_bytes)
+    halves = np.empty((min(step, len(target)), shard.manifest.dim), "<f2")
+    for start in range(0, len(target), step):
+        floats = cast(Float32Array, target[start : start + step])
+        read = halves[: len(floats)]
+        _read_exactly(handle, shard, first + start, read)
+        widen(read.reshape(-1), floats.reshape(-1))
 
 
 def _read_exactly(handle: int, shard: Shard, first: int, array: Stored) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search, tile_search
+from bench.evaluate.exact import TILE_ROWS, ArrayVectors, block_search, exact_search, tile_search
 from bench.evaluate.exact.bounds import ARITHMETICS
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.speed.machine import timed
@@ -104,7 +104,7 @@ def main() -> None:
     for name, default in (("rows", 300_000), ("dim", 384), ("queries", 1000), ("depth", 1000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slack", type=int, default=tile_search.SLACK)
+    parser.add_argument("--slack", type=int, default=block_search.SLACK)
     parser.add_argument("--tile-rows", type=int, nargs="*", default=[TILE_ROWS])
     parser.add_argument("--devices", nargs="*", default=["cpu"])
     parser.add_argument("--arithmetic", nargs="*", default=["float32"], choices=ARITHMETICS)
@@ -113,7 +113,7 @@ def main() -> None:
     halves = documents.astype(np.float16)
     queries = clusters(options.queries, options.dim, seed=2)
     tie_rank = np.random.default_rng(3).permutation(options.rows)
-    tile_search.SLACK = options.slack
+    block_search.SLACK = options.slack
     missing: list[str] = []
     jobs = faiss_jobs(queries, documents, options.depth, missing)
     jobs["numpy tiles"] = lambda: numpy_tiles(documents, queries, options.depth, 1 << 14)

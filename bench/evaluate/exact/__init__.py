@@ -7,8 +7,8 @@ candidates, an error bound says which other documents could still enter, and flo
 tile by tile, and find candidates by a matrix product and a bar that they must reach.
 """
 
+from bench.evaluate.exact.block_search import most_candidates
 from bench.evaluate.exact.streaming import BLOCK_BYTES, TILE_ROWS, exact_search
-from bench.evaluate.exact.tile_search import most_candidates
 from bench.evaluate.exact.vectors import ArrayVectors, Vectors
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.evaluate.exact.block_search import most_candidates
 from bench.evaluate.exact.task import SearchTask
-from bench.evaluate.exact.tile_search import most_candidates
 from bench.evaluate.exact.vectors import TileArray
 from foundation.errors import BenchError
 

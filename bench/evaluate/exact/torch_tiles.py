@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from bench.evaluate.exact import torch_kernels as kernels
+from bench.evaluate.exact.block_search import most_candidates
 from bench.evaluate.exact.bounds import (
     FLOAT32,
     Arithmetic,
@@ -17,7 +18,6 @@ from bench.evaluate.exact.bounds import (
 from bench.evaluate.exact.device_memory import PAIR_BYTES, PLACE_BYTES, tensor_of
 from bench.evaluate.exact.rescoring import exact_scores
 from bench.evaluate.exact.task import SearchTask
-from bench.evaluate.exact.tile_search import most_candidates
 from bench.evaluate.exact.vectors import TileArray, as_float32
 from bench.evaluate.search import scores_of_keys
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bench.evaluate import search
-from bench.evaluate.exact import ArrayVectors, exact_search, rescoring, tile_search
+from bench.evaluate.exact import ArrayVectors, block_search, exact_search, rescoring
 from bench.evaluate.exact.bounds import dot_error
 from bench.evaluate.search import approximate, canonical, drop_self, order, recall
 from foundation.errors import BenchError
@@ -71,7 +71,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[bytes], int,
 def test_exact_search_equals_brute_force_in_scores_and_ids(problem, slack, block_bytes):
     vectors, queries, ids, k, tile_rows = problem
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_search, "SLACK", slack)
+        patch.setattr(block_search, "SLACK", slack)
         hits = exact_search(
             ArrayVectors(vectors),
             queries,
@@ -127,7 +127,7 @@ def test_thousands_of_duplicates_at_the_cut_are_ordered_by_id_only():
 
 
 def test_float64_decides_where_the_order_of_float32_is_wrong_at_the_cut(monkeypatch):
-    monkeypatch.setattr(tile_search, "SLACK", 1)
+    monkeypatch.setattr(block_search, "SLACK", 1)
     vectors, query = nearly_tied(400, 48)
     k = 10
     scores = (vectors.astype(np.float64) * query).sum(axis=1).astype(np.float32)
