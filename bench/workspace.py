@@ -1,6 +1,5 @@
 """The folders, device and rules under which collections and models are opened and evaluated."""
 
-import hashlib
 import logging
 import os
 import sys
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
+from bench.cache_folders import vectors_folder
 from bench.evaluate.judging import check_relevant, measure_names, protocol_of
 from bench.evaluate.pipeline import (
     Evaluation,
@@ -25,7 +24,7 @@ from bench.evaluate.pipeline import (
     search_device,
 )
 from bench.evaluate.suites import mean_weights
-from bench.results.location import Place, place_of
+from bench.results.location import Place
 from bench.results.result import Protocol, Stored, save
 from bench.results.reuse import Evaluating, find_stored, newest_of_same
 from bench.store import RemoteStore, VectorStore
@@ -42,8 +41,6 @@ from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import Model, resolve_model
-
-VECTORS = "vectors"
 
 logger = logging.getLogger(__name__)
 
@@ -96,39 +93,6 @@ class LoadedModel:
         """This model with the prompts of one collection, sharing the loaded weights."""
         encoder = self.encoder.for_dataset(collection) if self.encoder else None
         return LoadedModel(self.model.for_dataset(collection), encoder)
-
-
-def cache_folder(given: str | Place | None = None) -> Path:
-    """Folder of downloads, corpora and vectors: as given, else BENCH_CACHE, else the user's.
-
-    A URL is passed over: vectors are shared there, and lie here, too.
-
-    Raises:
-        BenchError: a URL that names no store.
-    """
-    for named in (given, os.environ.get("BENCH_CACHE")):
-        if named and isinstance(place := place_of(str(named)), Path):
-            return place
-    folder: Path = platformdirs.user_cache_path("retrieval-bench")
-    return folder
-
-
-def shared_vectors(given: str | Place | None = None) -> RemotePath | None:
-    """URL below which machines share vectors, if the cache given, else BENCH_CACHE, is one.
-
-    Raises:
-        BenchError: a URL that names no store.
-    """
-    named = given or os.environ.get("BENCH_CACHE")
-    place = place_of(str(named)) if named else None
-    return place / VECTORS if isinstance(place, RemotePath) else None
-
-
-def vectors_folder(cache_dir: Path, shared: RemotePath | None) -> Path:
-    """Folder of vectors in the cache; those that are shared at a URL have a folder of their own."""
-    if shared is None:
-        return cache_dir / VECTORS
-    return cache_dir / "shared" / hashlib.sha256(shared.url.encode()).hexdigest()[:16]
 
 
 def _log_remark(collection: str, finding: Finding) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from bench.api.evaluation_result import EvaluationResult
+from bench.cache_folders import cache_folder, shared_vectors
 from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.pipeline import Evaluation, Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.results.location import Place, place_of
 from bench.results.result import save
-from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder, shared_vectors
+from bench.workspace import LoadedModel, OpenDataset, Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import wrap

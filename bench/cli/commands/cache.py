@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from bench.cache_folders import cache_folder, shared_vectors, vectors_folder
 from bench.cli.options.data import CacheOptions
 from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
-from bench.workspace import cache_folder, shared_vectors, vectors_folder
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
 from reports.evaluation import cache_table

@@ -3,8 +3,9 @@
 The ranking does not depend on tile size, query block, engine or device: float32 only picks
 candidates, an error bound says which other documents could still enter, and float64 decides.
 
-`tile_search` searches on the processor with NumPy, `torch_engine` on a GPU with PyTorch. Both go
-tile by tile, and find candidates by a matrix product and a bar that they must reach.
+`tile_search` and `block_search` search on the processor with NumPy, `torch_engine` on a GPU with
+PyTorch. Both go tile by tile, and find candidates by a matrix product and a bar that they must
+reach.
 """
 
 from bench.evaluate.exact.block_search import most_candidates

@@ -117,8 +117,10 @@ class BlockSearch:
             if room.left < 0:
                 return Pairs.none()
             rows = self._tile.vectors[first : min(first + step, piece.stop)]
-            shape, arrays = (count, len(rows)), spare.get()
-            scores, wanted = (array[: count * len(rows)].reshape(shape) for array in arrays)
+            arrays = spare.get()
+            size = count * len(rows)
+            scores: Float32Array = arrays[0][:size].reshape(count, len(rows))
+            wanted: BoolArray = arrays[1][:size].reshape(count, len(rows))
             np.matmul(self._asked.queries, rows.T, out=scores)
             np.greater_equal(scores, lowest, out=wanted)
             taken = room.take(wanted)

@@ -8,8 +8,8 @@ import pytest
 from fsspec.registry import _registry
 
 import bench as api
+from bench.cache_folders import cache_folder, shared_vectors
 from bench.exit_codes import ExitCode
-from bench.workspace import cache_folder, shared_vectors
 from foundation.object_store import RemotePath
 from tests.support import s3
 from tests.support.collections import Finished, files_below, write_collection
