@@ -1,8 +1,9 @@
 """Workers: each opens what a job names, once, and works on it by an engine of its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bench.cache_folders import cache_folder
 from bench.evaluate.pipeline import search_device
 from bench.execution.local import LocalEngine
 from bench.execution.protocol import Advance, Encoded
@@ -59,12 +60,13 @@ class Worker:
         return self._opened[1]
 
     def _open(self, job: CorpusJob) -> LocalEngine:
-        """The engine of a job.
+        """The engine of a job. Where vectors are shared, all else lies in this machine's own cache.
 
         Raises:
             BenchError: the collection is another one here, or something cannot be had.
         """
-        dataset = job.space.collection(job.collection)
+        space = replace(job.space, cache_dir=cache_folder()) if job.space.shared else job.space
+        dataset = space.collection(job.collection)
         if dataset.corpus.sha256 != job.corpus_sha256:
             raise BenchError(
                 f"{dataset.name} has another content for this worker than for who sent the work",
@@ -73,8 +75,8 @@ class Worker:
         encoder = self._loaded(job).on(dataset.name).encoder
         if encoder is None:
             raise ValueError(f"{job.model.card.name} makes no vectors")
-        device = search_device(job.space.device)
-        return LocalEngine(dataset.corpus, encoder, job.space.store, device, job.budget)
+        device = search_device(space.device)
+        return LocalEngine(dataset.corpus, encoder, space.store, device, job.budget)
 
     def _loaded(self, job: CorpusJob) -> LoadedModel:
         for loaded in self._models:

@@ -74,7 +74,7 @@ def _legend(start: str) -> Iterator[str]:
 
 
 def _over_orders(report: Report, learnt: Sequence[Learnt]) -> Iterator[str]:
-    """What each axis over orders of the same domains says of the order."""
+    """Gain and forgetting over the orders of each axis that orders the same domains."""
     by_name = {row.name: sequence for row, sequence in learnt}
     for axis in (axis for axis in report.axes if axis.field == "adapt.on"):
         orders = [by_name[point.row] for point in axis.points if point.row in by_name]

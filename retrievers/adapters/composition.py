@@ -167,7 +167,7 @@ class Routing(Record, kw_only=True):
 
 
 def read_routing(folder: Path) -> Routing | None:
-    """How the adapters of a folder are routed; None where they are not.
+    """Routing of the adapters of a folder; None where they are not routed.
 
     Raises:
         BenchError: the file is damaged.

@@ -1,4 +1,4 @@
-"""What an adapter is, by its files: its library, its hashes, and the base that it was made for.
+"""Identity of an adapter, by its files: its library, its hashes, and the base it was made for.
 
 Nothing of it is loaded.
 """
@@ -92,7 +92,7 @@ def identify_adapter(
 
 
 def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
-    """Of the rule, and of all files of the adapters, by path."""
+    """Hashes of the rule, and of all files of the adapters, by path."""
     files = [folder / name for name in (ROUTING, *([] if routing.parts == 1 else [ROUTER]))]
     for path in files:
         if not path.is_file():
@@ -107,7 +107,7 @@ def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict
 
 
 def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
-    """Of all files of adapters that were composed, by path."""
+    """Hashes of all files of adapters that were composed, by path."""
     setup = read_setup(folder)
     files = [folder / SETUP]
     for name in setup.names:

@@ -67,7 +67,7 @@ class Model:
 
     @property
     def routing(self) -> Routing | None:
-        """How its adapters are routed; None where they are not."""
+        """Routing of its adapters; None where they are not routed."""
         return read_routing(self.adapter) if self.adapter is not None else None
 
     def with_adapter(self, folder: Path | None) -> "Model":

@@ -17,7 +17,7 @@ SORTED_PLACES = 1 << 17  # at a time: their keys fit a second-level cache
 
 @dataclass(frozen=True)
 class Beside:
-    """Where candidates, sorted by query, stand when each is put beside k places of its query.
+    """Places of candidates, sorted by query, beside the k places that their queries have.
 
     Attributes:
         asked: the queries that have candidates.

@@ -78,7 +78,7 @@ class Pairs:
 
     @classmethod
     def none(cls) -> "Pairs":
-        """Not one."""
+        """No candidates."""
         return cls(np.empty(0, np.uint16), np.empty(0, np.int32), np.empty(0, np.float32))
 
     @classmethod

@@ -57,19 +57,22 @@ def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(c
     assert bed.missing() == []
 
 
-def test_two_nodes_share_vectors_below_a_url(
+def test_nodes_with_caches_of_their_own_share_vectors_below_a_url(
     undisturbed, collection, card, server, bench, monkeypatch, tmp_path
 ):
     s3.allow(monkeypatch, server.address)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "local"))
+    folders = [tmp_path / name for name in ("driver", "head", "node")]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folders[1]))
     with cluster() as nodes:
-        nodes.add_node(**SMALL)
+        nodes.add_node(**SMALL, env_vars={"XDG_CACHE_HOME": str(folders[2])})
         nodes.wait_for_nodes()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folders[0]))
         url = f"s3://bucket/{tmp_path.name}"
         words = ("run", collection, "--model", card, "--device", "cpu", "--engine", "ray")
         words += ("--workers", 2, "--address", nodes.address, "--cache-dir", url)
         done = finish(bench.start(*words))
     assert done.code == 0, done.stderr
+    assert all(list(folder.rglob("*.f32")) for folder in folders)
     stored = files_below(server.folder / "bucket" / tmp_path.name)
     ours = {path.name: path.read_bytes() for path in stored if path.suffix == ".f32"}
     theirs = files_below(undisturbed.space.vectors_dir)
