@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 from retrievers.training.objectives.example import Example
 from retrievers.training.objectives.masked_lm import MaskedLM
@@ -84,3 +85,16 @@ def gradients(heads: torch.nn.Module, batch: dict[str, Any], seed: int = 0) -> d
     heads(**batch)["loss"].backward()
     found = {name: weight.grad for name, weight in heads.named_parameters()}
     return {name: grad.clone() for name, grad in found.items() if grad is not None}
+
+
+def keep_last_states(encoder: MaskedLM) -> list[Tensor]:
+    """Last hidden states of each forward pass, apart from the layers before: they get gradients."""
+    forward, kept = encoder.forward, list[Tensor]()
+
+    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
+        states = forward(*inputs)
+        kept.append(states[-1].detach().requires_grad_())
+        return (*states[:-1], kept[-1])
+
+    encoder.forward = keep  # type: ignore[method-assign]
+    return kept

@@ -83,14 +83,7 @@ def decoder_loss(heads: Any, batch: Batch, row: int) -> Tensor:
 
 def test_the_decoder_reaches_its_context_through_one_vector(batch: Batch) -> None:
     heads = training()
-    forward, kept = heads.encoder.forward, []
-
-    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
-        states = forward(*inputs)
-        kept.append(states[-1].detach().requires_grad_())
-        return (*states[:-1], kept[-1])
-
-    heads.encoder.forward = keep
+    kept = tiny.keep_last_states(heads.encoder)
     decoder_loss(heads, batch, 2).backward()
     (states,) = kept
     assert states.grad[2, 0].any()

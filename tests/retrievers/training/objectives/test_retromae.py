@@ -85,14 +85,7 @@ def test_the_decoder_reaches_the_encoder_s_last_states_at_position_0_only(
 ) -> None:
     batch = batch_of(objective, tmp_path)
     heads = objective.build_module(tiny.encoder()).double()
-    forward, kept = heads.encoder.forward, []
-
-    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
-        states = forward(*inputs)
-        kept.append(states[-1].detach().requires_grad_())
-        return (*states[:-1], kept[-1])
-
-    heads.encoder.forward = keep
+    kept = tiny.keep_last_states(heads.encoder)
     heads(**batch)["decoder_mlm"].backward()
     (last,) = kept
     assert last.grad[:, 0].any(dim=1).all()
