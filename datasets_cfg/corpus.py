@@ -22,8 +22,8 @@ from datasets_cfg import corpus_checksums as checks
 from datasets_cfg.corpus_checksums import Checksums, DamagedBlockError
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
 from datasets_cfg.digests import sha256_of_file
-from datasets_cfg.whole_folder import whole_folder
 from foundation.arrays import Int64Array
+from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json, read_json
 from foundation.threads import Once
@@ -241,7 +241,7 @@ class Corpus:
             BenchError: no documents, a duplicate id, text that is not valid Unicode, a source that
                 changes meanwhile, or a failure to write, such as a full disk.
         """
-        with whole_folder(folder) as unfinished:
+        with replacing_folder(folder) as unfinished:
             _write(documents, unfinished, sources)
             corpus = cls.open(unfinished)  # its maps outlive the rename
         return dataclasses.replace(corpus, folder=folder)

@@ -18,12 +18,12 @@ from typing import IO, Protocol
 from tqdm import tqdm
 
 from foundation.errors import BenchError
+from foundation.failures import lacks_room
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
 TIMEOUT_S = 60.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Response(Protocol):
@@ -115,7 +115,7 @@ def disk_errors(path: Path, size_bytes: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         needed = f" ({size_bytes:,} bytes are needed)" if size_bytes else ""
-        if error.errno in _FULL:
+        if lacks_room(error):
             raise BenchError(
                 f"the disk is full: {path}{needed}",
                 hint="free some space and run again, or choose another cache folder",

@@ -9,7 +9,7 @@ import msgspec
 import platformdirs
 
 from datasets_cfg.facts import Facts
-from datasets_cfg.whole_folder import whole_folder
+from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
 
 
@@ -45,7 +45,7 @@ def write_dicts(
         content.update(msgspec.json.encode([file, lines]))
     folder = cache / "from-dicts" / content.hexdigest()[:32]
     if not folder.is_dir():
-        with whole_folder(folder) as unfinished:
+        with replacing_folder(folder) as unfinished:
             (unfinished / "qrels").mkdir()
             for file, lines in parts.items():
                 text = "".join(f"{line}\n" for line in lines)

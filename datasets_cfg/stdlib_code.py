@@ -38,7 +38,7 @@ import msgspec
 
 from datasets_cfg.digests import sha256_of
 from datasets_cfg.readers.judgements import BEIR_HEADER
-from datasets_cfg.whole_folder import whole_folder
+from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
 
 DOCUMENTS = 5_000
@@ -205,7 +205,7 @@ def write(selection: SourceSelection, folder: Path, split: str = SPLIT) -> None:
     """
     documents = [{"_id": item.id, "title": "", "text": item.code} for item in selection.documents]
     queries = [{"_id": f"q:{item.id}", "text": item.sentence} for item in selection.queries]
-    with whole_folder(folder) as unfinished:
+    with replacing_folder(folder) as unfinished:
         _write_lines(unfinished / "corpus.jsonl", documents)
         _write_lines(unfinished / "queries.jsonl", queries)
         (unfinished / "qrels").mkdir()

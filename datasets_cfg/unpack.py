@@ -4,7 +4,6 @@ import errno
 import gzip
 import stat
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -14,6 +13,7 @@ from typing import IO
 from tqdm import tqdm
 
 from datasets_cfg.download import disk_errors
+from foundation.atomic import temporary_folder
 from foundation.errors import BenchError
 
 COPY_BYTES = 1 << 20
@@ -50,20 +50,18 @@ def unpack(archive: Path, folder: Path, inside: str = "", wanted: Collection[str
             archive that is damaged, has not what is wanted or unpacks to more than any collection
             (`Allowance`), or a full disk.
     """
-    with disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
-            finished = Path(temporary) / "finished"
-            finished.mkdir()
-            try:
-                taken = _extract(archive, finished, inside, wanted)
-            except _NOT_READABLE as error:
-                raise BenchError(
-                    f"{archive} cannot be unpacked: {error}",
-                    hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
-                ) from error
-            _refuse_missing(archive, inside, wanted, taken)
-            _put_in_place(finished, folder)
+    with disk_errors(folder), temporary_folder(folder.parent) as temporary:
+        finished = temporary / "finished"
+        finished.mkdir()
+        try:
+            taken = _extract(archive, finished, inside, wanted)
+        except _NOT_READABLE as error:
+            raise BenchError(
+                f"{archive} cannot be unpacked: {error}",
+                hint=f"remove it and run again, and it is downloaded anew: rm {archive}",
+            ) from error
+        _refuse_missing(archive, inside, wanted, taken)
+        _put_in_place(finished, folder)
     return taken
 
 

@@ -1,5 +1,6 @@
-"""Files that are either whole or absent."""
+"""Files and folders that are either whole or absent."""
 
+import errno
 import fcntl
 import functools
 import hashlib
@@ -14,12 +15,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from foundation.failures import naming
+from foundation.failures import file_error, naming
 from foundation.locks import is_at
 
 # A temporary file: hidden, and marked with the machine that writes it (see `_machine`).
 _TEMPORARY = re.compile(r"\..+\.writing-([0-9a-f]{8})-[0-9a-f]{8}")
 _DAY_S = 86_400
+_ATTEMPTS = 20  # to put a folder where others put theirs
 
 _swept: set[Path] = set()  # folders that this process has looked through
 
@@ -80,10 +82,7 @@ def replacing_in(folder: Path) -> Iterator[Path]:
     Raises:
         OSError: as ``open`` and ``write`` do.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _sweep_once(folder)
-    temporary, handle = _open_temporary_folder(folder)
-    try:
+    with temporary_folder(folder) as temporary:
         yield temporary
         share(temporary)
         for path in temporary.rglob("*"):
@@ -95,6 +94,45 @@ def replacing_in(folder: Path) -> Iterator[Path]:
             if target.is_dir():
                 shutil.rmtree(target)
             path.replace(target)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Open an empty folder that takes the place of ``folder`` when the block ends well.
+
+    It lies beside ``folder`` and is renamed: a process that dies leaves nothing under the final
+    name. Of two writers at the same time the last one stays.
+
+    Raises:
+        BenchError: the system refuses, as on a full disk; nothing is left behind.
+    """
+    temporary = folder
+    try:
+        with temporary_folder(folder.parent) as temporary:
+            finished = temporary / "finished"
+            finished.mkdir()
+            yield finished
+            _put_in_place(finished, folder)
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(temporary):
+            error.filename = str(folder)
+        raise file_error(error) from error
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder inside ``parent`` that is removed when the block ends.
+
+    Where the process is killed before, the next writer of ``parent`` removes it.
+
+    Raises:
+        OSError: as ``mkdir`` does.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    sweep(parent)
+    temporary, handle = _open_temporary_folder(parent)
+    try:
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         os.close(handle)
@@ -123,6 +161,24 @@ def sweep(folder: Path) -> None:
                 with suppress(OSError):
                     if written_by[1] == _machine() or time.time() - entry.stat().st_mtime > _DAY_S:
                         _remove_unless_locked(Path(entry.path))
+
+
+def _put_in_place(finished: Path, folder: Path) -> None:
+    """Rename ``finished`` to ``folder``; what is there moves beside ``finished`` first.
+
+    A folder cannot be renamed over a full one, and another process may put its own there between
+    two steps, hence the attempts.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            finished.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _ATTEMPTS - 1:
+                raise
+            with suppress(FileNotFoundError):  # another process may have moved it first
+                folder.rename(finished.with_name(f"replaced-{attempt}"))
+        else:
+            return
 
 
 def _sweep_once(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from foundation.errors import BenchError, first_line
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _ROOM = (
     "make room, or name another place with --out or --cache-dir, and type the same command: what "
@@ -17,13 +18,13 @@ _ROOM = (
 )
 _PERMISSION = "change its permissions, or name another place"
 _HINTS = {
-    **dict.fromkeys(FULL, _ROOM),
+    **dict.fromkeys(_FULL, _ROOM),
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: "name a place that can be written, with --out or --cache-dir",
     errno.ENOENT: "check the path",
     errno.EISDIR: "name a file",
-    errno.ENOTDIR: "a part of this path is a file: name a folder",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a part of this path is a file: name a folder"),
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "a symbolic link of this path leads back to itself: replace it",
     errno.EIO: "the disk or the network drive fails: copy the file elsewhere",
@@ -31,7 +32,12 @@ _HINTS = {
     errno.EMFILE: "allow more open files: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files: close other programs",
 }
-_NO_ROOM = ("no space left on device", "disk quota exceeded")  # safetensors, Arrow
+# What safetensors and Arrow say; the last two are torch.save and numpy, which do not say why.
+_NO_ROOM = re.compile(
+    "no space left on device|disk quota exceeded|file too large"
+    r"|unexpected pos|requested and \d+ written",
+    re.IGNORECASE,
+)
 # What torch, FAISS, CUDA's libraries and the C library say, in other classes than MemoryError.
 _NO_MEMORY = (
     *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
@@ -72,15 +78,25 @@ def lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
 
 
+def lacks_room(error: BaseException | None) -> bool:
+    """True where a disk is full: by the error, or by one that it was raised from."""
+    while error is not None:
+        full = isinstance(error, OSError) and error.errno in _FULL
+        if full or _NO_ROOM.search(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
 def as_bad_input(error: Exception) -> BenchError | None:
     """The error that a user is told; None for a defect of this program."""
     if isinstance(error, BenchError):
         return error
     if isinstance(error, OSError):
-        without_name = (*FULL, errno.EMFILE, errno.ENFILE)  # these are never the program's fault
+        without_name = (*_FULL, errno.EMFILE, errno.ENFILE)  # these are never the program's fault
         is_of_file = error.filename is not None or error.errno in without_name
         return file_error(error) if is_of_file else None
-    if any(words in str(error).lower() for words in _NO_ROOM):
+    if _NO_ROOM.search(str(error)):
         return BenchError(first_line(error), _ROOM)
     if lacks_memory(error):
         return BenchError(
@@ -110,9 +126,9 @@ def sendable(error: Exception) -> Exception:
 def file_error(error: OSError) -> BenchError:
     """An error of the system as a message: the operation, the file, and what to do."""
     place = "a file" if error.filename is None else _shown(error.filename)
-    return BenchError(
-        f"{place}: {error.strerror or type(error).__name__}", _HINTS.get(error.errno or 0, "")
-    )
+    reason = error.strerror or next(map(str, error.args), type(error).__name__)
+    full = bool(_NO_ROOM.search(reason))
+    return BenchError(f"{place}: {reason}", _ROOM if full else _HINTS.get(error.errno or 0, ""))
 
 
 def _shown(filename: object) -> str:

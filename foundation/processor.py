@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 FACTS = Path("/proc/cpuinfo")
+BFLOAT16 = frozenset(("avx512_bf16", "amx_bf16"))
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"))
 
 
@@ -15,6 +16,12 @@ def instructions() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(flags.partition(":")[2].split())
+
+
+def emulates_bfloat16() -> bool:
+    """True where the processor says what it has, and has no instructions for bfloat16."""
+    known = instructions()
+    return bool(known) and not known & BFLOAT16
 
 
 def let_openblas_use_avx512() -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import msgspec
@@ -14,6 +15,9 @@ from foundation.suggestions import did_you_mean
 
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _INVALID_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
+
+_FIRST_LOOK = Lock()
+_KNOWN: set[type[Any]] = set()  # types that msgspec has looked at
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -115,6 +119,18 @@ def convert_table(
     )
 
 
+def differing_fields(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
+    """Dotted names of the fields in which two tables differ; one that is missing is None."""
+    names = []
+    for name in dict.fromkeys([*a, *b]):
+        mine, theirs = a.get(name), b.get(name)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            names += differing_fields(mine, theirs, f"{above}{name}.")
+        elif mine != theirs:
+            names.append(f"{above}{name}")
+    return names
+
+
 def fields_of(kind: type[Any]) -> set[str]:
     """Names of the fields of a record and of all records that it consists of."""
     records = _records(msgspec.inspect.type_info(kind))
@@ -129,6 +145,7 @@ def _content(path: Readable) -> bytes:
 
 
 def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, hint: str) -> T:
+    _prepare(kind)
     try:
         return decode()
     except msgspec.ValidationError as error:
@@ -138,6 +155,14 @@ def _decode(decode: Callable[[], T], kind: type[T], source: object, form: str, h
     # ValueError: a number of more digits than Python converts, or text that is not UTF-8
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"{source} is not {form}: {error}", hint) from error
+
+
+def _prepare(kind: type[Any]) -> None:
+    """Let msgspec look at a type in one thread: two that do so at once can end the process."""
+    with _FIRST_LOOK:
+        if kind not in _KNOWN:
+            msgspec.json.Decoder(kind)
+            _KNOWN.add(kind)
 
 
 def _meant(problem: str, kind: type[Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bench.cli.model_list import model_lines
-from bench.results.location import place_of
+from bench.results.location import Place, place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
 from datasets_cfg.facts import Facts, Suite
 from foundation.errors import BenchError
@@ -56,13 +56,20 @@ def describe(name: str) -> dict[str, Any]:
             return _plain(files.load(name))
     if name.endswith(SUFFIX):
         return _own_file(name)
-    if place_of(name).exists():
-        from bench.results.load import load
-
-        return _plain(load(place_of(name)).result)
+    if name and (result := _result_at(place_of(name))):
+        return _plain(result)
     own = (shipped for files in _preset_and_grid_files() for shipped in files.names())
     hint = unknown(name, (*card_names(), *dataset_names(), *suite_names(), *own)).hint
     raise BenchError(f"nothing is called {name!r}, and there is no such file or result", hint)
+
+
+def _result_at(where: Place) -> msgspec.Struct | None:
+    """The result in a folder or in its ``result.json``; None where there is none."""
+    from bench.results.load import load
+    from bench.results.result import RESULT_FILE
+
+    file = where if where.name == RESULT_FILE else where / RESULT_FILE
+    return load(file).result if file.exists() else None
 
 
 def _own_file(name: str) -> dict[str, Any]:

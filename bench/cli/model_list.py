@@ -6,7 +6,7 @@ from typing import Literal
 
 from foundation.errors import BenchError
 from retrievers.models.card import Card, all_cards
-from retrievers.models.checkpoint import find_local
+from retrievers.models.locate import find_local
 
 Group = Literal["ready", "download", "pretrained", "unpublished"]
 HEADINGS: dict[Group, str] = {

@@ -157,20 +157,23 @@ def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
 def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Comparison:
     a, b = pair
     relevant = [panel for panel in panels if panel.collection in {*a.entries, *b.entries}]
-    parts = {panel.collection: panel.differences(a.name, b.name) for panel in relevant}
-    tests = {name: paired([part]) for name, part in parts.items() if part is not None}
+    parts = {
+        panel.collection: panel.differences(a.name, b.name)
+        for panel in relevant
+        if not panel.gaps.keys() & {a.name, b.name}
+    }
+    tests = {name: paired([part]) for name, part in parts.items()}
     adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
     rows = [
         _on_collection(pair, panel, tests.get(panel.collection), adjusted.get(panel.collection))
         for panel in relevant
     ]
-    comparable = {name: part for name, part in parts.items() if part is not None}
     suites = [
         row
         for suite in _suites(pair, choices)
-        if (row := _on_suite(suite, {row.collection: row for row in rows}, comparable))
+        if (row := _on_suite(suite, {row.collection: row for row in rows}, parts))
     ]
-    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, comparable))
+    return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, parts))
 
 
 def _on_collection(

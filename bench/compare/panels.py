@@ -127,17 +127,11 @@ class Panel:
         """Mean of a model over the queries; None for a gap."""
         return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
 
-    def differences(self, a: str, b: str) -> Differences | None:
-        """First model minus second; None where one is a gap."""
-        if self.resampled is None or not {a, b} <= set(self.columns):
-            return None
-        i, j = self.columns[a], self.columns[b]
-        drawn, flipped = self.resampled.bootstrap, self.resampled.flipped
-        return Differences(
-            self.scores[:, i] - self.scores[:, j],
-            drawn[:, i] - drawn[:, j],
-            flipped[:, i] - flipped[:, j],
-        )
+    def differences(self, a: str, b: str) -> Differences:
+        """First model minus second, neither of them a gap."""
+        if self.resampled is None:
+            raise ValueError("a panel of one model has no differences")
+        return Differences.of(self.scores, self.resampled, self.columns[a], self.columns[b])
 
 
 def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> Panel:
@@ -165,6 +159,18 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
         left_out=len(set().union(*values.values())) - len(queries),
         queries=tuple(queries),
     )
+
+
+def whole_panel(collection: str, entrants: Sequence[Entrant], choices: Choices) -> Panel:
+    """`panel_of` without gaps.
+
+    Raises:
+        BenchError: as `panel_of`, or a model is a gap.
+    """
+    panel = panel_of(collection, entrants, choices)
+    for name, why in panel.gaps.items():
+        raise BenchError(f"{name} on {collection} has {why}", "evaluate it again")
+    return panel
 
 
 def _values(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Resampled:
 
 @dataclass(frozen=True)
 class Differences:
-    """First model minus second on one collection.
+    """First model minus second on one collection, or minus nothing.
 
     Attributes:
         scores: float64 ``(n,)``, by query.
@@ -115,6 +116,12 @@ class Differences:
     scores: Float64Array
     bootstrap: Float64Array
     flipped: Float64Array
+
+    @classmethod
+    def of(cls, scores: Float64Array, resampled: Resampled, a: int, b: int | None = None) -> Self:
+        """Column ``a`` minus column ``b`` of scores ``(n, m)``; ``a`` alone without ``b``."""
+        tables = (scores, resampled.bootstrap, resampled.flipped)
+        return cls(*(t[:, a] if b is None else t[:, a] - t[:, b] for t in tables))
 
 
 def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> Resampled:

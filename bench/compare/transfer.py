@@ -22,9 +22,9 @@ from bench.compare.panels import (
     Choices,
     Entrant,
     Panel,
-    panel_of,
     protocol_differences,
     stream_of,
+    whole_panel,
 )
 from bench.compare.statistics import Differences, Paired, Resampling, holm, paired, resample
 from bench.monitor.quality_curve import Level
@@ -132,7 +132,7 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
     for name in names:
         _check(name, entrants)
     choices = Choices(measure, resampling=resampling)
-    panels = {name: _whole(panel_of(name, entrants, choices)) for name in names}
+    panels = {name: whole_panel(name, entrants, choices) for name in names}
     order = [checkpoint.name for checkpoint in sequence.checkpoints]
     last = order[-1]
     base = sequence.base.name if sequence.base else ""
@@ -176,18 +176,10 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
             )
 
 
-def _whole(panel: Panel) -> Panel:
-    for name, why in panel.gaps.items():
-        raise BenchError(f"{name} on {panel.collection} has {why}", "evaluate it again")
-    return panel
-
-
 def alone(panel: Panel, name: str, resampling: Resampling) -> Differences:
     """A checkpoint's scores on one collection, as their difference from nothing."""
-    column = panel.columns[name]
     drawn = panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection))
-    means = (drawn.bootstrap[:, column], drawn.flipped[:, column])
-    return Differences(panel.scores[:, column], *means)
+    return Differences.of(panel.scores, drawn, panel.columns[name])
 
 
 def mean_level(parts: Sequence[Differences]) -> Level:
@@ -211,7 +203,7 @@ def _transfers(
     """
     if not asked:
         return None
-    parts = [_differences(panels[name], after, before) for name, after, before in asked]
+    parts = [panels[name].differences(after, before) for name, after, before in asked]
     tests = [paired([part]) for part in parts]
     adjusted = holm([test.p for test in tests])
     rows = [
@@ -219,10 +211,3 @@ def _transfers(
         for triple, result, p in zip(asked, tests, adjusted, strict=True)
     ]
     return Transfers(paired(parts, [1 / len(parts)] * len(parts)), tuple(rows))
-
-
-def _differences(panel: Panel, after: str, before: str) -> Differences:
-    differences = panel.differences(after, before)
-    if differences is None:
-        raise ValueError("a whole panel has differences")
-    return differences

@@ -12,10 +12,12 @@ import io
 import itertools
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import BinaryIO, cast
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -271,16 +273,18 @@ def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:
     """Number, from 1, and columns of each line that is not blank."""
     with source.opened() as file:
         for number, line in enumerate(file, start=1):
-            if columns := line.split():
+            if columns := line.removeprefix(BOM_UTF8 if number == 1 else b"").split():
                 yield number, columns
 
 
 def _second_line(source: _Source, repeat: RepeatedDocumentError) -> int:
     pair = [repeat.query, repeat.document]
-    if source.has_encoded_ids:
-        pair = [percent_encoding.encode(id_) for id_ in pair]
-    encoded = [id_.encode() for id_ in pair]
-    numbers = (number for number, columns in _numbered_lines(source) if columns[0:3:2] == encoded)
+    decode = unquote if source.has_encoded_ids else str
+    numbers = (
+        number
+        for number, columns in _numbered_lines(source)
+        if [decode(column.decode()) for column in columns[0:3:2]] == pair
+    )
     return next(itertools.islice(numbers, 1, None))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.experiments.grid import Table
-from bench.experiments.pretrain_stage import REHEARSED, tokens_read, trained_parameters
+from bench.experiments.pretrain_stage import REHEARSED, trained_parameters
 from bench.experiments.sequence import LearntSequence, write_sequence
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
@@ -20,7 +20,13 @@ from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.records import convert_table
 from foundation.suggestions import did_you_mean
-from retrievers.training.continual.continual import KEPT_APART, Adaptation, Domain, check
+from retrievers.training.continual.continual import (
+    KEPT_APART,
+    Adaptation,
+    Domain,
+    check,
+    check_settings,
+)
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
@@ -76,16 +82,18 @@ class Adapt:
         context = TrainingContext(folder, device=self.space.device)
         trained = adapt_on(_preset(settings, model), datasets, adaptation, context)
         checkpoints = [Path(training.folder) for training in trained]
+        curves = [read_curve(each / CURVE_FILE) for each in checkpoints]
         sequence = LearntSequence(
             start=model,
             domains=tuple(dataset.name for dataset in datasets),
             checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
-            losses=tuple(last_loss(read_curve(each / CURVE_FILE)) for each in checkpoints),
+            losses=tuple(last_loss(curve) for curve in curves),
             separate=adaptation.method in KEPT_APART,
         )
         write_sequence(sequence, folder)
         parameters = trained_parameters(checkpoints[-1])
-        return Cost(time.perf_counter() - start, tokens_read(folder), parameters)
+        tokens = sum(point.tokens for curve in curves for point in curve)
+        return Cost(time.perf_counter() - start, tokens, parameters)
 
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps on each domain, and a measurement on a few texts."""
@@ -112,7 +120,8 @@ class Adapt:
                 "a sequence is compared by one: evaluate collections that agree in it",
             )
         adaptation, preset = _adaptation(settings), _preset(settings, self.start)
-        if self.start:  # else the rehearsal of the stage before makes what can be checked
+        check_settings(preset, adaptation)
+        if self.start:  # else the rehearsal of the stage before makes what else can be checked
             domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
             check(preset, domains, adaptation)
 

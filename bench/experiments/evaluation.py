@@ -139,7 +139,6 @@ class Evaluate:
             index=IndexSpec.parse(chosen.index),
             depth=chosen.depth,
             measures=chosen.measures,
-            device=self.space.device,
             view=chosen.view,
         )
         own = model.for_dataset(dataset.name)
@@ -147,7 +146,7 @@ class Evaluate:
         if chosen.view:
             own = replace_field(own, recipe=chosen.view.recipe(own.recipe))
         official = self.space.official(dataset)
-        done = evaluate(dataset, own, encoder, store, options, official)
+        done = evaluate(dataset, own, encoder, store, self.space.here(options), official)
         save(done.result, done.scores, done.run, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0

@@ -1,6 +1,5 @@
 """Work through a plan: finished tasks are skipped, failed ones leave a gap, others go on."""
 
-import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +8,11 @@ from bench.experiments.kept import Done, Failed, done, keep_done, keep_failed
 from bench.experiments.plan import CellTask, GridCell, Plan
 from bench.experiments.stages import Cost, ExperimentStage
 from bench.experiments.times import Times
+from foundation.failures import lacks_room
 from foundation.locks import FileLock
 
 Run = Callable[[ExperimentStage, CellTask, Path], Cost]
 Say = Callable[[str], None]
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass
@@ -52,7 +51,7 @@ def execute(
         say: is told of each cell, and how long the rest will take.
 
     Raises:
-        OSError: the disk is full, which no other cell would survive either.
+        Exception: of `run`, where the disk is full, which no other cell would survive either.
     """
     outcome, times = finished(plan, out), Times()
     for record in outcome.finished.values():
@@ -109,7 +108,7 @@ def _work(
             try:
                 cost = run(stages[task.stage], task, out)
             except Exception as error:
-                if isinstance(error, OSError) and error.errno in FULL:
+                if lacks_room(error):
                     raise
                 outcome.failed[task.key] = keep_failed(task, out, error)
                 return None

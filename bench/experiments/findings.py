@@ -42,8 +42,8 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Made:
-    """Provenance of a report, which is no figure of it.
+class Provenance:
+    """Command, checks and conditions that a report was made with.
 
     Attributes:
         command, leaks, differing, weights: see `Report`.
@@ -61,7 +61,7 @@ ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
 BySeed = dict[int, Mapping[str, Scored]]
 
 
-def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> Report:
+def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Provenance) -> Report:
     """Everything that the finished cells say.
 
     Args:
@@ -105,7 +105,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Made) -> 
 
 
 def _hypotheses(
-    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: Made
+    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: Provenance
 ) -> tuple[HypothesisTested, ...]:
     """Each hypothesis on each collection, with p corrected for all of them."""
     on = {
@@ -182,7 +182,7 @@ def _cell(
     )
 
 
-def _on_all(own: BySeed, other: BySeed | None, made: Made) -> tuple[RowOnCollection, ...]:
+def _on_all(own: BySeed, other: BySeed | None, made: Provenance) -> tuple[RowOnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
     if not own:
         return ()
@@ -255,9 +255,8 @@ def _check_same_queries(name: str, scored: Sequence[Scored]) -> None:
 def _paired_part(
     name: str, a: Float64Array, b: Float64Array, resampling: Resampling
 ) -> Differences:
-    drawn = resample(np.stack([a, b], axis=1), resampling, stream_of(name))
-    bootstrap = drawn.bootstrap[:, 0] - drawn.bootstrap[:, 1]
-    return Differences(a - b, bootstrap, drawn.flipped[:, 0] - drawn.flipped[:, 1])
+    scores = np.stack([a, b], axis=1)
+    return Differences.of(scores, resample(scores, resampling, stream_of(name)), 0, 1)
 
 
 def with_verdicts(

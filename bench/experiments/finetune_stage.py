@@ -86,6 +86,7 @@ class Finetune:
             TrainingContext(out / MODEL, device=self.space.device),
             evaluated=self.space.datasets(self.held_out),
             queries=settings.get("queries"),
+            max_memory=self.space.max_memory,
         )
         size = trained.size or Size(parameters=0, trained=0, saved_bytes=0)
         return Cost(

@@ -4,6 +4,7 @@ The processes are forked from a server that has imported the libraries and done 
 that each costs a fraction of a second. Each ends when the process that asked for it does.
 """
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -12,9 +13,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from bench.experiments.execute import FULL
 from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory, sendable
+from foundation.failures import lacks_memory, lacks_room, sendable
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
 NO_MEMORY_HINT = (
@@ -30,8 +30,8 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
         work: a function of a module, with picklable arguments and result.
 
     Raises:
-        BenchError: it had bad input, had no memory, or was killed.
-        OSError: the disk is full.
+        BenchError: it had bad input, no memory or no room on a disk (see `lacks_room`), or was
+            killed.
         WorkerError: it failed in another way.
     """
     context = multiprocessing.get_context("forkserver")
@@ -53,7 +53,8 @@ def isolated(work: Callable[..., Any], *arguments: Any) -> Any:
         process.join()
         receiver.close()
     if not succeeded:
-        raise answer
+        error, cause = answer
+        raise error from cause
     return answer
 
 
@@ -64,7 +65,8 @@ def _answer(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, 
     except KeyboardInterrupt:
         return
     except Exception as error:
-        answer = (False, _plain(error))
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if lacks_room(error) else None
+        answer = (False, (_plain(error), full))  # an error that is sent loses its cause
     sender.send(answer)
 
 
@@ -76,9 +78,7 @@ def _end_with_parent() -> None:
 
 
 def _plain(error: Exception) -> Exception:
-    """An error that can be sent: no memory and a full disk as such, others as `sendable`."""
-    if isinstance(error, OSError) and error.errno in FULL:
-        return OSError(error.errno, error.strerror, error.filename)
+    """An error that can be sent: no memory as such, others as `sendable`."""
     if lacks_memory(error):
         return BenchError(f"out of memory: {first_line(error)}", NO_MEMORY_HINT)
     return sendable(error)

@@ -20,7 +20,6 @@ from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
 
 REHEARSED = 2  # steps
-CURVES = "losses.jsonl"
 OWN = ("on", "first_layers")  # settings that are not the preset's
 BASE = {"model": "[base]"}
 
@@ -126,9 +125,9 @@ def hashes_of(model: str, role: str = "") -> dict[str, str]:
 
 def tokens_read(folder: Path) -> int:
     """Tokens that a finished training read, by its loss curves."""
-    from retrievers.training.engine.curve import read_curve
+    from retrievers.training.engine.curve import CURVE_FILE, read_curve
 
-    return sum(point.tokens for path in folder.rglob(CURVES) for point in read_curve(path))
+    return sum(point.tokens for path in folder.rglob(CURVE_FILE) for point in read_curve(path))
 
 
 def trained_parameters(folder: Path) -> int:

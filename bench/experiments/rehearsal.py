@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.experiments.execute import Run, Say
 from bench.experiments.kept import done, keep_done
 from bench.experiments.plan import CellTask, GridCell, Plan
-from bench.experiments.stages import ExperimentStage
+from bench.experiments.stages import MODEL, ExperimentStage
 from foundation.errors import BenchError
 
 
@@ -28,7 +28,7 @@ def rehearse(
                 continue
             say(f"rehearsal of {cell.row}: two steps of {task.stage}")
             _try(cell.row, task, stages, place, run)
-    for model in place.glob("*/*/model"):
+    for model in place.glob(f"*/*/{MODEL}"):
         shutil.rmtree(model)
 
 

@@ -5,7 +5,6 @@ weights of the collections in their mean; 3, what a row with a sequence gained a
 hypotheses.
 """
 
-from pathlib import Path
 from typing import Literal
 
 from bench.compare.statistics import Paired
@@ -13,7 +12,7 @@ from bench.compare.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions
-from foundation.records import Record, read_json
+from foundation.records import Record
 
 SCHEMA = 4
 MEAN = "mean"  # instead of a collection
@@ -225,12 +224,3 @@ class Report(Record, kw_only=True):
     def gaps(self) -> int:
         """Cells without a score."""
         return sum(not cell.scores for row in self.rows for cell in row.cells)
-
-
-def read_report(path: Path) -> Report:
-    """A report from its file.
-
-    Raises:
-        BenchError: it cannot be read, or is none.
-    """
-    return read_json(path, Report, "name the report.json of an ablation")

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.experiments.grid import Ablation, Axis, Table, label_of
 from foundation.errors import BenchError
+from foundation.records import differing_fields
 from foundation.suggestions import did_you_mean
 
 REFERENCE = "reference"
@@ -136,9 +137,8 @@ def changed_settings(
         raise BenchError(f"{name}: {field} is the same for all rows", "see seeds and [evaluate]")
     changed = with_field(against.settings[stage], path, value, f"{name}: {stage}")
     resolved = _resolved(resolve_settings, stage, changed, name)
-    others = [
-        each for each in differing(against.settings[stage], resolved) if not _below(each, path)
-    ]
+    different = differing_fields(against.settings[stage], resolved)
+    others = [each for each in different if not _below(each, path)]
     if others:
         raise BenchError(
             f"{name} changes {', '.join(others)} too: a row changes one field",
@@ -174,18 +174,6 @@ def with_field(table: Mapping[str, Any], path: str, value: Any, where: str) -> T
     if not isinstance(table[key], Mapping):
         raise BenchError(f"{where}.{key} is {label_of(table[key])}, which has no field {rest!r}")
     return {**table, key: with_field(table[key], rest, value, f"{where}.{key}")}
-
-
-def differing(a: Mapping[str, Any], b: Mapping[str, Any], above: str = "") -> list[str]:
-    """Dotted paths at which two tables differ, sorted."""
-    paths = []
-    for key in sorted({*a, *b}):
-        mine, theirs = a.get(key), b.get(key)
-        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            paths += differing(mine, theirs, f"{above}{key}.")
-        elif mine != theirs or (key in a) != (key in b):
-            paths.append(f"{above}{key}")
-    return paths
 
 
 def value_at(table: Mapping[str, Any], path: str) -> Any:

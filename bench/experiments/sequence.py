@@ -8,7 +8,7 @@ SEQUENCE_FILE = "sequence.json"
 
 
 class LearntSequence(Record, kw_only=True):
-    """Checkpoint i was trained on domain i, from checkpoint i - 1 or, as the first, from the start.
+    """The model that a sequence starts from, and a checkpoint after each domain.
 
     Attributes:
         start: model that the first training starts from: card, folder or Hub id.

@@ -143,25 +143,3 @@ def _of_seeds(parts: Sequence[Float64Array], shares: Sequence[float]) -> Float64
     """Mean over the collections for each seed, float64 ``(seeds,)``."""
     means: Float64Array = np.average([part.mean(axis=1) for part in parts], axis=0, weights=shares)
     return means
-
-
-def draw(part: Float64Array, resamples: int, seed: int) -> Float64Array:
-    """Means over resampled seeds and queries of one collection, each level one fewer.
-
-    Args:
-        part: float64 ``(seeds, queries)``.
-
-    Returns:
-        float64 ``(resamples,)``.
-    """
-    rng = np.random.default_rng(seed)
-    seeds, queries = part.shape
-    of_seeds = _times(rng, seeds, resamples)
-    of_queries = _times(rng, queries, resamples)
-    drawn: Float64Array = np.sum((of_seeds @ part) * of_queries, axis=1)
-    return drawn / float((seeds - 1) * (queries - 1))
-
-
-def _times(rng: np.random.Generator, count: int, resamples: int) -> Float64Array:
-    """Counts of each of ``count`` in ``count - 1`` draws, float64 ``(resamples, count)``."""
-    return rng.multinomial(count - 1, np.full(count, 1 / count), resamples).astype(np.float64)

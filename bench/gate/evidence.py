@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from bench.compare.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
-from bench.compare.statistics import SAME_SCORE, Differences, Paired, holm, paired
+from bench.compare.statistics import SAME_SCORE, Paired, holm, paired
 from bench.evaluate.runs import Run
 from bench.gate.check import (
     BASELINE,
@@ -116,7 +116,7 @@ def _panels(
 
 def _test(panels: Mapping[str, Panel], terms: Terms) -> dict[str, _Tested]:
     """Both tests on each collection, and Holm over them."""
-    parts = {name: _differences(panel) for name, panel in panels.items()}
+    parts = {name: panel.differences(CANDIDATE, BASELINE) for name, panel in panels.items()}
     pairs = {name: paired([part]) for name, part in parts.items()}
     skew = {name: studentise(part.scores, terms.resampling) for name, part in parts.items()}
     randomisation = holm([pair.p for pair in pairs.values()])
@@ -143,7 +143,7 @@ def _mean(
     if len(measures) > 1:
         return None
     shares = list(weights.values())
-    parts = [_differences(tested[collection].panel) for collection in weights]
+    parts = [tested[collection].panel.differences(CANDIDATE, BASELINE) for collection in weights]
     skew = mean_of([tested[collection].skew for collection in weights], shares)
     pair = paired(parts, shares)
     return _Mean(
@@ -207,15 +207,9 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
         )
 
 
-def _differences(panel: Panel) -> Differences:
-    differences = panel.differences(CANDIDATE, BASELINE)
-    if differences is None:
-        raise ValueError("a panel of two models has differences")
-    return differences
-
-
 def _worst(panels: Iterable[Panel]) -> tuple[LostQuery, ...]:
     """The queries that lost most on all collections; of equals, the first by name."""
+    parts = [(panel, panel.differences(CANDIDATE, BASELINE)) for panel in panels]
     lost = [
         LostQuery(
             collection=panel.collection,
@@ -224,8 +218,8 @@ def _worst(panels: Iterable[Panel]) -> tuple[LostQuery, ...]:
             candidate=float(panel.scores[row, panel.columns[CANDIDATE]]),
             baseline=float(panel.scores[row, panel.columns[BASELINE]]),
         )
-        for panel in panels
-        for row in np.argsort(_differences(panel).scores, kind="stable")[:WORST_SHOWN].tolist()
+        for panel, part in parts
+        for row in np.argsort(part.scores, kind="stable")[:WORST_SHOWN].tolist()
     ]
     lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
     return tuple(sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN])

@@ -40,7 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
         pairs: names of rows to compare besides.
         changed: queries of a pair that changed most, each way; 0 for none.
         published: names of publications whose systems are shown too, ``cards`` for those of
-            cards; empty for all, None for no systems but those with a row.
+            cards; empty or ``all`` for all, None for no systems but those with a row.
     """
 
     suite: str = ""

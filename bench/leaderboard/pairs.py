@@ -84,8 +84,7 @@ class PairWork:
         for pair, by_column in self._found.items():
             if pair[0] in place and pair[1] in place:
                 a, b = place[pair[0]], place[pair[1]]
-                tables = (scores, drawn.bootstrap, drawn.flipped)
-                part = Differences(*(table[:, a] - table[:, b] for table in tables))
+                part = Differences.of(scores, drawn, a, b)
                 by_column[column] = Versus(column, measure, paired([part]))
                 if self._look:
                     own = self._look(column, measure, pair, ids, scores[:, [a, b]])

@@ -14,7 +14,7 @@ from foundation.records import Record, read_toml
 from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card
 
-CARDS = "cards"
+CARDS, ALL = "cards", "all"
 PUBLISHED = Path(__file__).parent / "published"
 
 
@@ -71,14 +71,14 @@ def gathered(
     """Claims to show: of the models that were measured, and of other systems as far as named.
 
     Args:
-        names: of publications, and ``cards`` for models that were not measured; empty for all,
-            None for no other systems.
+        names: of publications, and ``cards`` for models that were not measured; empty or ``all``
+            for all, None for no other systems.
 
     Raises:
         BenchError: there is no such publication.
     """
     wanted = names or ()
-    every = not wanted
+    every = not wanted or ALL in wanted
     own = [claim for claim in _of_cards(cards) if every or CARDS in wanted or claim.model in models]
     published = publications() if names is not None else {}
     _check_names(wanted, published)
@@ -87,7 +87,7 @@ def gathered(
 
 
 def _check_names(names: Sequence[str], publications: Mapping[str, Publication]) -> None:
-    known = [CARDS, *publications]
+    known = [ALL, CARDS, *publications]
     for name in names:
         if name not in known:
             raise BenchError(

@@ -59,9 +59,9 @@ def _nothing(place: Place) -> BenchError:
 
 
 def _without_repeats(results: Iterable[Stored]) -> list[Stored]:
-    """The newest of those that have the same key and the same scores."""
+    """Of those that have the same key and the same scores: most measures, then the newest."""
     kept: dict[str, list[Stored]] = defaultdict(list)
-    for stored in sorted(results, key=lambda entry: entry.result.conditions.time, reverse=True):
+    for stored in sorted(results, key=_measures_and_time, reverse=True):
         if not any(_is_repeat(stored.result, other.result) for other in kept[stored.result.key]):
             kept[stored.result.key].append(stored)
     return sorted(
@@ -69,10 +69,17 @@ def _without_repeats(results: Iterable[Stored]) -> list[Stored]:
     )
 
 
+def _measures_and_time(stored: Stored) -> tuple[int, str]:
+    return len(stored.result.measures), stored.result.conditions.time
+
+
 def _is_repeat(result: Result, other: Result) -> bool:
-    shared = result.measures.keys() & other.measures.keys()
-    close = (abs(result.measures[name] - other.measures[name]) <= SAME_SCORE for name in shared)
-    return result.model == other.model and all(close)
+    """True where the other says all that the result says."""
+    same = (
+        name in other.measures and abs(value - other.measures[name]) <= SAME_SCORE
+        for name, value in result.measures.items()
+    )
+    return result.model == other.model and all(same)
 
 
 def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:

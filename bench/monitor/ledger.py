@@ -1,7 +1,7 @@
 """The ledger of a watch: one JSON line for each checkpoint on each collection, kept over restarts.
 
-Lines are only ever added. A checkpoint that was deleted since stays; one whose files changed gets
-new lines, and the later ones count.
+No line is ever changed: the file is written anew with one line more. A checkpoint that was deleted
+since stays; one whose files changed gets new lines, and the later ones count.
 """
 
 from datetime import UTC, datetime
@@ -15,19 +15,12 @@ from bench.results.result import RESULT_FILE, Protocol
 from foundation.atomic import replacing
 from foundation.errors import BenchError
 from foundation.locks import FileLock
-from foundation.records import decode_json
+from foundation.records import Record, decode_json
 
 SCHEMA = 1
 
 
-class Evaluated(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="kind",
-    tag="evaluated",
-):
+class Evaluated(Record, kw_only=True, tag_field="kind", tag="evaluated"):
     """A checkpoint on one collection.
 
     Attributes:
@@ -57,14 +50,7 @@ class Evaluated(
         return self.protocol.collection
 
 
-class Broken(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    tag_field="kind",
-    tag="broken",
-):
+class Broken(Record, kw_only=True, tag_field="kind", tag="broken"):
     """A checkpoint that could not be evaluated, and why."""
 
     schema: int = SCHEMA

@@ -8,12 +8,12 @@ from bench.compare.panels import (
     Entrant,
     Entry,
     Panel,
-    panel_of,
     protocol_differences,
+    whole_panel,
 )
 from bench.compare.statistics import Resampling
 from bench.monitor.ledger import Broken, Evaluated, Line, has_result
-from bench.monitor.selection import Method, Selection, level_of, parts_of, select
+from bench.monitor.selection import Method, Selection, compared, parts_of, select
 from bench.monitor.simultaneous import Part
 from bench.results.load import load
 from bench.results.location import place_of
@@ -103,8 +103,7 @@ def curve_of(lines: Sequence[Line], aim: Aim) -> Curve | None:
         return None
     entrants = _entrants(complete, aim)
     choices = Choices(aim.measure, resampling=aim.resampling)
-    panels = [panel_of(name, entrants, choices) for name in aim.weights]
-    _check_gaps(panels)
+    panels = [whole_panel(name, entrants, choices) for name in aim.weights]
     weights = list(aim.weights.values())
     parts = parts_of(panels, weights, aim.resampling)
     steps = {
@@ -196,12 +195,6 @@ def _entry(line: Evaluated) -> Entry:
     return Entry.of(load(place_of(line.result)))
 
 
-def _check_gaps(panels: Sequence[Panel]) -> None:
-    for panel in panels:
-        for name, why in panel.gaps.items():
-            raise BenchError(f"{name} on {panel.collection} has {why}", "evaluate it again")
-
-
 def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part]) -> CurvePoint:
     column = panels[0].columns[name]
     alone = {
@@ -214,7 +207,7 @@ def _point(name: str, step: int, panels: Sequence[Panel], parts: Sequence[Part])
 
 
 def _level(parts: Sequence[Part], column: int) -> Level:
-    level = level_of(parts, column)
+    level = compared(parts, column)
     return Level(level.difference, level.low, level.high)
 
 

@@ -131,7 +131,7 @@ def select(
     if method == "half":
         pairs = [pair for pair in pairs if best in pair]
     rivals, exact = _rivals(reporting, names, best, pairs)
-    level = level_of(reporting, best)
+    level = compared(reporting, best)
     return Selection(
         method=method,
         best=names[best],
@@ -192,31 +192,9 @@ def _halves(
     return choosing, reporting
 
 
-def level_of(parts: Sequence[Part], column: int) -> Paired:
-    """The mean of one checkpoint with its interval: its difference from nothing."""
+def compared(parts: Sequence[Part], a: int, b: int | None = None) -> Paired:
+    """First checkpoint minus second; without one its own mean, as a difference from nothing."""
     return paired(
-        [
-            Differences(
-                part.scores[:, column],
-                part.resampled.bootstrap[:, column],
-                part.resampled.flipped[:, column],
-            )
-            for part in parts
-        ],
-        [part.weight for part in parts],
-    )
-
-
-def compared(parts: Sequence[Part], a: int, b: int) -> Paired:
-    """First checkpoint minus second."""
-    return paired(
-        [
-            Differences(
-                part.scores[:, a] - part.scores[:, b],
-                part.resampled.bootstrap[:, a] - part.resampled.bootstrap[:, b],
-                part.resampled.flipped[:, a] - part.resampled.flipped[:, b],
-            )
-            for part in parts
-        ],
+        [Differences.of(part.scores, part.resampled, a, b) for part in parts],
         [part.weight for part in parts],
     )

@@ -1,9 +1,10 @@
 """Folders of results from several machines, as one: nothing is lost, nothing is written over.
 
 An evaluation is known by its model and key (recipe, protocol, index). Evaluations with the same
-scores, query by query, are one, and the newest record of it is kept. Where scores differ, that is
-a conflict: it is named, and both are kept, side by side. So folders merge to the same set in
-whatever order they are given, and however often.
+scores, query by query, are one, and the newest record of it with its ranking is kept; it takes the
+place of one whose ranking is damaged. Where scores differ, that is a conflict: it is named, and
+both are kept, side by side. So folders merge to the same set in whatever order they are given, and
+however often.
 """
 
 import hashlib
@@ -31,10 +32,11 @@ Evaluation = tuple[str, str]  # model, key
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A stored evaluation, and the hash of its scores by measure."""
+    """A stored evaluation, the hash of its scores by measure, and whether it has its ranking."""
 
     stored: Stored
     digests: Mapping[str, str]
+    has_ranking: bool = True
 
     @classmethod
     def of(cls, stored: Stored) -> "Duplicate":
@@ -51,7 +53,7 @@ class Duplicate:
             hashed = queries.copy()
             hashed.update(values[name][by_query].tobytes())
             digests[name] = hashed.hexdigest()
-        return cls(stored, digests)
+        return cls(stored, digests, stored.has_ranking)
 
     @property
     def digest(self) -> str:
@@ -70,10 +72,13 @@ class Duplicate:
         return self.stored.result.model, self.stored.result.key
 
     @property
-    def standing(self) -> tuple[str, bytes]:
-        """Larger for the record that is kept: the newest; the rest makes the choice the same."""
+    def standing(self) -> tuple[bool, str, bytes]:
+        """Larger for the record that is kept: with its ranking, then the newest; the rest makes the
+        choice the same.
+        """
         result = self.stored.result
-        return result.conditions.time, msgspec.json.encode(result, order="deterministic")
+        encoded = msgspec.json.encode(result, order="deterministic")
+        return self.has_ranking, result.conditions.time, encoded
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -142,13 +147,17 @@ def write(
     copied = 0
     for (model, key), variants in merged.items():
         for digest, variant in variants.items():
-            if (model, key, digest) not in known:
+            there_already = known.get((model, key, digest))
+            if there_already is None:
                 collection = variant.stored.result.protocol.collection
                 folder = place(out, collection, model) / key
                 if folder in taken or isinstance(folder, RemotePath):
                     folder = folder.parent / f"{key}-{digest[:8]}"
                 taken.add(folder)
                 _copy(variant.stored.folder, folder)
+                copied += 1
+            elif variant.has_ranking and not there_already.has_ranking:
+                _copy(variant.stored.folder, there_already.stored.folder)
                 copied += 1
             advance(1)
     keep(claims, out)

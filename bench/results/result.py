@@ -225,6 +225,15 @@ class Stored:
         """The file that holds the ranking of each query."""
         return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
 
+    @property
+    def has_ranking(self) -> bool:
+        """True where the file of the ranking is there, and the one written with the record."""
+        try:
+            content = self.run_file.read_bytes()
+        except (OSError, BenchError):
+            return False
+        return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
+
     def run(self) -> Run:
         """The ranking of each query.
 

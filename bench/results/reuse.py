@@ -7,7 +7,6 @@ for decisions, whose baselines come from other machines and versions too, so tha
 results may: what defines the scores must be equal, and where they were computed need not.
 """
 
-import hashlib
 import logging
 import platform
 from collections.abc import Iterable, Iterator
@@ -86,7 +85,10 @@ def find_stored(asked: Evaluating, out: Place) -> Stored | None:
     if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
         return None  # none; or several that contradict each other, as `merge` keeps them
     newest = max(results, key=_time)
-    return newest if _has_ranking(newest) else None
+    if not newest.has_ranking:
+        logger.warning("%s is missing or damaged: evaluated again", newest.run_file)
+        return None
+    return newest
 
 
 def newest_of_same(asked: Evaluating, known: Iterable[Stored]) -> Stored | None:
@@ -108,14 +110,3 @@ def _readable(asked: Evaluating, out: Place) -> Iterator[Stored]:
                 yield load(file)
             except BenchError as damage:
                 logger.warning("%s", damage)
-
-
-def _has_ranking(stored: Stored) -> bool:
-    try:
-        content = stored.run_file.read_bytes()
-    except (OSError, BenchError):
-        content = b""
-    whole = hashlib.sha256(content).hexdigest() == stored.result.run_sha256
-    if not whole:
-        logger.warning("%s is missing or damaged: evaluated again", stored.run_file)
-    return whole

@@ -1,20 +1,17 @@
 """A model as other tools take one: a folder in the form of sentence-transformers."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
-from typing import Any
+
+import msgspec
 
 from foundation.errors import BenchError
 from retrievers.models.model import Model
-from retrievers.models.recipe import Recipe
+from retrievers.models.recipe import Prompts
 from retrievers.models.st_folder import is_st_folder
-
-POOLING: Mapping[str, str] = MappingProxyType({"cls": "cls", "mean": "mean", "last": "lasttoken"})
-MODULES = "sentence_transformers.models"
+from retrievers.models.st_writer import ST_POOLING, write_st_files
 
 
 @contextmanager
@@ -22,7 +19,7 @@ def as_sentence_transformers(model: Model, place: Path) -> Iterator[Path]:
     """The model's own folder where it is one, else a temporary one that links to its files.
 
     The temporary folder says how the checkpoint is used: pooling, length and normalisation of
-    the recipe.
+    the recipe, no prompts, which a `Job` has. The checkpoint's own folder is only read.
 
     Raises:
         BenchError: what this model does cannot be told to sentence-transformers.
@@ -39,9 +36,12 @@ def as_sentence_transformers(model: Model, place: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir=place) as temporary:
         folder = Path(temporary)
-        for path in checkpoint.folder.iterdir():
-            (folder / path.name).symlink_to(path.resolve())
-        _describe(folder, model.recipe)
+        length = model.recipe.max_document_tokens
+        alone = msgspec.structs.replace(model.recipe, prompts=Prompts(), max_query_tokens=length)
+        write_st_files(folder, alone, alone.dim)
+        for path in checkpoint.folder.iterdir():  # after what is written, never through a link
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path.resolve())
         yield folder
 
 
@@ -54,28 +54,7 @@ def _problems(model: Model) -> list[str]:
         "its queries have an encoder of their own": model.query is not None,
         "it has an adapter": recipe.adapter is not None,
         f"its title_join is {recipe.title_join}": recipe.title_join != "space",
-        f"its pooling is {recipe.pooling}": plain and recipe.pooling not in POOLING,
+        f"its pooling is {recipe.pooling}": recipe.pooling not in ST_POOLING,
         "it has layers after pooling": plain and bool(recipe.stages),
     }
     return [problem for problem, is_one in problems.items() if is_one]
-
-
-def _describe(folder: Path, recipe: Recipe) -> None:
-    """``modules.json`` and the settings of each module."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if recipe.normalize:
-        modules.append(("2_Normalize", "Normalize"))
-    entries = [
-        {"idx": place, "name": str(place), "path": path, "type": f"{MODULES}.{kind}"}
-        for place, (path, kind) in enumerate(modules)
-    ]
-    _write(folder / "modules.json", entries)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": recipe.max_document_tokens})
-    pooling = {"word_embedding_dimension": recipe.dim, "pooling_mode": POOLING[recipe.pooling]}
-    _write(folder / "1_Pooling" / "config.json", pooling)
-    (folder / "2_Normalize").mkdir(exist_ok=True)
-
-
-def _write(path: Path, content: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from datasets_cfg.whole_folder import whole_folder
-from foundation.atomic import replacing
+from foundation.atomic import replacing, replacing_folder
 from foundation.errors import BenchError
 from foundation.records import Record, read_json
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
@@ -133,7 +132,7 @@ class IndexFolder:
         Raises:
             BenchError: the system refuses to write.
         """
-        with whole_folder(self.folder) as unfinished:
+        with replacing_folder(self.folder) as unfinished:
             path = unfinished / INDEX_FILE
             index.save(path)
             with path.open("rb") as file:

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Sequence
 
+from bench.training.leaks import seen
 from bench.training.pretrain_on_collections import CorpusTexts
 from datasets_cfg.dataset import Dataset
-from foundation.errors import BenchError
 from retrievers.training.continual.continual import Adaptation, Domain, adapt
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining
@@ -25,13 +25,12 @@ def adapt_on(
         context: whose folder gets the checkpoints.
 
     Raises:
-        BenchError: a corpus has no document with a word.
         BenchError: see `Dataset.corpus` and `retrievers.training.continual.continual`.
     """
-    domains = [Domain(dataset.name, CorpusTexts([dataset.corpus])) for dataset in datasets]
-    for domain in domains:
-        if not len(domain.texts):
-            raise BenchError(f"there is nothing to train on in {domain.name}", "leave it out")
+    domains = [
+        Domain(dataset.name, CorpusTexts([dataset.corpus]), seen([dataset.name]))
+        for dataset in datasets
+    ]
     return adapt(preset, domains, adaptation, context)
 
 

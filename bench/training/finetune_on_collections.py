@@ -26,6 +26,7 @@ def finetune_on(
     *,
     evaluated: Sequence[Dataset] = (),
     queries: int | None = None,
+    max_memory: int | None = None,
 ) -> Finetuned:
     """Fine-tune a model on splits of collections, with negatives that the suite's search mines.
 
@@ -40,6 +41,7 @@ def finetune_on(
         evaluated: what the result will be scored on.
         queries: how many to train on, drawn at random with the preset's seed from those of all
             collections; None for all.
+        max_memory: see `Searcher`.
 
     Raises:
         BenchError: a split is itself evaluated, or there is nothing or too little to train on.
@@ -53,7 +55,7 @@ def finetune_on(
         with_prompts(model, [dataset.name for dataset in training]),
         training_set(splits),
         context,
-        mine=Searcher(splits, store, context.out, context.device),
+        mine=Searcher(splits, store, context.out, context.device, max_memory),
     )
 
 
@@ -61,26 +63,19 @@ def leaked(training: Dataset, evaluated: Sequence[Dataset]) -> frozenset[str]:
     """Ids of the training queries that must be left out.
 
     Raises:
-        BenchError: the training split is one that is evaluated.
+        BenchError: see `leaks`.
     """
     left_out: set[str] = set()
     for other in evaluated:
-        shared = leaks(training, other)
-        if shared.ids:
-            raise BenchError(
-                f"split {training.facts.split} of {training.name} has {len(shared.ids)} queries of "
-                f"the split {other.facts.split} that {other.name} is evaluated on",
-                "train on another split: --split train",
-            )
-        if shared.texts:
-            named = ", ".join(shared.texts[:NAMED_QUERIES])
-            more = ", …" if len(shared.texts) > NAMED_QUERIES else ""
+        if shared := leaks(training, other):
+            named = ", ".join(shared[:NAMED_QUERIES])
+            more = ", …" if len(shared) > NAMED_QUERIES else ""
             print(
-                f"warning: {len(shared.texts)} training queries of {training.name} read like test "
+                f"warning: {len(shared)} training queries of {training.name} read like test "
                 f"queries of {other.name} and are left out: {named}{more}",
                 file=sys.stderr,
             )
-        left_out |= shared.queries
+        left_out.update(shared)
     return frozenset(left_out)
 
 

@@ -7,47 +7,31 @@ NFCorpus's training queries have the text of a test query, under other ids.
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.records import Queries
+from foundation.errors import BenchError
 
 _WORD = re.compile(r"\w+")
 
 
-@dataclass(frozen=True)
-class Leaks:
-    """Queries that a training split shares with an evaluated one.
-
-    Attributes:
-        training: name of the collection that is trained on.
-        evaluated: name of the collection that is evaluated.
-        ids: training queries whose id is an evaluated query of the same collection.
-        texts: training queries that read like an evaluated query, by id.
-    """
-
-    training: str
-    evaluated: str
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.ids or self.texts)
-
-    @property
-    def queries(self) -> frozenset[str]:
-        """Ids of all training queries that leak."""
-        return frozenset((*self.ids, *self.texts))
-
-
-def leaks(training: Dataset, evaluated: Dataset) -> Leaks:
-    """Compare the queries of two splits, by id within one collection and by text everywhere.
+def leaks(training: Dataset, evaluated: Dataset) -> tuple[str, ...]:
+    """Ids of the training queries that read like an evaluated one.
 
     A judged pair leaks with its query: documents alone are shared by any two splits.
+
+    Raises:
+        BenchError: a training query is itself evaluated.
     """
     same = family(training.name) == family(evaluated.name) or _same_files(training, evaluated)
-    shared = shared_queries(training.queries, evaluated.queries, same)
-    return Leaks(training.name, evaluated.name, *shared)
+    ids, texts = shared_queries(training.queries, evaluated.queries, same)
+    if ids:
+        raise BenchError(
+            f"split {training.facts.split} of {training.name} has {len(ids)} queries of the split "
+            f"{evaluated.facts.split} that {evaluated.name} is evaluated on",
+            'train on another split: --split train; in a grid split = "train"',
+        )
+    return texts
 
 
 def shared_queries(

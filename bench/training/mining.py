@@ -30,12 +30,15 @@ class Searcher:
         splits: as the training set was made of.
         store: of vectors of models that others use too.
         own: folder below which models are temporary, and so are their vectors.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
     """
 
     splits: tuple[Split, ...]
     store: VectorStore
     own: Path
     device: str = "auto"
+    max_memory: int | None = None
 
     def __call__(self, model: Model | None, depth: int) -> Mined:
         """Search with an encoder, exactly; with BM25 where ``model`` is None."""
@@ -57,10 +60,8 @@ class Searcher:
         dataset = split.dataset
         beyond = depth + 1 if dataset.facts.exclude_self else depth
         if model is None:
-            hits, scores = (
-                _with_words(split, beyond),
-                [np.empty(0, np.float32)] * len(split.queries),
-            )
+            hits = _search_bm25(split, beyond)
+            scores = [np.empty(0, np.float32)] * len(split.queries)
         else:
             hits, scores = self._with_vectors(split, model, beyond)
         if dataset.facts.exclude_self:
@@ -83,7 +84,7 @@ class Searcher:
         else:
             vectors = store.documents(encoder, dataset.corpus, plan)
         queries = store.queries(encoder, split.queries.texts)
-        hits = _exact(dataset, vectors, queries, depth, search_device(self.device))
+        hits = self._exact(dataset, vectors, queries, depth)
         scores = [
             _scores(vectors.rows(rows), query)
             for rows, query in zip(split.positives, queries, strict=True)
@@ -92,6 +93,21 @@ class Searcher:
             shutil.rmtree(folder)
         return hits, scores
 
+    def _exact(
+        self, dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int
+    ) -> Hits:
+        device, budget = search_device(self.device), self.max_memory or default_budget()
+        plan = plan_search(budget, *vectors.shape, len(queries), depth, device=device)
+        return exact_search(
+            vectors,
+            queries,
+            depth,
+            dataset.corpus.tie_rank,
+            tile_rows=plan.tile_rows,
+            block_bytes=plan.block_bytes,
+            device=device,
+        )
+
     def _is_temporary(self, model: Model) -> bool:
         """True where its weights, or those of its adapter, change when training goes on."""
         places = [model.adapter, model.document.root if model.document else None]
@@ -99,27 +115,12 @@ class Searcher:
         return any(place is not None and place.is_relative_to(own) for place in places)
 
 
-def _exact(
-    dataset: Dataset, vectors: StoredVectors, queries: Float32Array, depth: int, device: str
-) -> Hits:
-    plan = plan_search(default_budget(), *vectors.shape, len(queries), depth, device=device)
-    return exact_search(
-        vectors,
-        queries,
-        depth,
-        dataset.corpus.tie_rank,
-        tile_rows=plan.tile_rows,
-        block_bytes=plan.block_bytes,
-        device=device,
-    )
-
-
 def _scores(documents: Float32Array, query: Float32Array) -> Float32Array:
     """Scores of exact search: the dot product in float64, rounded to float32."""
     return (documents.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
 
 
-def _with_words(split: Split, depth: int) -> Hits:
+def _search_bm25(split: Split, depth: int) -> Hits:
     corpus = split.dataset.corpus
     bm25 = BM25(resolve_model("bm25").recipe)
     batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))

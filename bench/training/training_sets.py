@@ -111,7 +111,6 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
     documents = CorpusDocuments(tuple(split.dataset.corpus for split in splits))
     starts = documents.starts
     return TrainingSet(
-        query_ids=tuple(id_ for split in splits for id_ in split.queries.ids),
         queries=tuple(text for split in splits for text in split.queries.texts),
         positives=tuple(
             rows + start

@@ -49,10 +49,10 @@ def sequence_sections(report: Report, pictures: Mapping[str, str]) -> list[str]:
     parts = ["## What was gained and forgotten", Table(learnt, columns).markdown()]
     parts.append(bullets([*_legend(learnt[0][1].start), *_over_orders(report, learnt)]))
     for row, sequence in learnt:
-        parts.append(f"# {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
+        parts.append(f"### {plain(f'{row.name}: {row.change}' if row.change else row.name)}")
         if row.name in pictures:
             parts.append(f"![{plain(row.name)}]({quote(pictures[row.name])})")
-        parts.append(matrix(sequence.forgetting).rstrip("\n"))
+        parts.append(matrix(sequence.forgetting, level=4).rstrip("\n"))
     return parts
 
 

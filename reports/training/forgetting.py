@@ -12,10 +12,14 @@ OfKind = tuple[str, Transfer]  # the kind, and the difference
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
 
-def markdown(record: Forgetting) -> str:
-    """The matrix, then a table of transfer, then what the words mean."""
+def markdown(record: Forgetting, level: int = 2) -> str:
+    """The matrix, then a table of transfer, then what the words mean.
+
+    Args:
+        level: of its heading.
+    """
     parts = [
-        f"## {record.measure} of successive trainings",
+        f"{'#' * level} {record.measure} of successive trainings",
         _matrix(record),
         f"average of {_searched(record)}: {fmt.level(record.average)}",
         *([_transfers(transfers)] if (transfers := list(_kinds(record))) else []),

@@ -1,5 +1,6 @@
 """Devices by name, and the arithmetic of their products. Imports torch, and nothing heavier."""
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from foundation.errors import BenchError
+from foundation.processor import emulates_bfloat16
 
 # Of cuBLAS: sums in half precision.
 HALF_SUMS = (
@@ -15,6 +17,8 @@ HALF_SUMS = (
     "allow_bf16_reduced_precision_reduction",
     "allow_fp16_accumulation",
 )
+
+logger = logging.getLogger(__name__)
 
 
 def pick_device(name: str) -> torch.device:
@@ -34,6 +38,15 @@ def pick_device(name: str) -> torch.device:
             "use --device cpu, or install a CUDA build of torch",
         )
     return device
+
+
+def warn_of_emulation(dtype: str, device: torch.device) -> None:
+    """Say it where bfloat16 is computed without instructions for it."""
+    if dtype == "bfloat16" and device.type == "cpu" and emulates_bfloat16():
+        logger.warning(
+            "this processor has no instructions for bfloat16: float32 is two to three times as "
+            "fast. Its results are those of another recipe"
+        )
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from foundation.failures import lacks_memory
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
+from retrievers.encoders.cls_and_bag import keep_largest, load_cls_and_bag
 from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
-from retrievers.encoders.device import full_precision
+from retrievers.encoders.device import full_precision, warn_of_emulation
 from retrievers.encoders.document_text import Segments
 from retrievers.encoders.onednn import replace_linear, usable
 from retrievers.encoders.pooling import finish, pool
@@ -69,6 +70,8 @@ class Tower:
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = bases.network if bases and adapter is not None else load_network
+        if recipe.pooling == "cls+bow":
+            load = load_cls_and_bag
         network = load(checkpoint, recipe)
         self.dense_layers = dense_layers(network)
         # Read before an adapter wraps the network and hides its signature.
@@ -175,6 +178,13 @@ class Tower:
                     yield self._land(flying.popleft())
         while flying:
             yield self._land(flying.popleft())
+
+    def as_documents(self, vectors: Float32Array) -> Float32Array:
+        """Vectors ``(n, dim)`` of documents from what their texts gave; see `keep_largest`."""
+        if self._recipe.pooling != "cls+bow":
+            return vectors
+        width = self._network.config.hidden_size
+        return keep_largest(torch.from_numpy(vectors), width).numpy()
 
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
@@ -334,6 +344,7 @@ def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
 
 
 def check_dtype(dtype: Dtype, device: torch.device) -> None:
-    """Refuse float16 on the CPU, where it is slow and overflows."""
+    """Refuse float16 on the CPU, where it is slow and overflows; say where bfloat16 is slow."""
     if dtype == "float16" and device.type == "cpu":
         raise BenchError("float16 needs a GPU", "use --dtype bfloat16 or --dtype float32")
+    warn_of_emulation(dtype, device)

@@ -98,7 +98,9 @@ class TransformerEncoder:
         waits for the other, and the bytes are those of ``encode_documents``.
         """
         segments = self._document_segments(titles, texts)
-        return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
+        return self._prepare(
+            self._towers.document, segments, self.recipe.max_document_tokens, documents=True
+        )
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each query before it is cut, special tokens included."""
@@ -123,13 +125,16 @@ class TransformerEncoder:
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> "Prepared":
+    def _prepare(
+        self, tower: "Tower", segments: list[Segments], max_tokens: int, *, documents: bool = False
+    ) -> "Prepared":
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
         plan = plan_packed if tower.packs else plan_batches
-        return Prepared(tower, tokens, list(plan(tokens.lengths, budget)), distinct, first)
+        batches = list(plan(tokens.lengths, budget))
+        return Prepared(tower, tokens, batches, distinct, first, documents)
 
 
 class Prepared:
@@ -140,6 +145,7 @@ class Prepared:
         batches: rows of ``tokens``.
         distinct: int64, positions of the distinct texts among all.
         first: int64 ``(n,)``, for each text the position of the first equal one.
+        documents: whether the texts are documents.
 
     Attributes:
         in_flight: how many such lists should be launched before the first is called.
@@ -152,9 +158,10 @@ class Prepared:
         batches: Sequence[Int64Array],
         distinct: Int64Array,
         first: Int64Array,
+        documents: bool,
     ) -> None:
         self._tower, self._tokens, self._batches = tower, tokens, batches
-        self._distinct, self._first = distinct, first
+        self._distinct, self._first, self._documents = distinct, first, documents
         self._launched: Vectors | None = None
         self.in_flight = LISTS_IN_FLIGHT if tower.launches else 1
 
@@ -169,7 +176,8 @@ class Prepared:
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
         for rows, encoded in launched or self._tower.vectors(self._tokens, self._batches):
-            vectors[distinct[rows]] = encoded
+            kept = self._tower.as_documents(encoded) if self._documents else encoded
+            vectors[distinct[rows]] = kept
             if advance:
                 advance(len(rows))
         repeated = np.flatnonzero(first != np.arange(len(first)))

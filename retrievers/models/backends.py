@@ -6,7 +6,7 @@ from typing import get_args
 
 from foundation.errors import BenchError
 from foundation.processor import instructions
-from retrievers.models.recipe import Backend, Recipe
+from retrievers.models.recipe import BY_THE_MODEL, Backend, Recipe
 
 VNNI = {"avx512_vnni", "avx_vnni"}
 
@@ -60,8 +60,9 @@ def _check(backend: Backend, recipe: Recipe) -> None:
             f"back end {backend} starts from float32, not {recipe.dtype}",
             "use --dtype float32, or --backend torch",
         )
-    if recipe.pooling == "pooler":
+    if recipe.pooling in BY_THE_MODEL:
         raise BenchError(
-            f"back end {backend} gives hidden states, and {recipe.model} is pooled by its pooler",
+            f"back end {backend} gives hidden states, and {recipe.model} is pooled by "
+            f"{recipe.pooling!r}",
             "use --backend torch",
         )

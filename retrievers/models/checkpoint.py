@@ -1,25 +1,19 @@
-"""The files of a checkpoint: where they are, whether they may be loaded, what their hashes are.
+"""The files of a checkpoint: whether they may be loaded, and what their hashes are.
 
 Everything here is read as data (JSON, sizes, bytes): no model library is imported, nothing is
 unpickled. A folder that brings its own code is refused.
 """
 
 import hashlib
-import importlib.util
 import os
-import re
-import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError
 from foundation.records import decode_json, read_json, read_object
 
 WEIGHTS = (
@@ -55,10 +49,10 @@ UNBOUNDED = ("t5", "mt5")
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 MAX_LAYERS = 1_000  # transformers makes as many as a configuration says before it reads weights
+HEADS, HEADS_FILE = "heads", "model.safetensors"  # what pre-training goes on with, kept apart
 COPY_AGAIN = "copy or download the checkpoint again"
 LONGEST_NAME = 255  # bytes, of a file
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -107,9 +101,17 @@ class Checkpoint:
     def hidden_width(self) -> int:
         """Width of the model's token vectors, or of a DPR encoder's projection."""
         width = self.config.get("projection_dim") or first_stated(self.config, WIDTHS)
-        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-            raise BenchError(f"{self.folder / 'config.json'} states no hidden size")
-        return width
+        return self._size(width, "hidden size")
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that have an embedding."""
+        return self._size(self.config.get("vocab_size"), "size of its vocabulary (vocab_size)")
+
+    def _size(self, stated: object, name: str) -> int:
+        if not isinstance(stated, int) or isinstance(stated, bool) or stated < 1:
+            raise BenchError(f"{self.folder / 'config.json'} states no {name}")
+        return stated
 
     @property
     def position_limit(self) -> int | None:
@@ -117,8 +119,13 @@ class Checkpoint:
         return position_limit(self.config)
 
 
-def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = ()) -> Checkpoint:
+def open_checkpoint(
+    root: Path, inner: str = "", stage_folders: Iterable[str] = (), *, with_head: bool = False
+) -> Checkpoint:
     """Check the files of a checkpoint and hash them. Loads nothing.
+
+    Args:
+        with_head: whether vectors depend on the language-model head, which may lie apart.
 
     Raises:
         BenchError: weights, configuration or tokenizer are missing or damaged, or the folder
@@ -140,6 +147,8 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
     for name in stage_folders:
         stage = inside(root, name)
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
+    if with_head and (root / HEADS / HEADS_FILE).is_file():
+        files.append(root / HEADS / HEADS_FILE)
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in sorted(set(files))}
     return Checkpoint(root, folder, weights, config, hashes)
 
@@ -235,130 +244,6 @@ def sha256(path: Path) -> str:
     """sha256 of a file as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def locate(checkpoint: str, revision: str, *, base: Path, package: str = "", sha: str = "") -> Path:
-    """The folder of a checkpoint: a local folder, an installed package, the Hub's cache, the Hub.
-
-    An installed package is used only when its weights have the stated sha256.
-
-    Raises:
-        BenchError: it is nowhere and cannot be fetched.
-    """
-    local = base / Path(checkpoint).expanduser()
-    if local.is_dir():
-        return local.resolve()
-    packaged = _package_folder(package, sha)
-    if packaged is not None:
-        return packaged
-    if not HUB_ID.fullmatch(checkpoint):
-        raise BenchError(f"there is no folder {local}")
-    return fetch(checkpoint, revision)
-
-
-def find_local(checkpoint: str, revision: str, package: str = "") -> Path | None:
-    """Folder of a published checkpoint with whole weights on this machine; None without one.
-
-    Looks at names only: an installed package, then the Hub's cache. Nothing is hashed, fetched or
-    imported, so that a list of models answers at once.
-    """
-    folder = _package_folder(package, "") or _cached_snapshot(checkpoint, revision)
-    try:
-        return folder if folder and weight_files(folder, find_weights(folder)) else None
-    except (BenchError, OSError):
-        return None
-
-
-def _cached_snapshot(repository: str, revision: str) -> Path | None:
-    """Folder of a repository in the Hub's cache, by the layout that its documentation states."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    cached = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-    with suppress(OSError):
-        revision = (cached / "refs" / revision).read_text(encoding="utf-8").strip()
-    folder = cached / "snapshots" / revision
-    return folder if folder.is_dir() else None
-
-
-def fetch(repository: str, revision: str) -> Path:
-    """Folder of a Hub repository's snapshot, downloaded where it is not in the cache.
-
-    Only configuration, tokenizer and one format of weights are downloaded. HF_HUB_OFFLINE and
-    HF_HOME are honoured.
-
-    Raises:
-        BenchError: the Hub cannot be reached, or has no such repository or revision.
-    """
-    text = ["*.json", "*.txt", "*.model"]
-    folder = _snapshot(repository, revision, [*text, "*.safetensors", "*_Dense/*", "*_LayerNorm/*"])
-    names = (path.name for path in folder.rglob("*"))
-    if not any(name.endswith(".safetensors") and name.startswith("model") for name in names):
-        folder = _snapshot(repository, revision, [*text, "*pytorch_model*.bin"])
-    return folder
-
-
-def fetch_file(repository: str, revision: str, name: str) -> Path | None:
-    """One small file of a Hub repository, or None where the repository does not have it."""
-    path = _snapshot(repository, revision, [name]) / name
-    return path if path.is_file() else None
-
-
-def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    skip = ["onnx/*", "openvino/*", "coreml/*", "*checkpoint-*/*"]
-    try:
-        folder = snapshot_download(
-            repository, revision=revision, allow_patterns=patterns, ignore_patterns=skip
-        )
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = first_line(error)
-        raise BenchError(
-            f"cannot get {repository}@{revision} from the Hugging Face Hub: {reason}",
-            "run `python -m bench fetch --model NAME` on a connected machine and copy its cache "
-            "(HF_HOME), or name a folder of it and add --like CARD",
-        ) from error
-    return Path(folder)
-
-
-def _package_folder(package: str, sha: str) -> Path | None:
-    """Folder of weights inside an installed package, found without importing anything.
-
-    A name with a dot would be found by importing the package before the dot, and a package that
-    no distribution installed may be any folder of the place where the command was typed.
-    """
-    top, _, rest = package.partition("/")
-    if not package:
-        return None
-    if not top.isidentifier():
-        raise BenchError(
-            f"package = {package!r} is not a package and a folder in it",
-            'write package = "name/folder", with the name of a package that is not inside another',
-        )
-    spec = importlib.util.find_spec(top) if _is_installed(top) else None
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        folder = inside(Path(location), rest)
-        if folder.is_dir() and sha in ("", sha256(folder / find_weights(folder))):
-            return folder
-    return None
-
-
-def _is_installed(package: str) -> bool:
-    """True for a package of a distribution; the one of the same name is read before all others."""
-    with suppress(PackageNotFoundError):
-        of_that_name = distribution(package)
-        stated = of_that_name.read_text("top_level.txt")
-        files = of_that_name.files or ()
-        if package in (stated.split() if stated else {file.parts[0] for file in files}):
-            return True
-    return package in _installed_packages(tuple(sys.path))
-
-
-@cache
-def _installed_packages(_path: tuple[str, ...]) -> frozenset[str]:
-    """Top-level packages of the distributions on ``sys.path``."""
-    return frozenset(packages_distributions())
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

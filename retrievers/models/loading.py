@@ -103,10 +103,7 @@ def load_network(checkpoint: Checkpoint, recipe: Recipe) -> Any:
             _network_class(checkpoint), checkpoint, getattr(torch, recipe.dtype)
         )
     except LOAD_ERRORS as error:
-        raise BenchError(
-            f"the weights in {folder} cannot be loaded: {first_line(error)}",
-            "the file is damaged, or holds more than tensors; nothing of it was executed",
-        ) from error
+        raise not_loaded(f"the weights in {folder}", error) from error
     _check_report(folder, report, recipe)
     return network.eval()
 
@@ -130,6 +127,14 @@ def read_weights(kind: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> tuple
             local_files_only=True,
         )
     return network, report
+
+
+def not_loaded(what: str, error: Exception) -> BenchError:
+    """The error for weights that one of `LOAD_ERRORS` kept from being read."""
+    return BenchError(
+        f"{what} cannot be loaded: {first_line(error)}",
+        "the file is damaged, or holds more than tensors; nothing of it was executed",
+    )
 
 
 def load_stage(stage: Stage, checkpoint: Checkpoint, device: torch.device) -> LoadedStage:
@@ -175,10 +180,7 @@ def read_tensors(folder: Path, weights: str, names: Sequence[str]) -> dict[str, 
         try:
             tensors |= _read_file(path, names)
         except LOAD_ERRORS as error:
-            raise BenchError(
-                f"{path} cannot be loaded: {first_line(error)}",
-                "the file is damaged, or holds more than tensors; nothing of it was executed",
-            ) from error
+            raise not_loaded(str(path), error) from error
     return tensors
 
 

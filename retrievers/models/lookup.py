@@ -14,13 +14,8 @@ import msgspec
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
 from retrievers.models.card import BRANCH, Card, all_cards, card_names, load_card
-from retrievers.models.checkpoint import (
-    Checkpoint,
-    fetch_file,
-    locate,
-    position_limit,
-    read_config,
-)
+from retrievers.models.checkpoint import Checkpoint, position_limit, read_config
+from retrievers.models.locate import fetch_file, locate
 from retrievers.models.matching_cards import plain_checkpoint
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
@@ -78,6 +73,12 @@ def find_card(model: str, like: str | None) -> tuple[Card, Path]:
     )
 
 
+def of_no_checkpoint() -> dict[str, Any]:
+    """`OF_ONE_CHECKPOINT`, each as in a card that does not state it."""
+    blank = Card(name="", title="", checkpoint="-", pooling="cls")
+    return {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
+
+
 def _card_like(card: Card, checkpoint: str) -> Card:
     """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
     if card.kind != "transformer" or card.encoder:
@@ -92,8 +93,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
         )
     path = Path(checkpoint).expanduser()
     where = str(path.resolve()) if path.is_dir() else checkpoint
-    blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    changes = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
+    changes = of_no_checkpoint()
     if (path / CARD_FILE).is_file():
         changes["trained_on"] = load_card(path / CARD_FILE).trained_on
     title = f"{path.name}, like {card.title}"

@@ -22,7 +22,13 @@ from retrievers.models.recipe import Pooling
 from retrievers.models.st_folder import read_pooling
 
 POOLING_FOLDER = "1_Pooling"
-VECTORS = {"cls": "first token", "mean": "mean", "last": "last token", "pooler": "pooler"}
+VECTORS = {
+    "cls": "first token",
+    "mean": "mean",
+    "last": "last token",
+    "pooler": "pooler",
+    "cls+bow": "first token and bag of words",
+}
 
 
 def plain_checkpoint(typed: str, folder: Path | None) -> BenchError:

@@ -18,13 +18,8 @@ from retrievers.adapters.composition import Routing, read_routing
 from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage
-from retrievers.models.checkpoint import (
-    Checkpoint,
-    inside,
-    locate,
-    open_checkpoint,
-    sha256,
-)
+from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint, sha256
+from retrievers.models.locate import locate
 from retrievers.models.lookup import find_card, provenance, replace_fields
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
@@ -191,11 +186,12 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     root = locate(
         card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
     )
-    document = open_checkpoint(root, _inner_folder(root), folders)
+    with_head = card.pooling == "cls+bow"
+    document = open_checkpoint(root, _inner_folder(root), folders, with_head=with_head)
     query = None
     if card.query_checkpoint:
         query_root = locate(card.query_checkpoint, card.query_revision, base=base)
-        query = open_checkpoint(query_root, _inner_folder(query_root), folders)
+        query = open_checkpoint(query_root, _inner_folder(query_root), folders, with_head=with_head)
     if card.weights_sha256 not in ("", document.weights_sha256):
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
@@ -206,6 +202,11 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
     if adapter is not None and query is not None:
         raise BenchError(f"{card.name} has two encoders: an adapter for both is unsupported")
+    if adapter is not None and with_head:
+        raise BenchError(
+            f"{card.name} is pooled by 'cls+bow', whose language-model head fits no adapter",
+            "use another pooling in its card, or leave the adapter out",
+        )
     if adapter is not None:
         check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
@@ -271,7 +272,7 @@ def _transformer_recipe(
     return Recipe(
         model=card.name,
         kind="transformer",
-        dim=stages[-1].width if stages else document.hidden_width,
+        dim=_dim(card, stages, document),
         checkpoint=name,
         revision=revision,
         query_checkpoint=query_name,
@@ -293,6 +294,14 @@ def _transformer_recipe(
         adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
         dtype=card.dtype,
     )
+
+
+def _dim(card: Card, stages: tuple[Stage, ...], document: Checkpoint) -> int:
+    """Length of a vector."""
+    if stages:
+        return stages[-1].width
+    words = document.vocabulary if card.pooling == "cls+bow" else 0
+    return document.hidden_width + words
 
 
 def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:

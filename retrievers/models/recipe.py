@@ -11,9 +11,11 @@ import msgspec
 
 from foundation.records import Record
 
-Pooling = Literal["none", "cls", "mean", "last", "pooler"]
+Pooling = Literal["none", "cls", "mean", "last", "pooler", "cls+bow"]
 # Poolings that one forward pass serves, in the order in which they are stored.
 EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
+# Poolings by parts of the model that are no layers of its encoder.
+BY_THE_MODEL: tuple[Pooling, ...] = ("pooler", "cls+bow")
 StoredPooling = Pooling | Literal["every"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]

@@ -199,8 +199,12 @@ def test_a_reader_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.raises(BenchError, match="could not be written"):
-        Corpus.build(numbered(1), tmp_path / "file" / "corpus")
+    for folder in (tmp_path / "file" / "corpus", tmp_path / "file" / "corpora" / "corpus"):
+        with pytest.raises(BenchError, match=f"{tmp_path}/file.*: ") as caught:
+            Corpus.build(numbered(1), folder)
+        assert caught.value.hint == "a part of this path is a file: name a folder"
+    with pytest.raises(BenchError, match=f"^{tmp_path}/file: Not a directory"):
+        Corpus.build(numbered(1), tmp_path / "file")
 
 
 def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -208,12 +212,27 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> No
         pytest.skip("needs /dev/full")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets_cfg.corpus.DOCUMENTS_FILE", "/dev/full")
-        with pytest.raises(BenchError, match="No space left on device"):
+        with pytest.raises(BenchError, match=f"^{tmp_path}/corpus: .*No space left") as caught:
             Corpus.build(numbered(1), tmp_path / "corpus")
+    assert "make room" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_build_leaves_no_corpus_that_opens(tmp_path: Path) -> None:
+def test_a_full_disk_of_which_numpy_does_not_say_why_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise OSError("24 requested and 8 written")
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(BenchError, match=f"^{tmp_path}/corpus: 24 requested") as caught:
+        Corpus.build(numbered(3), tmp_path / "corpus")
+    assert "make room" in caught.value.hint
+
+
+def test_the_next_build_removes_what_a_killed_one_left_and_nothing_of_a_running_one(
+    tmp_path: Path,
+) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
@@ -232,13 +251,17 @@ def test_a_killed_build_leaves_no_corpus_that_opens(tmp_path: Path) -> None:
     )
     assert child.stdout is not None
     assert child.stdout.readline() == b"writing\n"
+    (unfinished,) = tmp_path.iterdir()
+    Corpus.build(numbered(2), tmp_path / "other")
+    assert unfinished.is_dir()  # its build still runs
     os.kill(child.pid, signal.SIGKILL)
     child.communicate()
 
-    assert not folder.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"other", unfinished.name}
     with pytest.raises(BenchError, match="no usable corpus"):
         Corpus.open(folder)
     assert len(Corpus.build(numbered(2), folder)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "corpus"}
 
 
 def test_building_again_replaces_the_corpus_while_an_open_one_stays_readable(

@@ -1,4 +1,6 @@
 import io
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -8,6 +10,17 @@ import pytest
 from datasets_cfg.unpack import unpack
 from foundation.errors import BenchError
 
+ROOT = Path(__file__).parents[2]
+UNPACKS_FOR_EVER = (
+    "import sys, time\n"
+    "from pathlib import Path\n"
+    "from datasets_cfg import unpack\n"
+    "def wait(*_):\n"
+    "    print('unpacking', flush=True)\n"
+    "    time.sleep(600)\n"
+    "unpack._refuse_missing = wait\n"
+    "unpack.unpack(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+)
 FILES = {"set/corpus.jsonl": b"c" * 5000, "set/qrels/test.tsv": b"q", "other/x": b"x"}
 ESCAPES = ["../evil", "/tmp/evil", "set/../../evil", "..\\evil", "C:\\evil", "\\evil"]
 
@@ -47,6 +60,18 @@ def test_one_folder_of_an_archive_becomes_the_folder(name, tmp_path):
     unpack(archive, tmp_path / "data" / "set", inside="set")
     expected = {"corpus.jsonl": FILES["set/corpus.jsonl"], "qrels/test.tsv": b"q"}
     assert content_of(tmp_path / "data") == {f"set/{key}": value for key, value in expected.items()}
+
+
+def test_what_a_killed_process_unpacked_is_removed_by_the_next(tmp_path):
+    archive, folder = make_zip(tmp_path / "a.zip", FILES), tmp_path / "data" / "set"
+    command = [sys.executable, "-c", UNPACKS_FOR_EVER, str(archive), str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "unpacking\n"
+        process.kill()
+    (left,) = folder.parent.iterdir()
+    assert left != folder
+    unpack(archive, folder)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("name", MAKERS)

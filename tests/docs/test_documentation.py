@@ -13,7 +13,8 @@ import yaml
 
 import bench
 from bench.cli.main import app
-from bench.experiments.report_record import read_report
+from bench.experiments.report_record import Report
+from foundation.records import read_json
 
 ROOT = Path(__file__).parents[2]
 GENERATED = {"commands", "cards", "collections", "results", "json", "presets", "grids"}
@@ -124,4 +125,4 @@ def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
     "path", sorted((ROOT / "docs").rglob("report.json")), ids=lambda path: path.parent.name
 )
 def test_the_report_of_every_experiment_can_be_read(path):
-    assert read_report(path).name == path.parent.name
+    assert read_json(path, Report).name == path.parent.name

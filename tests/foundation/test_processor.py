@@ -51,6 +51,20 @@ def test_openblas_gets_the_kernels_that_the_processor_can_run(
     assert os.environ.get("OPENBLAS_CORETYPE") == kernels
 
 
+@pytest.mark.parametrize(
+    ("line", "emulates"),
+    [
+        ("flags\t\t: fpu avx512f avx512_vnni", True),
+        ("flags\t\t: fpu avx512f avx512_bf16", False),
+        ("flags\t\t: fpu amx_bf16", False),
+        ("Features\t: fp asimd", False),  # it does not say
+    ],
+)
+def test_bfloat16_is_emulated_where_no_instruction_computes_with_it(facts, line, emulates):
+    facts.write_text(line + "\n")
+    assert processor.emulates_bfloat16() == emulates
+
+
 NUMPY_IS_LATER = """
 import sys
 import bench.__main__

@@ -13,9 +13,9 @@ from bench.experiments.report_record import (
     Report,
     ReportedPoint,
     SequenceFound,
-    read_report,
 )
 from foundation.errors import BenchError
+from foundation.records import read_json
 from reports.experiments.grid_report import cost_table, figures, markdown, plan_table, score_table
 from tests.support.ablation_report import BETTER, FULL, OPEN, REFERENCE, report, row
 from tests.support.forgetting_report import forgetting
@@ -182,12 +182,12 @@ def test_csv_has_a_line_for_each_row_and_collection_unrounded():
 def test_a_report_survives_its_file_and_another_file_is_refused(tmp_path):
     path = tmp_path / "report.json"
     path.write_bytes(msgspec.json.encode(FULL))
-    assert read_report(path) == msgspec.json.decode(msgspec.json.encode(FULL), type=Report)
+    assert read_json(path, Report) == msgspec.json.decode(msgspec.json.encode(FULL), type=Report)
     path.write_text("{}")
     with pytest.raises(BenchError, match=r"report\.json: Object missing required field"):
-        read_report(path)
+        read_json(path, Report)
     with pytest.raises(BenchError, match="cannot read"):
-        read_report(tmp_path / "none.json")
+        read_json(tmp_path / "none.json", Report)
 
 
 def test_what_a_sequence_gained_and_forgot_stands_in_one_table_and_in_a_matrix_each():

@@ -28,9 +28,8 @@ AWKWARD = "a|b<script>`x`</script>&*\x00"
 
 
 def some_paired(by: float, count: int = 40):
-    scores = np.r_[np.full(count, by), np.zeros(60)]
-    drawn = resample(scores[:, None], Resampling(199))
-    return paired([Differences(scores, drawn.bootstrap[:, 0], drawn.flipped[:, 0])])
+    scores = np.r_[np.full(count, by), np.zeros(60)][:, None]
+    return paired([Differences.of(scores, resample(scores, Resampling(199)), 0)])
 
 
 def row(name: str, **fields: object) -> CheckRow:

@@ -44,7 +44,6 @@ def examples(count: int = 7) -> TrainingSet:
     """A query for each word; relevant are the first two documents that begin with it."""
     rows = [[row for row, text in enumerate(TEXTS) if text.startswith(word)] for word in WORDS]
     return TrainingSet(
-        query_ids=tuple(f"q{number}" for number in range(count)),
         queries=tuple(QUERIES[:count]),
         positives=tuple(np.array(own[:2]) for own in rows[:count]),
         documents=DOCUMENTS,
@@ -103,6 +102,15 @@ def ranked(scores: Any, training: TrainingSet, depth: int) -> Mined:
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
     own = [row[one] for row, one in zip(scores, training.positives, strict=True)]
     return Mined(Hits(np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)), own)
+
+
+def first_words_found(folder: Path) -> float:
+    """Share of the queries whose best document begins with their first word."""
+    encoder = open_encoder(resolve_model(str(folder)), "cpu")
+    scores = encoder.encode_queries(QUERIES) @ encoder.encode_documents(TITLES, TEXTS).T
+    best = [TEXTS[row] for row in scores.argmax(axis=1)]
+    right = [text.split()[0] == query.split()[0] for text, query in zip(best, QUERIES, strict=True)]
+    return float(np.mean(right))
 
 
 def weights(folder: Path) -> dict[str, Any]:

@@ -89,12 +89,11 @@ def gradients(heads: torch.nn.Module, batch: dict[str, Any], seed: int = 0) -> d
 
 def keep_last_states(encoder: MaskedLM) -> list[Tensor]:
     """Last hidden states of each forward pass, apart from the layers before: they get gradients."""
-    forward, kept = encoder.forward, list[Tensor]()
+    kept: list[Tensor] = []
 
-    def keep(*inputs: Tensor) -> tuple[Tensor, ...]:
-        states = forward(*inputs)
+    def keep(module: torch.nn.Module, inputs: Any, states: tuple[Tensor, ...]) -> Any:
         kept.append(states[-1].detach().requires_grad_())
         return (*states[:-1], kept[-1])
 
-    encoder.forward = keep  # type: ignore[method-assign]
+    encoder.register_forward_hook(keep)
     return kept

@@ -20,7 +20,7 @@ from bench.exit_codes import ExitCode
 from bench.experiments.adapt_stage import Adapt
 from bench.experiments.evaluation import Evaluate, read_scores
 from bench.experiments.execute import execute, finished
-from bench.experiments.findings import Made, report_of
+from bench.experiments.findings import Provenance, report_of
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import Ablation, load_ablation, replaced
 from bench.experiments.isolation import isolated
@@ -39,6 +39,7 @@ from foundation.atomic import replacing
 from reports.experiments.grid_report import figures, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.context import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
@@ -64,10 +65,12 @@ class Checked:
         """Read and check everything.
 
         Raises:
-            BenchError: see `plan_of`, `check_resamples` and `check_leaks`.
+            BenchError: see `plan_of`, `check_device`, `check_resamples` and `check_leaks`.
         """
         stages = _stages(ablation, space)
         plan = plan_of(ablation, stages, _here(ablation, conditions))
+        if set(plan.rows[0].settings) != {"evaluate"}:
+            check_device(space.device)
         check_resamples(plan, resampling)
         return cls(stages, plan, check_leaks(plan, space), _differing(plan, space))
 
@@ -103,7 +106,7 @@ def _run(
     """Work through a plan and write its report."""
     plan = part.plan
     outcome = execute(plan, part.stages, options.out, _apart, _say, conditions.commit)
-    made = Made(
+    made = Provenance(
         command=_typed(options),
         leaks=part.leaks,
         differing=part.differing,
@@ -208,7 +211,7 @@ def _plan_document(part: Checked, out: Path) -> dict[str, Any]:
 
 
 def _overview(plan: Plan, out: Path) -> str:
-    """The number of tasks left, and the time they take where that is known."""
+    """The number of tasks left, the time they take where that is known, and an unequal budget."""
     outcome, times = finished(plan, out), Times()
     for record in outcome.finished.values():
         times.add(record.stage, record.cost.seconds)
@@ -217,8 +220,20 @@ def _overview(plan: Plan, out: Path) -> str:
     cells = f"{len(plan.cells)} cells: {len(plan.rows)} rows, {seeds} seeds"
     if not left:
         return f"{cells}; all are finished"
-    known = times.seconds(left) is not None
-    return f"{cells}; {times.left(left)}" + ("" if known else "; the time is known after one cell")
+    known = "" if times.seconds(left) is not None else "; the time is known after one cell"
+    return f"{cells}; {times.left(left)}{known}{_unequal_budget(plan)}"
+
+
+def _unequal_budget(plan: Plan) -> str:
+    """A warning where objectives are compared that may read a different number of tokens a step."""
+    stages = [row.settings["pretrain"] for row in plan.rows if "pretrain" in row.settings]
+    names = {stage["objective"]["name"] for stage in stages}
+    if len(names) < 2 or all(stage["tokens"] for stage in stages):
+        return ""
+    return (
+        f"\n{', '.join(sorted(names))} may read different numbers of tokens in as many steps: with "
+        "tokens in place of steps in [pretrain] all read equally many"
+    )
 
 
 def _pictures(record: Report, folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:

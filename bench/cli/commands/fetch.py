@@ -5,6 +5,7 @@ from bench.cli.options.data import FetchOptions
 from bench.cli.printing import print_rows
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
+from retrievers.models.model import Model
 
 
 def fetch(options: FetchOptions) -> int:
@@ -21,9 +22,18 @@ def fetch(options: FetchOptions) -> int:
         rows.append({"name": name, "about": about})
     for name in options.model:
         model = load_model(space, name, options.use).model
-        where = str(model.document.root) if model.document else "needs no files"
-        revision = model.recipe.revision
-        about = f"{where}, revision {revision}" if revision else where
-        rows.append({"name": model.card.name, "about": about})
+        rows.append({"name": model.card.name, "about": _files_of(model)})
     print_rows(rows, options.output.json)
     return ExitCode.OK
+
+
+def _files_of(model: Model) -> str:
+    """Folder of each encoder, with its commit where it is one of the Hub."""
+    recipe = model.recipe
+    encoders = ((model.document, recipe.revision), (model.query, recipe.query_revision))
+    folders = [
+        f"{checkpoint.root}, revision {revision}" if revision else str(checkpoint.root)
+        for checkpoint, revision in encoders
+        if checkpoint
+    ]
+    return "; queries: ".join(folders) or "needs no files"

@@ -14,7 +14,7 @@ from bench.evaluate.pipeline import Options, build_index
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
-from datasets_cfg.whole_folder import whole_folder
+from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
 from reports.format import size
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
@@ -82,7 +82,7 @@ def export_index(kept: IndexFolder, out: Path, dataset: Dataset, recipe: Recipe)
     if problem := kept.damage():
         raise BenchError(problem, "type the same command again")
     manifest = msgspec.structs.replace(kept.manifest(), recipe=recipe)
-    with whole_folder(out) as unfinished:
+    with replacing_folder(out) as unfinished:
         for path in kept.folder.iterdir():
             shutil.copyfile(path, unfinished / path.name)
         ids = dataset.corpus.ids.to_pylist()

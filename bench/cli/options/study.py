@@ -35,8 +35,8 @@ class AblateOptions(DataOptions):
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
         python -m bench ablate adapters --variant two-cores
-        python -m bench ablate adapters --variant small --dry-run
-        python -m bench ablate adapters --variant small
+        python -m bench ablate inference --dry-run
+        python -m bench ablate inference
         python -m bench ablate retromae-table6
         python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
@@ -45,7 +45,7 @@ class AblateOptions(DataOptions):
     """A .toml file, or the name of a shipped grid."""
     _: KW_ONLY
     variant: str = ""
-    """Variant that the file declares, such as small."""
+    """Variant that the file declares, such as two-cores."""
     out: OutFolder = Path("ablations")
     """Folder of cells and reports."""
     seeds: Annotated[Counts | None, Several] = None
@@ -70,7 +70,7 @@ class ContinualOptions(AblateOptions):
 
     Examples:
         python -m bench continual three-domains --dry-run
-        python -m bench continual three-domains --variant small
+        python -m bench continual three-domains --variant two-cores
         python -m bench continual my-sequence.toml --seeds 0
     """
 

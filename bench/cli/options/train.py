@@ -127,15 +127,16 @@ class FinetuneOptions(DataOptions):
 class AgainstForgetting:
     """The method of continual pre-training against forgetting."""
 
-    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate"] = (
-        "plain"
-    )
+    method: Literal[
+        "plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate", "merge"
+    ] = "plain"
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
     collections depend on; das: soften updates of units that earlier collections and general
     knowledge depend on; adapter: one adapter per collection, on the frozen start model; replay:
     read kept texts of earlier collections again; joint: read all collections so far at once, the
     upper bound; distill: keep the predictions of the model before each collection (Learning without
-    Forgetting); separate: one model per collection, each from the start model."""
+    Forgetting); separate: one model per collection, each from the start model; merge: those models
+    added up into one (branch-train-merge, task arithmetic)."""
     measured: Positive = 256
     """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
@@ -153,6 +154,9 @@ class AgainstForgetting:
     """Weight of what distill adds to the loss."""
     temperature: Weight = 2.0
     """Temperature of the predictions that distill compares."""
+    scale: Weight | None = None
+    """Factor of merge for what each collection changed, also negative. Default: 1/k after k
+    collections, the mean of their models."""
 
 
 @dataclass(frozen=True)

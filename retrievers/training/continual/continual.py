@@ -7,6 +7,7 @@ when the same call is made again; domains can be added at its end.
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from retrievers.training.continual.distill import Distill
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
 from retrievers.training.continual.measuring import Measurement
+from retrievers.training.continual.merge import merge
 from retrievers.training.continual.replay import joined, replayed
 from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.processes import world_size
@@ -43,10 +45,13 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-Method = Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate"]
+OF_DOMAINS = "domains"  # folder of the models that are merged
+Method = Literal[
+    "plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate", "merge"
+]
 OF_MASKED_WORDS = ("ewc", "das", "adapter", "distill")
 KEPT_APART = ("adapter", "separate")  # each domain is searched with what was trained on it alone
-FROM_THE_START = (*KEPT_APART, "joint")  # every training begins where the sequence does
+FROM_THE_START = (*KEPT_APART, "joint", "merge")  # every training begins where the sequence does
 
 
 class Adaptation(Record, kw_only=True):
@@ -58,7 +63,8 @@ class Adaptation(Record, kw_only=True):
             on the encoder that the sequence starts from; ``replay`` reads earlier domains again,
             and ``joint`` reads all domains so far at once; ``distill`` keeps the answers of the
             model before a domain; see their modules. ``separate`` trains a model per domain, each
-            from where the sequence starts: nothing is forgotten, and nothing handed on.
+            from where the sequence starts: nothing is forgotten, and nothing handed on; ``merge``
+            adds those models up into one after each domain.
         measured: texts of a domain that its importance or Fisher information is measured on; the
             authors of DAS read 10,000.
         strength: of EWC's penalty.
@@ -68,6 +74,7 @@ class Adaptation(Record, kw_only=True):
         replayed: share of the texts of a training that are of the buffer.
         weight: of what ``distill`` adds to the loss.
         temperature: of the predictions that it compares.
+        scale: of ``merge``, for what each domain changed; None for 1/k after k domains.
     """
 
     method: Method = "plain"
@@ -79,6 +86,11 @@ class Adaptation(Record, kw_only=True):
     replayed: Rate = 0.5
     weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise ValueError(f"scale is {self.scale}, and must be a finite number")
 
 
 @dataclass(frozen=True)
@@ -86,12 +98,14 @@ class Domain:
     """A corpus of the sequence.
 
     Attributes:
-        name: of the collection, for folders and cards.
+        name: of the collection, for folders.
         texts: at least one.
+        seen: what the card of a model that read them states as trained on; empty for the name.
     """
 
     name: str
     texts: Sequence[str]
+    seen: tuple[str, ...] = ()
 
 
 def adapt(
@@ -105,7 +119,8 @@ def adapt(
     Args:
         preset: of each training; its objective must be ``mlm`` for `OF_MASKED_WORDS`.
         domains: in the order that they are learnt, each once.
-        context: whose folder gets the checkpoints, see `folder_of`, and ``states``.
+        context: whose folder gets the checkpoints, see `folder_of`, with ``states`` or ``domains``
+            where the method keeps any.
 
     Returns:
         A checkpoint for each domain.
@@ -132,6 +147,7 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
     Raises:
         BenchError: see `adapt`.
     """
+    check_settings(preset, adaptation)
     if world_size() > 1:
         raise BenchError(
             "a sequence is trained by one process", "start it without `accelerate launch`"
@@ -142,11 +158,23 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
             raise BenchError(f"the domain {name} comes {names.count(name)} times", "once each")
     for domain in domains:
         if not len(domain.texts):
-            raise BenchError(f"the domain {domain.name} has no texts")
+            raise BenchError(f"the domain {domain.name} has no texts", "leave it out")
+    if adaptation.method == "adapter":
+        resolve_model(preset.start.model)
+    check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
+
+
+def check_settings(preset: Pretraining, adaptation: Adaptation) -> None:
+    """Refuse a method that the preset does not allow; reads neither texts nor a model.
+
+    Raises:
+        BenchError: the objective, gradient checkpointing or the start of the preset is not for
+            the method, or its adapter is not known.
+    """
     if adaptation.method in OF_MASKED_WORDS and preset.objective.name != "mlm":
         raise BenchError(
             f"{adaptation.method} is for masked language modelling, not {preset.objective.name}",
-            "use a preset with the objective mlm, or --method plain",
+            "use a preset with the objective mlm, or the method plain",
         )
     if adaptation.method == "das" and preset.gradient_checkpointing:
         raise BenchError(
@@ -157,8 +185,11 @@ def check(preset: Pretraining, domains: Sequence[Domain], adaptation: Adaptation
         if not preset.start.model:
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
         check_method(_adapter(adaptation))
-        resolve_model(preset.start.model)
-    check_length(preset, open_start(preset.start, preset.seed, domains[0].texts))
+    if adaptation.method == "merge" and not preset.start.model:
+        raise BenchError(
+            "merge needs a model that all trainings begin from, and the preset starts a new one",
+            "name one with --start",
+        )
 
 
 def _adapter(adaptation: Adaptation) -> Adapter:
@@ -185,16 +216,24 @@ class _Sequence:
     context: TrainingContext
 
     def train(self, place: int) -> Trained:
-        """The training on a domain, from the checkpoint of the domain before."""
-        domain = self.domains[place]
+        """The checkpoint after a domain."""
+        if self.adaptation.method != "merge":
+            return self._pretrain(place, self.folder(place))
+        last = self._pretrain(place, self._domain_folder(place))
+        models = {self.domains[i].name: self._domain_folder(i) for i in range(place + 1)}
+        inside = self.context.inside(self.folder(place))
+        return merge(self.preset, models, self.adaptation.scale, last, inside)
+
+    def _pretrain(self, place: int, folder: Path) -> Trained:
+        """The training on a domain, from `start`."""
+        joint = self.adaptation.method == "joint"
+        read = self.domains[0 if joint else place : place + 1]
         objective = self.objective(place)
         return pretrain(
             msgspec.structs.replace(self._preset(place), objective=objective),
             self.texts(place),
-            self.context.inside(self.folder(place)),
-            trained_on=tuple(each.name for each in self.domains[: place + 1])
-            if self.adaptation.method == "joint"
-            else (domain.name,),
+            self.context.inside(folder),
+            trained_on=tuple(name for each in read for name in each.seen or (each.name,)),
         )
 
     def texts(self, place: int) -> Sequence[str]:
@@ -209,6 +248,10 @@ class _Sequence:
 
     def folder(self, place: int) -> Path:
         return folder_of(self.context.out, place, self.domains[place].name)
+
+    def _domain_folder(self, place: int) -> Path:
+        """Folder of the model that was trained on one domain alone."""
+        return self.context.out / OF_DOMAINS / self.folder(place).name
 
     def start(self, place: int) -> Start:
         """Where the training on a domain starts."""

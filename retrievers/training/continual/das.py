@@ -37,7 +37,7 @@ a batch, at a learning rate of 1e-4.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import torch
@@ -45,32 +45,28 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
-from foundation.records import Record
 from retrievers.training.continual.units import KINDS, Units, gated, head_width, unit_weights
 from retrievers.training.objectives.contrast import cosine_contrast
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.simcse import check_dropout
 
 Soften = Literal["gradient", "update"]
 
 
-class DAS(Record, kw_only=True, tag_field="name", tag="das"):
-    """Settings of DAS.
+class DAS(MLM, kw_only=True, tag_field="name", tag="das"):
+    """Settings of DAS, beside those of `MLM`.
 
     Attributes:
         state: file with the accumulated importance, see `units.KINDS`.
-        mask: share of the tokens that is masked.
         temperature: t.
         soften: what 1 − I multiplies.
     """
 
     name: ClassVar[str] = "das"
+    contrasts: ClassVar[bool] = True
     state: str
-    mask: Rate = 0.15
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     soften: Soften = "gradient"
 
@@ -81,10 +77,6 @@ class DAS(Record, kw_only=True, tag_field="name", tag="das"):
             BenchError: the encoder has no dropout, or the state is of another one.
         """
         return DASTraining(encoder, self)
-
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """See `Objective`."""
-        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
 
 
 class DASTraining(nn.Module):

@@ -25,35 +25,30 @@ that a sequence starts from may have no head.
 Defaults: λ = 1, T = 2, the paper's.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foundation.records import Record
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM, masked_cross_entropy
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Rate
 from retrievers.training.pretrain.preset import Start
 from retrievers.training.pretrain.start import open_start
 
 
-class Distill(Record, kw_only=True, tag_field="name", tag="distill"):
-    """Settings of distillation from the model before a domain.
+class Distill(MLM, kw_only=True, tag_field="name", tag="distill"):
+    """Settings of distillation from the model before a domain, beside those of `MLM`.
 
     Attributes:
         teacher: folder of that model, with its head.
-        mask: share of the tokens that is masked.
         weight: λ.
         temperature: T.
     """
 
     name: ClassVar[str] = "distill"
     teacher: str
-    mask: Rate = 0.15
     weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
@@ -66,10 +61,6 @@ class Distill(Record, kw_only=True, tag_field="name", tag="distill"):
         teacher = open_start(Start(model=self.teacher), seed=0)
         teacher.build_module(MLM(mask=self.mask), seed=0)
         return DistillTraining(encoder, teacher.encoder, self.weight, self.temperature)
-
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """See `Objective`."""
-        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
 
 
 class DistillTraining(nn.Module):

@@ -7,37 +7,32 @@ the head is trained too, beside the adapter, and dropped.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
-from foundation.records import Record
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import resolve_model
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
-from retrievers.training.objectives.objective import Rate
 
 
-class DomainAdapter(Record, kw_only=True, tag_field="name", tag="domain-adapter"):
-    """Settings of an adapter for a domain.
+class DomainAdapter(MLM, kw_only=True, tag_field="name", tag="domain-adapter"):
+    """Settings of an adapter for a domain, beside those of `MLM`.
 
     Attributes:
         base: card or folder that training starts from, and whose recipe the result has.
         adapter: that is trained.
         seed: of its weights.
-        mask: share of the tokens that is masked.
     """
 
     name: ClassVar[str] = "domain-adapter"
     base: str
     adapter: Adapter
     seed: int = 0
-    mask: Rate = 0.15
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`; the encoder is changed in place.
@@ -46,10 +41,6 @@ class DomainAdapter(Record, kw_only=True, tag_field="name", tag="domain-adapter"
             BenchError: the base says not how it is used, or the adapter does not fit.
         """
         return DomainAdapterTraining(encoder, self)
-
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """See `Objective`."""
-        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
 
 
 class DomainAdapterTraining(MLMTraining):

@@ -15,7 +15,7 @@ Default: λ = 5000, which the code of Ke et al. (ICLR 2023) calls the best of 50
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import torch
@@ -23,28 +23,23 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
-from foundation.records import Record
 from retrievers.training.continual.importance import Batch, masked_loss
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Rate
 
 FISHER, CENTRE = "fisher:", "centre:"
 
 
-class EWC(Record, kw_only=True, tag_field="name", tag="ewc"):
-    """Settings of EWC.
+class EWC(MLM, kw_only=True, tag_field="name", tag="ewc"):
+    """Settings of EWC, beside those of `MLM`.
 
     Attributes:
         state: file with what is held, see `Held`.
-        mask: share of the tokens that is masked.
         strength: λ.
     """
 
     name: ClassVar[str] = "ewc"
     state: str
-    mask: Rate = 0.15
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
@@ -54,10 +49,6 @@ class EWC(Record, kw_only=True, tag_field="name", tag="ewc"):
             BenchError: the state is of another model.
         """
         return EWCTraining(encoder, Held.read(encoder, self.state), self.strength)
-
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """See `Objective`."""
-        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
 
 
 @dataclass(frozen=True, eq=False)

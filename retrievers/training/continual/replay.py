@@ -12,14 +12,14 @@ sequence and for as long as its t trainings were together.
 """
 
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 
 from foundation.arrays import Int64Array
+from retrievers.training.pretrain.blocks import LazyTexts
 
 
-class MixedTexts(Sequence[str]):
+class MixedTexts(LazyTexts):
     """Texts of several corpora by places, each read when it is asked for.
 
     Args:
@@ -32,14 +32,8 @@ class MixedTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.places)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
+    def text_at(self, place: int) -> str:
+        """See `LazyTexts`."""
         corpus, row = map(int, self.places[place])
         return self.corpora[corpus][row]
 

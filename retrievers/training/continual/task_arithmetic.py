@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from foundation.errors import BenchError
 from retrievers.models.card import Card
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_tokenizer
-from retrievers.models.lookup import OF_ONE_CHECKPOINT, replace_fields
+from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.weight_sums import weighted_sum
 from retrievers.training.engine.save import save_checkpoint
@@ -57,14 +59,28 @@ def add_tasks(
             "name the model that all trainings began from with --base",
         )
     networks = [load_network(_plain(model), model.recipe) for model in (start, *trained)]
-    total = weighted_sum(
-        [dict(network.named_parameters()) for network in networks],
-        [1 - math.fsum(shares), *shares],
-    )
+    add_changes(networks[0], networks[1:], shares)
     network: Any = networks[1]
-    for name, weight in network.named_parameters():
-        weight.data.copy_(total[name])
     save_checkpoint(network, tokenizers[1], out, _card(trained, start))
+
+
+def add_changes(start: nn.Module, trained: Sequence[nn.Module], weights: Sequence[float]) -> None:
+    """Give the first trained module the weights θ of the sum; the others stay as they are.
+
+    Args:
+        start: θ_0.
+        trained: θ_i, one or more.
+        weights: λ_i, one for each.
+
+    Raises:
+        BenchError: they are not of one network.
+    """
+    total = weighted_sum(
+        [dict(module.named_parameters()) for module in (start, *trained)],
+        [1 - math.fsum(weights), *weights],
+    )
+    for name, weight in trained[0].named_parameters():
+        weight.data.copy_(total[name])
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> Sequence[float]:
@@ -99,10 +115,13 @@ def _check_vectors(first: Card, other: Card) -> None:
 
 
 def _card(trained: Sequence[Model], start: Model) -> Card:
-    blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    dropped = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
     cards = [model.card for model in (start, *trained)]
     seen = tuple(dict.fromkeys(name for card in cards for name in card.trained_on))
     names = ", ".join(model.card.name for model in trained)
-    own = {"title": f"{start.card.name} and what was learnt by {names}", "checkpoint": "."}
-    return replace_fields(trained[0].card, dropped | own | {"trained_on": seen, "dtype": "float32"})
+    own = {
+        "title": f"{start.card.name} and what was learnt by {names}",
+        "checkpoint": ".",
+        "trained_on": seen,
+        "dtype": "float32",
+    }
+    return replace_fields(trained[0].card, of_no_checkpoint() | own)

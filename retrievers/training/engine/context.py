@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from foundation.errors import BenchError
 from retrievers.training.engine.curve import LossPoint
 from retrievers.training.engine.processes import is_first
 
@@ -33,7 +34,7 @@ class TrainingContext:
 
     Attributes:
         out: folder of the training; gone on with where it is not finished.
-        device: ``auto`` or ``cpu``.
+        device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
         save_every: steps between two checkpoints; the last two are kept until the end.
         progress: called in the first process after each step, and after other work.
     """
@@ -51,3 +52,17 @@ class TrainingContext:
         """Tell how far a stage is."""
         if self.progress is not None and is_first():
             self.progress(progress)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that no training runs on: a trainer takes the first GPU that it sees.
+
+    Raises:
+        BenchError: it is another GPU.
+    """
+    number = name.partition(":")[2]
+    if number and int(number):
+        raise BenchError(
+            f"a training runs on the first GPU, not on {name}",
+            f"show it that one alone, CUDA_VISIBLE_DEVICES={int(number)}, with --device cuda",
+        )

@@ -5,7 +5,8 @@ from pathlib import Path
 from foundation.errors import BenchError
 from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card, card_names, load_card
-from retrievers.models.checkpoint import Checkpoint, locate, open_checkpoint
+from retrievers.models.checkpoint import Checkpoint, open_checkpoint
+from retrievers.models.locate import locate
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.st_folder import find_transformer, is_st_folder
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from retrievers.encoders.device import pick_device
+from retrievers.encoders.device import pick_device, warn_of_emulation
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.loaders import count_loaders
@@ -80,7 +80,9 @@ class FitSettings:
 
     def arguments(self, kind: "type[PlacedArguments]", **own: Any) -> Any:
         """The settings in the words of a trainer, whose ``own`` arguments are added."""
-        on_cpu = pick_device(self.context.device).type == "cpu"
+        device = pick_device(self.context.device)
+        on_cpu = device.type == "cpu"
+        warn_of_emulation(self.precision, device)
         arguments = kind(
             output_dir=str(self.checkpoints),
             per_device_train_batch_size=self.batch_size,

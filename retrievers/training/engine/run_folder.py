@@ -6,7 +6,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ import msgspec
 from foundation.atomic import sweep
 from foundation.errors import BenchError
 from foundation.locks import FileLock
-from foundation.records import read_json, write_json
+from foundation.records import differing_fields, read_json, write_json
 from retrievers.models.lookup import CARD_FILE
 from retrievers.training.engine.curve import CURVE_FILE
 from retrievers.training.engine.fit import first_process_first
@@ -130,7 +130,7 @@ class RunFolder:
             raise BenchError(
                 f"{error}; it is not known what was trained in {self.path}", "name another folder"
             ) from error
-        if different := differences(held, asked):
+        if different := differing_fields(asked, held):
             raise BenchError(
                 f"{self.path} holds another training: it differs in {', '.join(different)}",
                 "name another folder, or remove it",
@@ -159,15 +159,3 @@ def lock_folder(path: Path) -> FileLock:
             "wait until it has finished, or name another folder",
         )
     return lock
-
-
-def differences(held: Mapping[str, Any], asked: Mapping[str, Any], path: str = "") -> list[str]:
-    """Dotted names of the fields in which two trainings differ."""
-    names = []
-    for name in dict.fromkeys([*asked, *held]):
-        old, new = held.get(name), asked.get(name)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            names += differences(old, new, f"{path}{name}.")
-        elif old != new:
-            names.append(f"{path}{name}")
-    return names

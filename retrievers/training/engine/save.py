@@ -5,7 +5,6 @@
 vectors are made and what it was trained on. ``heads/`` holds what training goes on with.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from foundation.errors import BenchError
 from foundation.records import decode_json, write_json
 from retrievers.models.card import Card
 from retrievers.models.card_file import write_card
+from retrievers.models.checkpoint import HEADS, HEADS_FILE
+from retrievers.models.loading import quiet_transformers
+from retrievers.models.st_writer import ST_POOLING, write_st_files
 
-HEADS = "heads"
-HEADS_FILE = "model.safetensors"
 OBJECTIVE_FILE = "objective.json"
-ST_POOLING = {"cls": "cls", "mean": "mean", "last": "lasttoken"}
 NEW_HEADS = "remove its folder to begin with new heads"
 
 
@@ -43,10 +42,11 @@ def save_checkpoint(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
 def save_files(model: Any, tokenizer: Any, out: Path, card: Card) -> None:
     """Write all files of a checkpoint but its card."""
     with replacing_in(out) as folder:
-        model.save_pretrained(str(folder), safe_serialization=True)
+        with quiet_transformers():  # version 5 draws a bar for each file
+            model.save_pretrained(str(folder), safe_serialization=True)
         tokenizer.save_pretrained(str(folder))
-        if not card.stages:
-            _write_st_files(folder, card, model.config.hidden_size)
+        if not card.stages and card.pooling in ST_POOLING:
+            write_st_files(folder, card, model.config.hidden_size)
 
 
 def save_heads(module: nn.Module, encoder: nn.Module, out: Path, objective: Any) -> None:
@@ -99,42 +99,3 @@ def own_parameters(module: nn.Module, encoder: nn.Module) -> list[tuple[str, nn.
     """Parameters of a module that are not the encoder's, by name; tied ones count as its own."""
     inside = {id(parameter) for parameter in encoder.parameters()}
     return [(name, own) for name, own in module.named_parameters() if id(own) not in inside]
-
-
-def _write_st_files(folder: Path, card: Card, width: int) -> None:
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalize else [])]
-    modules = [
-        {
-            "idx": place,
-            "name": str(place),
-            "path": f"{place}_{kind}" if place else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for place, kind in enumerate(kinds)
-    ]
-    modes = {
-        f"pooling_mode_{mode}": ST_POOLING[card.pooling] == short
-        for short, mode in (
-            ("cls", "cls_token"),
-            ("mean", "mean_tokens"),
-            ("lasttoken", "lasttoken"),
-        )
-    }
-    settings = {
-        "prompts": {"query": card.prompts.query, "document": card.prompts.document},
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine" if card.similarity == "cos" else "dot",
-    }
-    _write_json(folder / "modules.json", modules)
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
-    if card.normalize:
-        (folder / "2_Normalize").mkdir()
-    length = max(card.max_query_tokens, card.max_document_tokens)
-    lengths = {"max_seq_length": length, "do_lower_case": False}
-    _write_json(folder / "sentence_bert_config.json", lengths)
-    _write_json(folder / "config_sentence_transformers.json", settings)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ import msgspec
 
 from foundation.errors import BenchError
 from retrievers.models.card import Card
+from retrievers.models.checkpoint import HEADS, HEADS_FILE, sha256
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.processes import world_size
@@ -42,7 +43,8 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
         examples: sha256 (hex) of queries and relevant documents.
         trained_on: what the finished card states.
         processes: that share each step.
-        below: sha256 of the files of adapters that a new one is put on.
+        below: sha256 of the files of adapters that a new one is put on, or of a language-model
+            head that is trained and lies apart from the encoder.
     """
 
     preset: dict[str, Any]
@@ -105,7 +107,7 @@ def finetune(
         examples=examples.sha256,
         trained_on=card.trained_on,
         processes=world_size(),
-        below=preset.adapter.hashes_below() if preset.adapter else {},
+        below=preset.adapter.hashes_below() if preset.adapter else _head_apart(model, card),
     )
     _try_part(preset, model, card, examples)
     folder = RunFolder(context.out, training)
@@ -141,6 +143,14 @@ def _train_rounds(task: FinetuneTask) -> Finetuned:
         resumed_at=resumed_at,
         size=read_size(out),
     )
+
+
+def _head_apart(model: Model, card: Card) -> dict[str, str]:
+    """The sha256 of a language-model head that lies apart, where it is trained."""
+    if model.document is None or card.pooling != "cls+bow":
+        return {}
+    path = model.document.root / HEADS / HEADS_FILE
+    return {HEADS: sha256(path)} if path.is_file() else {}
 
 
 def _try_part(preset: Finetuning, model: Model, card: Card, examples: TrainingSet) -> None:

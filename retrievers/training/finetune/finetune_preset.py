@@ -112,9 +112,19 @@ class Teacher(Record, kw_only=True):
         if self.model and self.start:
             raise ValueError("a teacher is either a trained model or trained from a start")
 
+    @property
+    def pairs_at_once(self) -> int:
+        """Pairs of one forward pass: a list has one for each of its documents."""
+        return self.batch_size * (1 + self.negatives if self.loss == "listwise" else 1)
+
 
 class Use(Record, kw_only=True):
-    """Use of the model, in training and ever after; None is as the start model is used."""
+    """Use of the model, in training and ever after; None is as the start model is used.
+
+    Attributes:
+        lower_case: lower-case texts, where the tokenizer does not. Where it is not set, it is no
+            part of what a training is known by: it came after trainings were stored.
+    """
 
     pooling: Pooling | None = None
     normalize: bool | None = None
@@ -123,6 +133,7 @@ class Use(Record, kw_only=True):
     segment_ids: bool | None = None
     max_query_tokens: Count | None = None
     max_document_tokens: Count | None = None
+    lower_case: bool | msgspec.UnsetType = msgspec.UNSET
 
     def of(self, card: Card) -> Card:
         """A card with what is set here.
@@ -130,7 +141,7 @@ class Use(Record, kw_only=True):
         Raises:
             BenchError: the card would contradict itself.
         """
-        fields = msgspec.structs.asdict(self).items()
+        fields = msgspec.to_builtins(self).items()  # without what is unset
         return replace_fields(card, {name: set_ for name, set_ in fields if set_ is not None})
 
 

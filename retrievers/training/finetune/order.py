@@ -33,11 +33,6 @@ class Order:
     crowded: int = 0
 
     @property
-    def steps(self) -> int:
-        """Number of batches."""
-        return len(self.queries)
-
-    @property
     def batch_size(self) -> int:
         """Queries of a batch."""
         return int(self.queries.shape[1])

@@ -56,6 +56,7 @@ from retrievers.training.finetune.sparse import (
 from retrievers.training.finetune.student import (
     build_student,
     network_of,
+    saved_network_of,
     tokenizer_of,
     training_recipe,
 )
@@ -192,7 +193,7 @@ class Student:
 
     def save(self, folder: Path) -> None:
         """Write what was trained, as a folder that can be evaluated; the card comes last."""
-        network, card = network_of(self.model), self.task.card
+        network, card = saved_network_of(self.model), self.task.card
         if self.adapted is None:
             save_files(network, tokenizer_of(self.model), folder, card)
             write_size(network, folder, folder.iterdir(), self.trained)

@@ -7,15 +7,18 @@ import importlib
 from typing import Any
 
 import msgspec
+from torch import Tensor, nn
 
 from foundation.errors import BenchError
 from retrievers.adapters.virtual_tokens import check_positions
+from retrievers.encoders.cls_and_bag import joint_vectors, keep_largest, load_cls_and_bag
 from retrievers.models.card import Card
+from retrievers.models.language_head import head_of
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
-from retrievers.models.lookup import OF_ONE_CHECKPOINT, replace_fields
+from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
-from retrievers.training.engine.save import ST_POOLING
+from retrievers.models.st_writer import ST_POOLING
 from retrievers.training.finetune.finetune_preset import Finetuning
 
 OF_THE_START = ("licence", "citation")  # true of what is trained from it, too
@@ -46,8 +49,8 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
     """
     card = model.card
     _check_trainable(model)
-    blank = Card(name="", title="", checkpoint="-", pooling="cls")
-    dropped = {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT if name not in OF_THE_START}
+    blank = of_no_checkpoint().items()
+    dropped = {name: value for name, value in blank if name not in OF_THE_START}
     kept = {
         "title": f"{card.name}, fine-tuned: {preset.title}",
         "checkpoint": ".",
@@ -56,10 +59,16 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
         "source": preset.source,
     }
     finished = preset.use.of(replace_fields(card, dropped | kept))
-    if finished.pooling not in ST_POOLING:
+    trained = (*ST_POOLING, "cls+bow")
+    if finished.pooling not in trained:
         raise BenchError(
             f"pooling by {finished.pooling!r} is not trained here",
-            f"set use.pooling to one of {', '.join(ST_POOLING)}",
+            f"set use.pooling to one of {', '.join(trained)}",
+        )
+    if finished.pooling == "cls+bow" and (preset.adapter or preset.part):
+        raise BenchError(
+            "with pooling by 'cls+bow' the encoder is trained with its language-model head",
+            "leave adapter and part out, or set use.pooling to another",
         )
     _check_lengths(model, finished, preset)
     return finished
@@ -95,7 +104,8 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     checkpoint = model.document
     if checkpoint is None:
         raise BenchError(f"{model.card.name} has no checkpoint to train")
-    network = load_network(checkpoint, recipe)
+    with_head = load_cls_and_bag(checkpoint, recipe).model if recipe.pooling == "cls+bow" else None
+    network = with_head.base_model if with_head else load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}
     with quiet_transformers():  # of weights that are replaced in the next line
@@ -107,7 +117,10 @@ def build_student(model: Model, recipe: Recipe) -> Any:
         )
     transformer.model, transformer.processor = network, tokenizer
     transformer.max_seq_length = max(recipe.max_query_tokens, recipe.max_document_tokens)
-    pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
+    if with_head:
+        pooling: nn.Module = JointPooling(with_head)
+    else:
+        pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
     modules = [transformer, pooling, *([Normalize()] if recipe.normalize else [])]
     return package.SentenceTransformer(
         modules=modules,
@@ -116,9 +129,38 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     )
 
 
+class JointPooling(nn.Module):
+    """`[CLS]` beside a bag of words as a module of sentence-transformers; see `ClsAndBag`.
+
+    Documents are known by a tensor ``is_document`` among their inputs, see `Inputs`.
+
+    Args:
+        model: the encoder with its head.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.head = head_of(model)
+        self.model = (model,)  # a tuple, so that its encoder is not registered here, too
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """With ``sentence_embedding`` ``(n, width + words)``."""
+        states = features["token_embeddings"]
+        vectors = joint_vectors(states, features["attention_mask"], self.head)
+        if "is_document" in features:
+            vectors = keep_largest(vectors, states.shape[-1])
+        return {**features, "sentence_embedding": vectors}
+
+
 def network_of(student: Any) -> Any:
     """The Hugging Face encoder inside a SentenceTransformer."""
     return student[0].model
+
+
+def saved_network_of(student: Any) -> Any:
+    """The Hugging Face model to save: with its language-model head where vectors depend on it."""
+    pooling = student[1]
+    return pooling.model[0] if isinstance(pooling, JointPooling) else network_of(student)
 
 
 def tokenizer_of(student: Any) -> Any:

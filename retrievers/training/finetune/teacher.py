@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from foundation.arrays import Int64Array
 from foundation.atomic import replacing_in
 from foundation.errors import BenchError
+from retrievers.encoders.device import pick_device
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
 from retrievers.models.model import Model
 from retrievers.training.engine.context import Progress
@@ -50,7 +50,7 @@ def score_negatives(
     """
     settings, examples, device = _settings(task), task.examples, task.context.device
     teacher = open_teacher(task, rows)
-    on_gpu = device == "auto" and torch.cuda.is_available()
+    on_gpu = pick_device(device).type == "cuda"
 
     def report(done: int) -> None:
         task.context.report(Progress("teacher scores", done, len(examples), "queries"))
@@ -60,7 +60,7 @@ def score_negatives(
         examples,
         rows,
         scores_folder,
-        batch_size=settings.batch_size,
+        batch_size=settings.pairs_at_once,
         advance=report,
     )
     if settings.margin is not None:

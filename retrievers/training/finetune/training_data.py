@@ -31,7 +31,6 @@ class TrainingSet:
     """Queries with the documents that answer them.
 
     Attributes:
-        query_ids: of each query, unique within its collection.
         queries: texts, length q.
         positives: for each query the rows of its relevant documents, one or more, rising.
         documents: of all collections, one after the other.
@@ -41,7 +40,6 @@ class TrainingSet:
         domains: names by which each of those is known.
     """
 
-    query_ids: tuple[str, ...]
     queries: tuple[str, ...]
     positives: tuple[Int64Array, ...]
     documents: Documents
@@ -52,8 +50,8 @@ class TrainingSet:
     def __post_init__(self) -> None:
         if not self.queries:
             raise BenchError("there is no query to train on")
-        if not len(self.query_ids) == len(self.queries) == len(self.positives):
-            raise ValueError("query_ids, queries and positives have one entry for each query")
+        if len(self.queries) != len(self.positives):
+            raise ValueError("queries and positives have one entry for each query")
         if min(map(len, self.positives)) < 1:
             raise ValueError("a query without a relevant document cannot be trained on")
 
@@ -64,7 +62,6 @@ class TrainingSet:
         """Some of the queries, and all documents."""
         taken = queries.tolist()
         return TrainingSet(
-            query_ids=tuple(self.query_ids[query] for query in taken),
             queries=tuple(self.queries[query] for query in taken),
             positives=tuple(self.positives[query] for query in taken),
             documents=self.documents,

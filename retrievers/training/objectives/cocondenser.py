@@ -11,8 +11,9 @@ The first two are Condenser's, over the masked tokens of all spans. The loss of 
 computed at once over about 2,048 documents by gradient caching; the spans of all processes count.
 
 The authors' code reads documents that were cut into spans beforehand, draws two spans of each, and
-leaves out documents of one span. Here two parts of equal length are drawn from the whole document,
-which no cut decides: halves of a short one.
+leaves out documents of one span. Here two parts of equally many tokens are drawn from the whole
+document: halves of a short one. As there where a span exceeds the length, they may begin and end
+inside a word.
 
 Defaults: as Condenser, whose checkpoint, head included, it starts from; AdamW, learning rate 1e-4
 with linear warm-up (a tenth of the steps) and decay, weight decay 0.01, about 2,048 documents in a
@@ -30,8 +31,8 @@ from retrievers.training.objectives.contrast import span_contrast
 from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.gradient_cache import in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch, tokenize
-from retrievers.training.objectives.spans import two_spans
+from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch
+from retrievers.training.objectives.spans import draw_spans
 
 
 class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
@@ -43,6 +44,7 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
     """
 
     name: ClassVar[str] = "cocondenser"
+    contrasts: ClassVar[bool] = True
     reads_documents: ClassVar[bool] = True
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
@@ -57,13 +59,11 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
     def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
         """See `Objective`; the two spans of a text are neighbours in the batch."""
         vocabulary = Vocabulary.of(tokenizer)
-        # A word has one token or more, so that longer spans would only be cut.
-        most_words = max_tokens - tokenizer.num_special_tokens_to_add()
 
         def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
             rng = generator(examples)
-            pairs = [two_spans(example["text"], most_words, rng) for example in examples]
-            tokens = tokenize(tokenizer, [span for pair in pairs for span in pair], max_tokens)
+            texts = [example["text"] for example in examples]
+            tokens = draw_spans(tokenizer, texts, max_tokens, ["random"], rng)
             return masked_batch(tokens, self.mask, vocabulary, rng)
 
         return collate

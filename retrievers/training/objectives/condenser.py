@@ -21,39 +21,34 @@ words; AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and 
 0.01, 1,024 texts of 128 tokens in a step, 8 epochs.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from foundation.records import Record
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import Rate
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 
 
-class Condenser(Record, kw_only=True, tag_field="name", tag="condenser"):
-    """Settings of Condenser.
+class Condenser(MLM, kw_only=True, tag_field="name", tag="condenser"):
+    """Settings of Condenser, beside those of `MLM`.
 
     Attributes:
         head_layers: layers of the head.
         skip_from: the layer whose token states the head reads; 0 is the embedding layer; None is
             half the depth.
         late_mlm: whether the last layer predicts too.
-        mask: share of the tokens that is masked.
     """
 
     name: ClassVar[str] = "condenser"
     head_layers: Annotated[int, msgspec.Meta(ge=1)] = 2
     skip_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
     late_mlm: bool = True
-    mask: Rate = 0.15
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`.
@@ -77,10 +72,6 @@ class Condenser(Record, kw_only=True, tag_field="name", tag="condenser"):
                 f"use at most {depth - 1}: the layers after it are those that fill [CLS]",
             )
         return layer
-
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
-        """See `Objective`; it is that of masked language modelling."""
-        return MLM(mask=self.mask).collator(tokenizer, max_tokens)
 
 
 class CondenserTraining(nn.Module):

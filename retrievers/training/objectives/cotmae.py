@@ -22,7 +22,7 @@ losses with equal weights; and for each pair one of three kinds of context at ra
 
 There spans are whole sentences up to the length or, with a probability of 15 %, up to a shorter one
 drawn at random, are cut on both sides where they exceed it, and documents of one span are left out.
-Here spans are words, equally long in a pair, and halves of a short document.
+Here the spans of a pair have equally many tokens, cut between any two: halves of a short document.
 
 Defaults: AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and decay, weight
 decay 0.01, 512 documents in a step, spans of 128 tokens.
@@ -35,12 +35,10 @@ import msgspec
 import numpy as np
 
 from retrievers.training.objectives.example import Example
-from retrievers.training.objectives.masking import TokenBatch, tokenize
+from retrievers.training.objectives.masking import TokenBatch
 from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import RetroMAE
-from retrievers.training.objectives.spans import adjoining_spans, two_spans
-
-Context = Literal["nearby", "overlap", "random"]
+from retrievers.training.objectives.spans import Context, draw_spans
 
 
 class CoTMAE(RetroMAE, kw_only=True, tag_field="name", tag="cotmae"):
@@ -65,19 +63,6 @@ class CoTMAE(RetroMAE, kw_only=True, tag_field="name", tag="cotmae"):
         rng: np.random.Generator,
     ) -> tuple[TokenBatch, TokenBatch]:
         """See `RetroMAE`; the spans of a document are neighbours in a batch, and exchanged."""
-        # A word has one token or more, so that longer spans would only be cut.
-        most_words = max_tokens - tokenizer.num_special_tokens_to_add()
-
-        def characters_read(span: str) -> int:
-            (encoding,) = tokenizer([span], truncation=True, max_length=max_tokens).encodings
-            return max(int(end) for _, end in encoding.offsets)
-
-        def pair(text: str) -> tuple[str, str]:
-            context = self.contexts[rng.integers(len(self.contexts))]
-            if context == "random":
-                return two_spans(text, most_words, rng)
-            return adjoining_spans(text, most_words, characters_read, context == "overlap", rng)
-
-        spans = [span for example in examples for span in pair(example["text"])]
-        read = tokenize(tokenizer, spans, max_tokens)
-        return read, read.take(np.arange(len(spans)) ^ 1)  # rows 1, 0, 3, 2, …
+        texts = [example["text"] for example in examples]
+        read = draw_spans(tokenizer, texts, max_tokens, self.contexts, rng)
+        return read, read.take(np.arange(2 * len(texts)) ^ 1)  # rows 1, 0, 3, 2, …

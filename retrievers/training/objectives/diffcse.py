@@ -69,6 +69,7 @@ class DiffCSE(Record, kw_only=True, tag_field="name", tag="diffcse"):
     """
 
     name: ClassVar[str] = "diffcse"
+    contrasts: ClassVar[bool] = True
     similarity: ClassVar[str] = "cos"
     generator: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05

@@ -17,16 +17,9 @@ bare sum of h_0 and a position. From there, too: lm is the head for masked langu
 the paper draws as a linear projection; masked tokens are among the h_j; the mean over N; and w. The
 paper's equations 6 to 9 leave masked tokens out, sum over Set(x), and have no weight.
 
-The paper searches with both kinds of states (section 3.4). With W a projection of ``[CLS]`` to 384
-dimensions, learnt in fine-tuning, and I_d the places of the 384 largest numbers of a document's v:
-
-    ⟨q, d⟩ = ⟨W h_0^q, W h_0^d⟩ + Σ_{i ∈ I_d} v_q[i] v_d[i]
-
-What remains here is a plain encoder whose vectors are ``[CLS]``, as the authors' fine-tuning code
-(src/bi_encoder) reads it: the row CLS:768 of the paper's Table 4, with .394 MRR@10 on MS MARCO, and
-.410 with both. One dense vector of that inner product has 384 + 30,522 dimensions, 124 kB for each
-document; v needs the head, which the encoder goes without, and the authors' repository has neither
-a checkpoint with W nor code that trains it.
+What remains is a plain encoder whose vectors are ``[CLS]``, as the authors' fine-tuning code
+(src/bi_encoder) reads it: the row CLS:768 of the paper's Table 4, with .394 MRR@10 on MS MARCO. The
+paper's own search is by both kinds of states, .410; see `retrievers.encoders.cls_and_bag`.
 
 Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
 """
@@ -39,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.records import Record
+from retrievers.encoders.cls_and_bag import bag_of_words
 from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
@@ -79,13 +73,13 @@ class DupMAETraining(EnhancedDecoding):
 
     def further_losses(self, states: Tensor, real: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """``bow``, which is w L_bow."""
-        return {"bow": self.bow_weight * self.bag_of_words(states, real, tokens)}
+        return {"bow": self.bow_weight * self.bag_loss(states, real, tokens)}
 
     def queries(self, cls: Tensor, length: int) -> Tensor:
         """H1 from h_0 ``(texts, 1, width)``: ``(texts, length, width)``."""
         return self.encoder.embed_vectors(cls.expand(-1, length, -1))
 
-    def bag_of_words(self, states: Tensor, real: Tensor, tokens: Tensor) -> Tensor:
+    def bag_loss(self, states: Tensor, real: Tensor, tokens: Tensor) -> Tensor:
         """L_bow.
 
         Args:
@@ -93,9 +87,7 @@ class DupMAETraining(EnhancedDecoding):
             real: bool ``(texts, length)``, False at padding.
             tokens: int64 ``(texts, length)``, the ordinary tokens as they are, -100 elsewhere.
         """
-        logits = self.encoder.head(states[:, 1:])
-        padding = ~real[:, 1:, None].bool()
-        logs = functional.log_softmax(logits.masked_fill(padding, float("-inf")).amax(1), dim=1)
+        logs = functional.log_softmax(bag_of_words(states, real, self.encoder.head), dim=1)
         ordinary = tokens != IGNORED
         bag = torch.zeros_like(logs).scatter_reduce(
             1, tokens.where(ordinary, 0), ordinary.to(logs.dtype), "amax"

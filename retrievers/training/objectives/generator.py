@@ -4,19 +4,15 @@ Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
 2020, https://arxiv.org/abs/2003.10555.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from foundation.errors import BenchError, first_line
-from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
+from retrievers.models.language_head import load_masked_lm
+from retrievers.models.loading import LOAD_ERRORS, load_tokenizer
 from retrievers.training.engine.find_checkpoint import find_checkpoint
-from retrievers.training.engine.save import HEADS, HEADS_FILE
-
-OF_THE_MODEL = "encoder.model."  # what begins the names of its head in files of `saved`
 
 
 class Generator:
@@ -58,17 +54,14 @@ def load_generator(name: str) -> Generator:
     Raises:
         BenchError: there is none, it is damaged, or it has no head.
     """
-    from transformers import AutoModelForMaskedLM
-
     checkpoint, _ = find_checkpoint(name)
     try:
-        model, report = read_weights(AutoModelForMaskedLM, checkpoint, torch.float32)
+        model, missing = load_masked_lm(checkpoint, torch.float32)
     except LOAD_ERRORS as error:
         raise BenchError(
             f"the generator {name} cannot be loaded: {first_line(error)}",
             "name a masked language model, such as distilbert/distilbert-base-uncased",
         ) from error
-    missing = _without_head(model, checkpoint, report["missing_keys"])
     if missing:
         raise BenchError(
             f"the generator {name} lacks {len(missing)} weights: {', '.join(missing[:3])}",
@@ -95,19 +88,3 @@ def check_generator(name: str, tokenizer: Any, max_tokens: int) -> None:
             f"max_tokens is {max_tokens}, and the generator {name} has positions for {limit}",
             f"use max_tokens = {limit}",
         )
-
-
-def _without_head(model: Any, checkpoint: Checkpoint, missing: Iterable[str]) -> list[str]:
-    """Missing weights that are not in the folder of heads either; those that are, are taken."""
-    from safetensors.torch import load_file
-
-    path = checkpoint.root / HEADS / HEADS_FILE
-    held = load_file(str(path)) if path.is_file() else {}
-    own = dict(model.named_parameters(remove_duplicate=False))  # tied ones under each name
-    taken = set()
-    for name in missing:
-        value = held.get(OF_THE_MODEL + name)
-        if name in own and value is not None and value.shape == own[name].shape:
-            own[name].data.copy_(value)
-            taken.add(id(own[name]))
-    return sorted(name for name in missing if name not in own or id(own[name]) not in taken)

@@ -41,6 +41,7 @@ class ICT(Record, kw_only=True, tag_field="name", tag="ict"):
     """
 
     name: ClassVar[str] = "ict"
+    contrasts: ClassVar[bool] = True
     kept: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 

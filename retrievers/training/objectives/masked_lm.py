@@ -7,10 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
+from retrievers.models.language_head import HEAD_OF, head_of
 from retrievers.training.objectives.masking import IGNORED
-
-# Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
-HEADS = {"bert": "cls", "roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head"}
 
 
 class MaskedLM(nn.Module):
@@ -25,10 +23,10 @@ class MaskedLM(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        if model.config.model_type not in HEADS:
+        if model.config.model_type not in HEAD_OF:
             raise BenchError(
                 f"a model of type {model.config.model_type} cannot be pre-trained here",
-                f"start from one of these types: {', '.join(HEADS)}",
+                f"start from one of these types: {', '.join(HEAD_OF)}",
             )
         self.model = model
 
@@ -45,8 +43,7 @@ class MaskedLM(nn.Module):
     @property
     def head(self) -> nn.Module:
         """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``."""
-        head: nn.Module = getattr(self.model, HEADS[self.config.model_type])
-        return head
+        return head_of(self.model)
 
     @property
     def layers(self) -> nn.ModuleList:

@@ -76,6 +76,22 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> TokenBatc
     )
 
 
+def pad(ids: Sequence[Int64Array], words: Sequence[Int64Array], padding_id: int) -> TokenBatch:
+    """A batch of texts that are tokenised already.
+
+    Args:
+        ids: of each text, special tokens included.
+        words: number of the word at each token of a text, rising; -1 at special tokens.
+    """
+    lengths = np.array([len(row) for row in ids])
+    real = np.arange(lengths.max()) < lengths[:, None]
+    padded_ids = np.full(real.shape, padding_id, dtype=np.int64)
+    padded_words = np.full(real.shape, NOT_A_WORD, dtype=np.int64)
+    padded_ids[real] = np.concatenate(ids)
+    padded_words[real] = np.concatenate(words)
+    return TokenBatch(padded_ids, real, renumber(padded_words))
+
+
 def renumber(words: Int64Array) -> Int64Array:
     """Word numbers of each row counted from 0 without gaps; -1 stays."""
     before = np.concatenate([np.full_like(words[:, :1], NOT_A_WORD), words[:, :-1]], axis=1)

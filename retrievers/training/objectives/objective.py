@@ -26,7 +26,10 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # a share of the tokens
 
 @runtime_checkable
 class Objective(Protocol):
-    """A frozen msgspec Struct with ``tag_field="name"`` and ``tag`` equal to ``name``."""
+    """A frozen msgspec Struct with ``tag_field="name"`` and ``tag`` equal to ``name``.
+
+    One whose loss pushes the texts of a batch apart has ``contrasts = True`` in its class.
+    """
 
     @property
     def name(self) -> str:

@@ -37,6 +37,7 @@ class SimCSE(Record, kw_only=True, tag_field="name", tag="simcse"):
     """
 
     name: ClassVar[str] = "simcse"
+    contrasts: ClassVar[bool] = True
     similarity: ClassVar[str] = "cos"
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -1,60 +1,76 @@
-"""Parts of a document drawn at random, cut between words: pairs that objectives relate."""
+"""Parts of a document drawn at random: pairs that objectives relate."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
+from retrievers.training.objectives.masking import NOT_A_WORD, TokenBatch, pad
+
+Context = Literal["nearby", "overlap", "random"]
 _WORD = re.compile(r"\S+")
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
 
 
-def two_spans(text: str, most_words: int, rng: np.random.Generator) -> tuple[str, str]:
-    """Two parts of a text that do not overlap, equally long in words, in the order of the text.
-
-    Every such pair is equally likely. A text of fewer than two words is both spans itself.
-
-    Args:
-        text: words are what white space separates.
-        most_words: of a span.
-    """
-    words = [word.span() for word in _WORD.finditer(text)]
-    size = min(most_words, len(words) // 2)
-    if not size:
-        return text, text
-    slack = len(words) - 2 * size
-    first, second = sorted(rng.choice(slack + 2, 2, replace=False))
-    return _part(text, words, first, size), _part(text, words, second - 1 + size, size)
-
-
-def adjoining_spans(
-    text: str,
-    most_words: int,
-    read: Callable[[str], int],
-    overlap: bool,
+def draw_spans(
+    tokenizer: Any,
+    texts: Sequence[str],
+    max_tokens: int,
+    contexts: Sequence[Context],
     rng: np.random.Generator,
-) -> tuple[str, str]:
-    """Two parts of a text, of which the second begins where the first is no longer read.
+) -> TokenBatch:
+    """Tokens of two spans of each text, drawn from all of its tokens.
 
-    They are equally long in words, and as long as those of `two_spans`. A text of fewer than two
-    words is both spans itself.
+    The spans of a text are equally long: as long as is read or, of a short text, half of its
+    tokens. They are cut between tokens, so that no part of a text is out of reach. A text of fewer
+    than two tokens is both spans itself. Each text is tokenised once, as a whole.
 
     Args:
-        text: words are what white space separates.
-        most_words: of a span.
-        read: the number of characters that are read of a span, the rest of which is cut off.
-        overlap: the second begins earlier: with the last words that are read of the first, from
-            one of them to half.
+        tokenizer: fast tokenizer of Hugging Face.
+        max_tokens: of a span, special tokens included.
+        contexts: kinds of pairs, see `two_starts`; each text gets one of them at random.
+
+    Returns:
+        Rows 2i and 2i + 1 are the spans of text i, in the order of the text.
     """
-    words = [word.span() for word in _WORD.finditer(text)]
-    size = min(most_words, len(words) // 2)
-    if not size:
-        return text, text
-    start = int(rng.integers(len(words) - 2 * size + 1))
-    first = _part(text, words, start, size)
-    length = len(_WORD.findall(first[: read(first)]))
-    shared = int(rng.integers(1, length // 2 + 1)) if overlap and length > 1 else 0
-    return first, _part(text, words, start + length - shared, size)
+    room = max_tokens - tokenizer.num_special_tokens_to_add()
+    encoded = tokenizer(list(texts), truncation=False, verbose=False)
+    ids, words = [], []
+    for encoding in encoded.encodings:
+        text_ids = np.array(encoding.ids)
+        text_words = np.array([NOT_A_WORD if word is None else word for word in encoding.word_ids])
+        special = np.array(encoding.special_tokens_mask, dtype=bool)
+        (own,) = np.nonzero(~special)
+        size = min(room, len(own) // 2)
+        context = contexts[int(rng.integers(len(contexts)))]
+        starts = two_starts(len(own), size, context, rng) if size else (0, 0)
+        for start in starts:
+            kept = special.copy()  # a span is between the special tokens of its text
+            kept[own[start : start + max(size, 1)]] = True
+            ids.append(text_ids[kept])
+            words.append(text_words[kept])
+    return pad(ids, words, tokenizer.pad_token_id)
+
+
+def two_starts(
+    tokens: int, size: int, context: Context, rng: np.random.Generator
+) -> tuple[int, int]:
+    """First token of either span of a text; every place that a kind allows is equally likely.
+
+    Args:
+        tokens: of the text, at least ``2 * size``.
+        size: tokens of a span, at least 1.
+        context: ``nearby``, the second span follows the first; ``overlap``, it begins in the second
+            half of the first, by a number of shared tokens that is drawn before the place, and
+            follows it where they are of one token; ``random``, anywhere behind the first.
+    """
+    if context == "random":
+        first, second = sorted(rng.choice(tokens - 2 * size + 2, 2, replace=False).tolist())
+        return first, second - 1 + size
+    shared = int(rng.integers(1, size // 2 + 1)) if context == "overlap" and size > 1 else 0
+    first = int(rng.integers(tokens - 2 * size + shared + 1))
+    return first, first + size - shared
 
 
 def sentence_and_rest(
@@ -63,7 +79,7 @@ def sentence_and_rest(
     """A sentence of a text, and the text without it or, with probability ``kept``, with it.
 
     A sentence ends with the line, or at a full stop, question mark or exclamation mark before white
-    space. A text of one sentence gives its first and second half instead.
+    space. A text of one sentence gives its first and second half instead, of one word itself twice.
 
     Args:
         text: words are what white space separates.
@@ -71,14 +87,14 @@ def sentence_and_rest(
     """
     words = [word.span() for word in _WORD.finditer(text)]
     if len(words) > most_words:
-        text = text[: words[most_words - 1][1]]
+        words = words[:most_words]
+        text = text[: words[-1][1]]
+    if len(words) < 2:
+        return text, text
     sentences = [sentence.span() for sentence in _SENTENCE.finditer(text)]
     if len(sentences) < 2:
-        return two_spans(text, len(words), rng)
+        middle = words[len(words) // 2][0]
+        return text[:middle].strip(), text[middle:].strip()
     start, end = sentences[rng.integers(len(sentences))]
     rest = text if rng.random() < kept else f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
     return text[start:end], rest
-
-
-def _part(text: str, words: list[tuple[int, int]], first: int, size: int) -> str:
-    return text[words[first][0] : words[first + size - 1][1]]

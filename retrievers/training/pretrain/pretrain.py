@@ -241,7 +241,7 @@ def check_distinct(preset: Pretraining, texts: int) -> None:
 
 def contrasts(preset: Pretraining) -> bool:
     """True where texts of a batch are each other's negatives."""
-    return hasattr(preset.objective, "sub_batch")
+    return bool(getattr(preset.objective, "contrasts", False))
 
 
 def advice_for(preset: Pretraining) -> Advice:
@@ -256,9 +256,8 @@ def advice_for(preset: Pretraining) -> Advice:
 
 def _less_memory(preset: Pretraining) -> str:
     checkpointing = "--gradient-checkpointing"
-    sub_batch = getattr(preset.objective, "sub_batch", 0)
-    if contrasts(preset):
-        size = (sub_batch or 2 * preset.batch_size) // 2
+    if hasattr(preset.objective, "sub_batch"):
+        size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
         smaller = f"--set objective.sub_batch={size}, which is the same training" if size else ""
     else:
         size = preset.batch_size // 2

@@ -15,16 +15,17 @@ from torch import nn
 
 from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint, position_limit
+from retrievers.models.language_head import HEAD_OF
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.engine.find_checkpoint import find_checkpoint
 from retrievers.training.engine.save import load_heads
-from retrievers.training.objectives.masked_lm import HEADS, MaskedLM
+from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
 from retrievers.training.pretrain.vocabulary import train_tokenizer
 
 # What a checkpoint of an encoder need not hold, in files of Hugging Face models.
-OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEADS.values())))})\.|position_ids")
+OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEAD_OF.values())))})\.|position_ids")
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     except LOAD_ERRORS as error:
         raise BenchError(
             f"the weights in {checkpoint.folder} cannot be trained: {first_line(error)}",
-            f"start from a checkpoint of one of these types: {', '.join(HEADS)}",
+            f"start from a checkpoint of one of these types: {', '.join(HEAD_OF)}",
         ) from error
     _check_missing(checkpoint.folder, report["missing_keys"])
     return model

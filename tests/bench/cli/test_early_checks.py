@@ -22,7 +22,7 @@ OUTPUTS = {
     "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
     "forgetting --plot": ["forgetting", "hashing", "bm25", "--on", "{data}", "{data}", "--plot"],
     "ablate": ["ablate", "inference", "--out"],
-    "continual": ["continual", "three-domains-small", "--out"],
+    "continual": ["continual", "three-domains", "--out"],
     "adapt": ["adapt", "tsdae", "--on", "{data}", "--out"],
     "pretrain": ["pretrain", "retromae", "--on", "{data}", "--out"],
     "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],

@@ -11,7 +11,8 @@ from bench.cli.commands.gaps import Gaps
 from bench.results.load import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError
-from tests.support.collections import Bench, write_collection, write_qrels
+from tests.support.collections import SIXTY, Bench, write_collection, write_qrels
+from tests.support.tiny_roberta import write_ance
 
 DANGLING = 5
 
@@ -220,3 +221,25 @@ def test_a_collection_whose_corpus_has_no_relevant_document_is_refused(bench: Be
     done = bench("run", folder, "--model", "bm25")
     assert done.code == 2
     assert "are corpus and qrels of the same release?" in done.stderr
+
+
+def test_a_folder_laid_out_as_ances_has_the_score_of_sentence_transformers(bench: Bench) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    documents, queries, qrels = SIXTY
+    capitals = {name: text.upper() for name, text in queries.items()}
+    folder = write_ance(bench.place / "model")
+    collection = write_collection(bench.place / "sixty", documents, capitals, qrels)
+    done = bench("run", collection, "--model", folder, "--measure", "RR@10")
+    assert done.code == 0, done.stderr
+
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    texts = [text for _, text in documents.values()]
+    similar = theirs.similarity(
+        theirs.encode_query([*capitals.values()]), theirs.encode_document(texts)
+    )
+    ranks = 1 + (similar > similar.diag()[:, None]).sum(dim=1).double()
+    expected = (1 / ranks).where(ranks <= 10, 0.0).mean().item()
+    assert 0 < expected < 1
+    found = load(bench.results("sixty", "st")).result.measures["RR@10"]
+    assert found == pytest.approx(expected, abs=1e-9)

@@ -27,6 +27,7 @@ from tests.support.collections import (
     write_collection,
     write_hashing_card,
 )
+from tests.support.hub import write_hub
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 QUERIES = {"q1": "lift of a wing", "q2": "slabs that conduct heat", "q3": "heat conduction"}
@@ -392,6 +393,29 @@ def test_data_are_verified_and_fetched(
     (collection / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n' * 2)
     assert main(["verify", str(collection), *cache]) == 2
     assert "error: " in capsys.readouterr().out
+
+
+def test_fetch_says_the_commit_of_each_encoder_and_a_result_states_it(
+    tmp_path: Path,
+    collection: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_bert(tmp_path / "documents")
+    write_bert(tmp_path / "queries", seed=1)
+    first = write_hub(tmp_path, tmp_path / "documents", monkeypatch)
+    second = write_hub(tmp_path, tmp_path / "queries", monkeypatch, "queries", "facade")
+    both = {"checkpoint": "org/name", "query_checkpoint": "org/queries", "pooling": "cls"}
+    card = write_card(tmp_path / "two.toml", **both)
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    assert main(["fetch", "--model", str(card), "--json", *cache]) == 0
+    about = f"{first}, revision c0ffee; queries: {second}, revision facade"
+    assert json.loads(capsys.readouterr().out) == [{"name": "two", "about": about}]
+    assert bench(tmp_path, "run", collection, "--model", card) == 0
+    (path,) = (tmp_path / "out").glob("**/two/*/result.json")
+    recipe = load(path).result.recipe
+    assert recipe
+    assert (recipe.revision, recipe.query_revision) == ("c0ffee", "facade")
 
 
 def test_a_suite_with_another_collection_inside_has_no_mean(

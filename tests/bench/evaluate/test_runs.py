@@ -182,6 +182,18 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, problem):
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffq Q0 a 1 1 t\nq Q0 b 2 1 t\nq Q0 a 3 1 t\n",
+        "q percent-encoded a%2Fb 1 1 t\np percent-encoded a/b 2 1 t\nq percent-encoded a/b 3 1 t\n",
+    ],
+)
+def test_the_line_that_repeats_a_document_is_named_however_its_id_is_written(tmp_path, text):
+    with pytest.raises(BenchError, match=r"some\.trec, line 3: .*twice"):
+        read_run_file(write(tmp_path, text, "some.trec"))
+
+
 def test_one_document_may_be_found_by_two_queries(tmp_path):
     run = read_run_file(write(tmp_path, "q Q0 a 1 1 t\np Q0 a 1 1 t\n")).run
     assert len(run) == 2

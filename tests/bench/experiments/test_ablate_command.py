@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands.ablate import DECISIVE, _version
+from bench.cli.commands.ablate import DECISIVE, Checked, _version
+from bench.compare.statistics import Resampling
+from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.evaluation import Evaluate
 from bench.experiments.finetune_stage import Finetune
@@ -119,6 +121,20 @@ def test_cells_are_trained_scored_and_reported_and_kept_for_the_next_time(bench,
     assert (stages.count("pretrain"), stages.count("finetune")) == (4, 6)
 
 
+def test_another_gpu_than_the_first_is_refused_before_any_work(bench):
+    space = Workspace(cache_dir=bench.cache, device="cuda:1")
+    with pytest.raises(BenchError, match="not on cuda:1") as refused:
+        Checked.of(load_ablation("grid.toml", ""), space, conditions_here("cpu"), Resampling())
+    assert "CUDA_VISIBLE_DEVICES=1, with --device cuda" in refused.value.hint
+
+
+def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
+    stage = Evaluate(Workspace(cache_dir=bench.cache, device="cpu", max_memory=1 << 20))
+    settings = stage.resolve_settings({"on": ["./mine"]})
+    with pytest.raises(BenchError, match="search needs at least"):
+        stage.work(settings, "hashing", tmp_path / "out")
+
+
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     from retrievers.training.pretrain.stream import Stream
@@ -190,12 +206,29 @@ def keys():
     }
 
 
+def test_objectives_of_as_many_steps_are_said_to_read_different_numbers_of_tokens(bench, tmp_path):
+    warning = "mlm, retromae may read different numbers of tokens in as many steps"
+    assert warning in ablate(bench, "--dry-run").stdout
+    (tmp_path / "pre.toml").write_text(PRETRAIN.replace("steps = 2", "tokens = 40"))
+    assert "tokens in as many" not in ablate(bench, "--dry-run").stdout
+
+
+def test_a_pre_training_that_reads_a_scored_query_is_told(bench, tmp_path):
+    corpus, queries = (tmp_path / "mine" / f"{name}.jsonl" for name in ("corpus", "queries"))
+    scored = [json.loads(line)["text"] for line in queries.read_text().splitlines()]
+    added = {"_id": "overheard", "title": "", "text": f" {scored[-1].upper()} "}
+    with corpus.open("a") as file:
+        file.write(json.dumps(added) + "\n")
+    assert "1 texts of mine for pre-training are word for word" in ablate(bench, "--dry-run").stdout
+
+
 def test_a_dry_run_checks_and_shows_and_trains_nothing(bench, tmp_path):
     shown = ablate(bench, "--dry-run")
     assert shown.code == ExitCode.OK, shown.stderr
     assert "6 cells: 3 rows, 2 seeds; 16 tasks left" in shown.stdout
     assert "0 queries of the split train of mine read like one of the 2 scored" in shown.stdout
     assert not (tmp_path / "ablations").exists()
+    assert "No text of the pre-training is, word for word, a scored query." in shown.stdout
     document = json.loads(ablate(bench, "--dry-run", "--json").stdout)
     assert document["tasks"][0] == ["pretrain", 4, 0]
 
@@ -254,7 +287,7 @@ def test_training_on_what_is_scored_is_refused_before_anything_starts(bench, tmp
     (tmp_path / "grid.toml").write_text(scored)
     done = ablate(bench)
     assert done.code == ExitCode.BAD_INPUT
-    assert "2 queries of the split test of mine are scored on mine" in done.stderr
+    assert "split test of mine has 2 queries of the split test that mine is" in done.stderr
     assert not (tmp_path / "ablations").exists()
 
 

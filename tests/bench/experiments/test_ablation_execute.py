@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from bench.experiments.execute import execute, finished
 from bench.experiments.grid import FILES
@@ -19,8 +21,11 @@ from bench.experiments.kept import DONE_FILE, FAILED_FILE
 from bench.experiments.plan import plan_of
 from bench.experiments.times import Times
 from foundation.errors import BenchError
-from foundation.failures import WorkerError
+from foundation.failures import WorkerError, lacks_room
 from foundation.locks import FileLock
+from retrievers.training.engine.trainer import writing
+from retrievers.training.pretrain.pretrain import pretrain
+from tests.support import small_starts as small
 from tests.support.ablations import FAKES, GRID, FakeStage, in_this_process
 
 
@@ -130,6 +135,40 @@ def test_a_full_disk_stops_everything(tmp_path):
         go(tmp_path, run=full)
 
 
+def train_without_room(folder):
+    """A real training, none of whose files can grow beyond 20 kB."""
+    sys.dont_write_bytecode = True  # or modules would be cut off in Python's caches
+    start = small.write_start(folder / "start", small.texts())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    pretrain(small.preset(start, steps=1), small.texts(), small.on_cpu(folder / "out"))
+
+
+def test_a_disk_that_is_full_in_a_training_stops_everything(tmp_path):
+    tried = []
+
+    def run(stage, task, out):
+        tried.append(task)
+        return isolated(train_without_room, task.folder(out))
+
+    with pytest.raises(BenchError, match=r"cannot write .*: .*File too large") as full:
+        go(tmp_path, run=run)
+    assert "make room" in full.value.hint
+    assert len(tried) == 1
+    assert not list(tmp_path.rglob(FAILED_FILE))
+
+
+def write_optimizer(path):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    with writing(path):
+        torch.save(torch.zeros(100_000), path)
+
+
+def test_a_full_disk_is_known_by_what_torch_says(tmp_path):
+    with pytest.raises(BenchError, match="cannot write") as full:
+        isolated(write_optimizer, tmp_path / "optimizer.pt")
+    assert lacks_room(full.value), full.value
+
+
 def test_a_damaged_record_says_what_to_delete(tmp_path):
     go(tmp_path)
     record = next(tmp_path.rglob(DONE_FILE))
@@ -189,9 +228,10 @@ def test_what_a_process_apart_returns_or_raises_arrives(monkeypatch):
     with pytest.raises(BenchError, match="no such preset") as caught:
         isolated(bad_input)
     assert caught.value.hint == "use another"
-    with pytest.raises(OSError, match="No space left") as stopped:
+    with pytest.raises(BenchError, match="vectors: No space left") as stopped:
         isolated(full)
-    assert (stopped.value.errno, stopped.value.filename) == (errno.ENOSPC, "vectors")
+    assert lacks_room(stopped.value)
+    assert "make room" in stopped.value.hint
     with pytest.raises(WorkerError, match="ZeroDivisionError: division by zero") as other:
         isolated(defect)
     assert "in defect" in other.value.trace

@@ -12,11 +12,11 @@ from scipy import stats
 from bench.compare.statistics import Resampling
 from bench.evaluate.suites import suite_weights
 from bench.experiments.execute import execute
-from bench.experiments.findings import Made, report_of
+from bench.experiments.findings import Provenance, report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import MEAN
-from bench.experiments.twolevel import draw, interval, variance
+from bench.experiments.twolevel import interval, variance
 from bench.workspace import Workspace
 from tests.support.ablations import FAKES, GRID, in_this_process, read_scores
 from tests.support.results import CONDITIONS
@@ -30,6 +30,15 @@ def crossed(rng, seeds, queries, of_seeds, of_queries, of_both, mean=0.0):
     return (
         mean + rng.normal(0, of_seeds, (seeds, 1)) + own + rng.normal(0, of_both, (seeds, queries))
     )
+
+
+def draw(part, resamples, seed):
+    """Means over resampled seeds and queries ``(seeds, queries)``, each level one fewer."""
+    rng = np.random.default_rng(seed)
+    of_seeds, of_queries = (
+        rng.multinomial(count - 1, np.full(count, 1 / count), resamples) for count in part.shape
+    )
+    return np.sum((of_seeds @ part) * of_queries, axis=1) / np.prod(np.subtract(part.shape, 1))
 
 
 def test_p_is_two_sided_from_students_t_distribution():
@@ -139,7 +148,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
         }
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
-    made = Made("", (), CONDITIONS, Resampling(199), weights=weights)
+    made = Provenance("", (), CONDITIONS, Resampling(199), weights=weights)
     for row in report_of(plan, outcome, scores_of, made).rows:
         one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())

@@ -13,7 +13,7 @@ import pytest
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.execute import execute
-from bench.experiments.findings import Made, Scored, report_of
+from bench.experiments.findings import Provenance, Scored, report_of
 from bench.experiments.grid import FILES, load_ablation
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
@@ -201,7 +201,7 @@ def hypotheses_of(tmp_path, *lines):
             for name, scored in read(task).items()
         }
 
-    return report_of(plan, outcome, noisy, Made("typed", (), conditions_here("cpu")))
+    return report_of(plan, outcome, noisy, Provenance("typed", (), conditions_here("cpu")))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):
@@ -243,10 +243,10 @@ def test_no_difference_supports_nothing(expected, verdict, answer):
 def test_the_shipped_experiment_has_its_endpoints_and_hypotheses(variant):
     ablation = load_ablation("pretraining-matters", variant)
     names = [part.name.removeprefix(f"{ablation.name}-") for part in ablation.parts()]
-    assert names == ["untrained", "queries-100", "queries-400", "queries-all"]
+    assert names[:4] == ["untrained", "queries-100", "queries-400", "queries-all"]
+    assert names[4:] == (["queries-all-high-rate"] if variant == "two-cores" else [])
     assert ablation.base["on"] == ablation.pretrain["on"]
-    assert [part.finetune and part.finetune.get("queries") for part in ablation.parts()] == [
-        *(None, 100, 400, None)
-    ]
+    queries = [part.finetune and part.finetune.get("queries") for part in ablation.parts()]
+    assert queries == [None, 100, 400, *(None for _ in names[3:])]
     assert [each.expected for each in ablation.hypotheses] == ["better", "better", "equal"]
     assert len(ablation.seeds) == 3

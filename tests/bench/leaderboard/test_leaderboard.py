@@ -207,6 +207,24 @@ def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
     assert board.rows[0].cells["set"].facts["machine"].startswith("y")
 
 
+@pytest.mark.parametrize("newest", ["few", "many"])
+def test_a_repeat_with_fewer_measures_hides_none_of_the_others(tmp_path, newest):
+    for name, more in (("few", {}), ("many", {"R@100": [0.75]})):
+        time = {"time": f"2026-0{1 + (name == newest)}-01T00:00:00+00:00"}
+        store(tmp_path / name, "a", "set", {MEASURE: [0.5], **more}, conditions=time)
+    board = board_of(tmp_path)
+    assert (names(board), board.results) == (["a"], 1)
+    assert board.rows[0].score("set", "R@100").value == 0.75
+
+
+def test_of_two_evaluations_with_a_measure_of_their_own_both_are_shown(tmp_path):
+    for name in ("R@10", "R@100"):
+        store(tmp_path / name, "a", "set", {MEASURE: [0.5], name: [0.75]})
+    rows = board_of(tmp_path).rows
+    for name in ("R@10", "R@100"):
+        assert [row.score("set", name).value for row in rows if row.score("set", name)] == [0.75]
+
+
 def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
     for machine, score in (("x", 0.5), ("y", 0.75)):
         store(tmp_path / machine, "a", "set", [score])
@@ -339,19 +357,7 @@ def by_pairs(scores: np.ndarray, drawn: Resampled) -> list[int]:
     while rest:
         leader, rest, group = rest[0], rest[1:], group + 1
         found[leader] = group
-        p_values = [
-            paired(
-                [
-                    Differences(
-                        *(
-                            table[:, leader] - table[:, model]
-                            for table in (scores, drawn.bootstrap, drawn.flipped)
-                        )
-                    )
-                ]
-            ).p
-            for model in rest
-        ]
+        p_values = [paired([Differences.of(scores, drawn, leader, model)]).p for model in rest]
         worse = [p <= 0.05 for p in holm(p_values)]
         cut = worse.index(True) if True in worse else len(rest)
         found |= dict.fromkeys(rest[:cut], group)

@@ -72,6 +72,10 @@ def test_where_the_printed_mean_is_another_a_note_says_so(model):
     assert all("misprint" in note for note in notes)
 
 
+def test_all_publications_are_named_by_their_word_too():
+    assert gathered({}, [], ["all"]) == gathered({}, [], []) != []
+
+
 def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
     with pytest.raises(BenchError, match="no published scores are called 'dupmea'") as caught:
         gathered({}, [], ["dupmea"])

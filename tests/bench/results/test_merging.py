@@ -1,5 +1,6 @@
 """Merging: a union of evaluations in which nothing is lost and conflicts are named."""
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from bench.results.find import find_results
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.merge import Duplicate, conflicts, union, write
-from bench.results.result import SCORES_FILE, Stored
+from bench.results.result import RUN_FILE, SCORES_FILE, Stored
 from foundation.errors import BenchError
 from tests.support.leaderboards import MEASURE, result_of, store
 
@@ -102,6 +103,28 @@ def test_results_of_two_machines_lie_in_one_folder_byte_for_byte(tmp_path):
     assert everything(found["a"]) == everything(one)
     assert everything(found["b"]) == everything(other)
     assert found["a"] == out / "one" / "a" / one.name
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_ranking_that_is_damaged_is_replaced_by_a_whole_one(tmp_path, damage, at_once):
+    content = b"stands for a ranking"
+    ranked = {"run_sha256": hashlib.sha256(content).hexdigest()}
+    later = {"time": "2126-02-01T00:00:00+00:00"}
+    whole = store(tmp_path / "1", "a", "one", [0.5, 0.25], **ranked)
+    damaged = store(tmp_path / "2", "a", "one", [0.5, 0.25], conditions=later, **ranked)
+    for folder in (whole, damaged):
+        (folder / RUN_FILE).write_bytes(content)
+    damage(damaged / RUN_FILE)
+    out = tmp_path / "out"
+    if at_once:
+        assert merged_into(out, tmp_path / "2", tmp_path / "1") == (1, [])
+    else:
+        assert merged_into(out, tmp_path / "2") == (1, [])
+        assert merged_into(out, tmp_path / "1") == (1, [])
+    (kept,) = find_results(out)
+    assert everything(kept.folder) == everything(whole)
+    assert merged_into(out, tmp_path / "2", tmp_path / "1") == (0, [])
 
 
 def test_the_same_scores_are_kept_once_though_the_queries_have_another_order(tmp_path):

@@ -11,8 +11,11 @@ import pytest
 from bench.cli.options.train import AgainstForgetting
 from bench.exit_codes import ExitCode
 from bench.training.adapt_on_collections import forgetting_line
+from bench.training.leaks import family
+from retrievers.models.card import load_card
 from retrievers.training.continual.continual import Adaptation, Method
 from tests.support.collections import DOCUMENTS, Bench, write_collection
+from tests.support.tiny_checkpoints import write_bert, write_card
 
 PRESET = """
 title = "tiny"
@@ -77,6 +80,37 @@ def test_it_says_what_to_type_for_the_forgetting_matrix(bench, folders, preset, 
     assert ("ackward transfer" in matrix.stdout) == (method != "separate")
 
 
+@pytest.mark.parametrize("method", ["plain", "joint"])
+def test_a_training_set_counts_as_the_collection_that_it_belongs_to(
+    bench, folders, preset, tmp_path, method
+):
+    part = write_collection(tmp_path / "part", facts='name = "beir/msmarco"\nsplit = "test"\n')
+    out = tmp_path / "models"
+    done = adapt(bench, preset, "--on", part, folders[1], "--method", method, "--out", out)
+    assert done.code == ExitCode.OK, done.stderr
+    cards = [load_card(path) for path in sorted(out.glob("models-*/card.toml"))]
+    msmarco = family("msmarco/dev")
+    assert [card.trained_on for card in cards] == [msmarco, (*msmarco, "other")]
+
+
+@pytest.mark.parametrize("scale", [(), ("--scale", "-0.5")])
+def test_merge_is_one_model_of_which_the_matrix_has_backward_transfer(
+    bench, folders, preset, tmp_path, scale
+):
+    start, out = tmp_path / "start", tmp_path / "models" / "merge"
+    write_bert(start)
+    write_card(start / "card.toml", checkpoint=".", pooling="mean")
+    typed = (preset, "--start", start, "--on", *folders, "--method", "merge", *scale, "--out", out)
+    done = adapt(bench, *typed)
+    assert done.code == ExitCode.OK, done.stderr
+    words = shlex.split(done.stdout.splitlines()[-1].removeprefix("forgetting matrix: "))[3:]
+    assert words[1:3] == [str(out / "merge-1-one"), str(out / "merge-2-other")]
+    assert "--separate" not in words
+    matrix = bench(*words, "--cache-dir", bench.cache, "--results", bench.out)
+    assert matrix.code == ExitCode.OK, matrix.stderr
+    assert "ackward transfer" in matrix.stdout
+
+
 def test_the_start_is_the_base_and_a_card_says_how_all_are_used():
     line = forgetting_line(["a b", "c"], ["x", "y"], "minilm", True)
     assert line == ("python -m bench forgetting 'a b' c --on x y --base minilm --like minilm")
@@ -94,6 +128,8 @@ def test_the_start_is_the_base_and_a_card_says_how_all_are_used():
         (["--method", "distill", "--temperature", "0"], "temperature", "--help"),
         (["--method", "das", "--gradient-checkpointing"], "gated units", "--accumulate"),
         (["--method", "ewc", "--set", "objective.name=retromae"], "not retromae", "plain"),
+        (["--method", "merge"], "needs a model that all trainings begin from", "--start"),
+        (["--method", "merge", "--scale", "nan"], "scale", "number"),
         (["--max-tokens", "17"], "positions for 16", "max_tokens = 16"),
         (["--start", "minilmm"], "no card and no folder 'minilmm'", "minilm"),
     ],

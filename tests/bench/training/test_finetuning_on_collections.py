@@ -1,5 +1,7 @@
 """Collections as training sets, and the suite's search for their negatives."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -96,6 +98,12 @@ def test_an_exact_search_is_that_of_every_pair_and_stays_in_its_collection(
         np.testing.assert_allclose(
             found.positive_scores[query], scores[query][training.positives[query]], atol=1e-4
         )
+
+
+def test_mining_keeps_to_the_memory_that_it_may_take(datasets, model, tmp_path):
+    splits = [Split.of(one) for one in datasets]
+    with pytest.raises(BenchError, match="search needs at least"):
+        replace(searcher(splits, tmp_path), max_memory=1 << 20)(model, 4)
 
 
 def test_bm25_finds_shared_words_and_has_no_scores_of_relevant_documents(datasets, tmp_path):

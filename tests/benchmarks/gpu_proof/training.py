@@ -79,7 +79,6 @@ def dpr(setup: Setup) -> Outcome:
     texts = setup.passages(sizes.length, sizes.batch * 8, seed=4)
     relevant = sizes.batch
     examples = TrainingSet(
-        query_ids=tuple(map(str, range(relevant))),
         queries=tuple(" ".join(text.split()[:6]) for text in texts[:relevant]),
         positives=tuple(np.array([row]) for row in range(relevant)),
         documents=ListedDocuments([""] * len(texts), texts),

@@ -232,14 +232,15 @@ class Ledgers(Subject):
 
     def _read(self, place: Path) -> int:
         from bench.cli.commands import speed
-        from bench.experiments import report_record
+        from bench.experiments.report_record import Report
         from bench.gate.quick import complete, relation
         from bench.monitor.ledger import read_ledger
+        from foundation.records import read_json
         from reports.experiments.grid_report import markdown
         from reports.speed import speed_tables
 
         read_ledger(place / "ledger.jsonl")
         relation(complete(place, list))
         print(speed_tables(speed.read_report(place / "speed.json")))
-        print(markdown(report_record.read_report(place / "report.json")))
+        print(markdown(read_json(place / "report.json", Report)))
         return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
@@ -73,9 +74,27 @@ def tiny_pair_cos(folder: Path) -> Encoder:
     return open_encoder(resolve_model(str(card)), "cpu")
 
 
+def tiny_bag(folder: Path) -> Encoder:
+    """Its vocabulary is so small that documents keep all of it, as queries do."""
+    config = tiny.bert_config(initializer_range=0.1)  # numbers about as large as the others'
+    tiny.seeded(lambda: transformers.BertForMaskedLM(config)).save_pretrained(folder / "bert")
+    tiny.write_tokenizer(folder / "bert")
+    card = tiny.write_card(folder / "bag.toml", checkpoint="bert", pooling="cls+bow")
+    return open_encoder(resolve_model(str(card)), "cpu")
+
+
 @pytest.fixture(
     scope="module",
-    params=[hashing, minilm, minilm_onnx, minilm_int8, minilm_int7, tiny_dot, tiny_pair_cos],
+    params=[
+        hashing,
+        minilm,
+        minilm_onnx,
+        minilm_int8,
+        minilm_int7,
+        tiny_dot,
+        tiny_pair_cos,
+        tiny_bag,
+    ],
 )
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     make: Callable[[Path], Encoder] = request.param

@@ -16,6 +16,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.document_text import join
 from retrievers.encoders.opening import open_encoder
@@ -364,6 +365,21 @@ def test_float16_needs_a_gpu_and_bfloat16_does_not(card: str) -> None:
     full = open_encoder(resolve_model(card), "cpu").encode_queries(["alpha"])
     assert half.dtype == np.float32
     assert 0 < np.abs(half - full).max() < 0.1
+
+
+@pytest.mark.parametrize(("dtype", "said"), [("bfloat16", True), ("float32", False)])
+def test_it_is_said_where_bfloat16_is_emulated(
+    tmp_path: Path,
+    card: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    dtype: str,
+    said: bool,
+) -> None:
+    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
+    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    open_encoder(resolve_model(card, dtype=dtype), "cpu").encode_queries(["alpha"])
+    assert ("no instructions for bfloat16" in caplog.text) == said
 
 
 def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:

@@ -70,6 +70,14 @@ def test_retromae_is_the_fine_tuned_model_of_the_paper() -> None:
     assert sum(sets) / 18 == pytest.approx(0.452, abs=0.0005)
 
 
+def test_the_checkpoints_of_retromae_whose_commits_are_known_are_pinned() -> None:
+    commits = {
+        "retromae-msmarco": "3c22ac401606162bdc322c03e67696bfa05577cb",
+        "retromae-msmarco-distill": "a60b7d0ba401b1d50ffee16c3a89fad923f7fc28",
+    }
+    assert {name: load_card(name).revision for name in commits} == commits
+
+
 def test_minilm_is_expected_to_reach_the_published_figures() -> None:
     card = load_card("minilm")
     assert round(expected(card, "beir/scifact"), 4) == 0.6451

@@ -11,13 +11,8 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.models.checkpoint import (
-    fetch,
-    inside,
-    locate,
-    open_checkpoint,
-    read_safetensors_header,
-)
+from retrievers.models.checkpoint import inside, open_checkpoint, read_safetensors_header
+from retrievers.models.locate import fetch, locate
 from tests.support import tiny_checkpoints as tiny
 from tests.support.hub import write_hub
 
@@ -301,7 +296,7 @@ def test_the_hubs_cache_is_used_offline(
 def test_an_unreachable_hub_says_how_to_go_on(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from retrievers.models.checkpoint import locate\n"
+        "from retrievers.models.locate import locate\n"
         "from foundation.errors import BenchError\n"
         "try:\n"
         "    locate('org/name', 'main', base=Path('.'))\n"

@@ -9,7 +9,8 @@ import pytest
 from bench.__main__ import main
 from foundation.errors import BenchError
 from retrievers.models.card import Network, all_cards, load_card
-from retrievers.models.checkpoint import locate, read_config
+from retrievers.models.checkpoint import read_config
+from retrievers.models.locate import locate
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 

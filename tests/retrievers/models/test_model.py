@@ -12,7 +12,7 @@ from bench.cli.options import shared
 from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
-from retrievers.models import backends, checkpoint
+from retrievers.models import backends, locate
 from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Backend, Recipe
@@ -158,7 +158,7 @@ def test_a_branch_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Of an installed package nobody knows the commit; of the Hub's cache it is the folder."""
     site = tmp_path / "site"
     tiny.write_bert(site / "tiny_package" / "model")
-    monkeypatch.setattr(checkpoint, "_package_folder", lambda package, _: site / package)
+    monkeypatch.setattr(locate, "_package_folder", lambda package, _: site / package)
     fields = {"checkpoint": "org/name", "pooling": "cls", "package": "tiny_package/model"}
     for revision, shown in (("main", ""), ("c0ffee", "c0ffee")):
         card = tiny.write_card(tmp_path / "tiny.toml", **fields, revision=revision)
@@ -338,7 +338,7 @@ def test_back_ends_refuse_another_dtype_and_the_pooler(
     with pytest.raises(BenchError, match="starts from float32, not bfloat16"):
         resolve_model("minilm", dtype="bfloat16", backend=backend)
     pooled = like_card(tmp_path, pooling="pooler")
-    with pytest.raises(BenchError, match="pooled by its pooler"):
+    with pytest.raises(BenchError, match="pooled by 'pooler'"):
         resolve_model(str(folder), like=pooled, backend=backend)
 
 

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
+from tests.support.tiny_roberta import write_ance
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -164,37 +162,6 @@ def test_a_folder_that_lower_cases_does_so_whatever_its_tokenizer_does(
     texts = [*LONG, "THE RIVER", "The [SEP] Stone", "\u039f\u03a3 \u0130 \u1e9e"]
     assert_agrees(folder, texts)
     assert resolve_model(str(folder)).recipe.lower_case == (not own)
-
-
-def write_ance(folder: Path) -> Path:
-    """The files of ``msmarco-roberta-base-ance-firstp``: RoBERTa, two stages, lower-casing."""
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    vocabulary = {token: row for row, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    plain = folder / "plain"
-    config = transformers.RobertaConfig(
-        **tiny.SIZES, vocab_size=len(vocabulary), max_position_embeddings=66, pad_token_id=1
-    )
-    network = tiny.seeded(lambda: transformers.RobertaModel(config))
-    network.save_pretrained(str(plain))
-    transformers.RobertaTokenizerFast(
-        tokenizer_object=tokenizer, do_lower_case=False, model_max_length=64
-    ).save_pretrained(str(plain))
-    torch.manual_seed(1)
-    whole = [
-        parts.Transformer(str(plain)),
-        parts.Pooling(32, pooling_mode="cls"),
-        parts.Dense(32, 32, activation_function=torch.nn.Identity()),
-        parts.LayerNorm(32),
-    ]
-    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder / "st"))
-    st = folder / "st"
-    tiny.write_json(st / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": True})
-    return st
 
 
 def test_the_layout_of_ance(tmp_path: Path) -> None:

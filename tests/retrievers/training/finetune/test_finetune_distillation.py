@@ -9,6 +9,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.collate import Pool
 from retrievers.training.finetune.cross_encoder import (
@@ -94,6 +95,18 @@ def test_a_teacher_learns_from_lists(tmp_path):
     losses = [one.losses["loss"] for one in read_curve(tmp_path / "out/teacher/losses.jsonl")]
     assert losses[0] == pytest.approx(np.log(4), abs=0.3)  # as likely as any of four
     assert np.mean(losses[-5:]) < losses[0] - 0.2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
+    table = f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{trained_teacher(tmp_path)}"\n'
+    stages = []
+    context = TrainingContext(
+        tmp_path / "out", device="cuda", progress=lambda done: stages.append(done.stage)
+    )
+    with pytest.raises(BenchError, match="cuda was asked for"):
+        finetune(preset(table, steps=1), model(tmp_path), examples(), context, mine=Search())
+    assert "teacher scores" not in stages
 
 
 def test_pairs_are_query_and_title_with_text():
@@ -183,6 +196,37 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
         finetune(
             preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), mine=Search()
         )
+
+
+@pytest.mark.parametrize(("kind", "most"), [("binary", 2), ("listwise", 2 * 4)])
+def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from(
+    tmp_path, monkeypatch, kind, most
+):
+    """A real cross-encoder, whose forward passes are counted: 7 queries, 14 relevant documents."""
+    from transformers import BertForSequenceClassification as Network
+
+    forward, pairs = Network.forward, []
+
+    def counted(self, input_ids=None, **others):
+        pairs.append(len(input_ids))
+        return forward(self, input_ids=input_ids, **others)
+
+    monkeypatch.setattr(Network, "forward", counted)
+    table = (
+        f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{trained_teacher(tmp_path)}"\n'
+        f'max_tokens = 24\nloss = "{kind}"\nnegatives = 3\nbatch_size = 2\n'
+    )
+    finetune(
+        preset(table, steps=1),
+        model(tmp_path),
+        examples(),
+        on_cpu(tmp_path / "out"),
+        mine=Search(),
+    )
+    scored = np.load(next((tmp_path / "out" / "teacher-scores").glob("*.npy")))
+    assert sum(pairs) == len(scored) > 14
+    assert set(pairs[:-1]) == {most}
+    assert pairs[-1] <= most
 
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):

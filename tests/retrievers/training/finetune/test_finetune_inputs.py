@@ -28,6 +28,7 @@ from tests.support.small_finetuning import (
     preset,
     tiny,
 )
+from tests.support.tiny_roberta import write_roberta
 
 LONG = " ".join(TEXTS[:6])
 CARDS = {
@@ -71,6 +72,31 @@ def test_the_preset_decides_how_the_finished_folder_is_used(tmp_path):
     assert (recipe.pooling, recipe.normalize, recipe.similarity) == ("mean", True, "cos")
     assert (recipe.max_query_tokens, recipe.max_document_tokens) == (7, 32)
     assert found.card.trained_on == ("toy",)
+
+
+def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
+    """In training, in the card, and in sentence-transformers, which does not read the card."""
+    from sentence_transformers import SentenceTransformer
+
+    write_roberta(tmp_path / "start")
+    start = resolve_model(
+        str(tiny.write_card(tmp_path / "start.toml", checkpoint="start", pooling="cls"))
+    )
+    settings = preset("[use]\nlower_case = true\n", steps=1)
+    finetune(settings, start, examples(), on_cpu(tmp_path / "out"))
+    found = resolve_model(str(tmp_path / "out"))
+    assert (start.recipe.lower_case, found.recipe.lower_case) == (False, True)
+    assert "lower_case = true" in (tmp_path / "out" / "card.toml").read_text()
+
+    recipe = training_recipe(start, finished_card(start, settings, ()), settings)
+    tokenizer = tokenizer_of(build_student(start, recipe))
+    assert tokenizer("ABC Ä").input_ids == tokenizer("abc ä").input_ids
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    trained = [theirs.encode, open_encoder(found, "cpu").encode_queries]
+    for encode in (*trained, open_encoder(start, "cpu").encode_queries):
+        capital, small = encode(["ABC", "abc"])
+        assert np.array_equal(capital, small) == (encode in trained)
+    np.testing.assert_allclose(*(encode(["A river", "ABC"]) for encode in trained), atol=1e-5)
 
 
 def test_texts_may_be_shorter_in_training_than_afterwards(tmp_path):

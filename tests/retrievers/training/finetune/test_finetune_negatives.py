@@ -51,7 +51,6 @@ def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep,
         [f"t{n % 2}" for n in range(DOCUMENTS)], [f"text {repeats[n]}" for n in range(DOCUMENTS)]
     )
     training = TrainingSet(
-        ("a", "b", "c"),
         ("x", "y", "z"),
         tuple(np.sort(rng.choice(DOCUMENTS, n, replace=False)) for n in (1, 2, 3)),
         documents,
@@ -65,7 +64,7 @@ def test_negatives_are_those_of_a_walk_down_the_ranking(seed, depth, skip, keep,
 
 def test_a_document_with_the_text_of_a_relevant_one_is_no_negative():
     documents = ListedDocuments(["", "", "t", ""], ["same", "same", "same", "other"])
-    training = TrainingSet(("q",), ("?",), (np.array([0]),), documents, ())
+    training = TrainingSet(("?",), (np.array([0]),), documents, ())
     found = ranked(np.array([[4, 3, 2, 1]], np.float32), training, 4)
     rows = hard_negatives(found, training, Mining(sources=("model",), keep=3))
     assert rows.tolist() == [[2, 3, -1]]  # with another title it is another document

@@ -58,7 +58,7 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
     )
     documents = ListedDocuments([""] * len(texts), texts)
     names = tuple(map(str, range(count)))
-    training = TrainingSet(names, names, positives, documents, ())
+    training = TrainingSet(names, positives, documents, ())
     for queries in order(training, 3, 6, seed).queries.tolist():
         assert len({query % groups for query in queries}) == 3
 
@@ -68,7 +68,7 @@ def test_no_batch_holds_a_document_that_is_relevant_to_two_of_its_queries(seed, 
 def test_relevance_that_is_too_dense_still_gives_batches_and_says_so(seed, count):
     names = tuple(map(str, range(count)))
     documents = ListedDocuments(["", ""], ["x", "y"])
-    training = TrainingSet(names, names, (np.array([0]),) * count, documents, ())
+    training = TrainingSet(names, (np.array([0]),) * count, documents, ())
     found = order(training, 4, 6, seed)
     assert found.queries.shape == (6, 4)
     assert all(len(set(queries)) == 4 for queries in found.queries.tolist())

@@ -1,5 +1,6 @@
 """Presets: strict, shipped with the papers' figures, and changed by name."""
 
+import msgspec
 import pytest
 
 from foundation.errors import BenchError
@@ -8,6 +9,7 @@ from retrievers.training.finetune.finetune_preset import (
     KL,
     PRESETS,
     Contrastive,
+    Use,
     changed,
     load_preset,
     parse,
@@ -47,6 +49,19 @@ def test_the_preset_of_ance_is_the_authors():
     assert round(warmup.optimizer.warmup * warmup.steps, -1) == 1_000
     (mining,) = ance.rounds
     assert (mining.sources, mining.depth, mining.refresh_steps) == (("model",), 200, 10_000)
+    # utils/util.py asks for lower case, run_train_warmup.sh does not
+    assert (ance.use.lower_case, warmup.use.lower_case) == (True, msgspec.UNSET)
+
+
+def test_a_preset_that_does_not_lower_case_is_the_training_that_it_was_before_it_could():
+    before = (
+        '{"pooling":null,"normalize":null,"similarity":null,"title_join":null,'
+        '"segment_ids":null,"max_query_tokens":null,"max_document_tokens":null}'
+    )
+    assert msgspec.json.encode(msgspec.to_builtins(Use())).decode() == before
+    found = changed(load_preset("dpr"), {"use.lower_case": True}, "typed")
+    assert found.use.lower_case is True
+    assert changed(found, {"use.lower_case": False}, "typed").use.lower_case is False
 
 
 def test_the_second_round_of_cocondenser_has_two_epochs_with_the_negatives_of_either():

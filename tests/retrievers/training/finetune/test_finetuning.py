@@ -19,9 +19,9 @@ from tests.support.small_finetuning import (
     DOCUMENTS,
     MINED,
     TEXTS,
-    TITLES,
     Search,
     examples,
+    first_words_found,
     model,
     on_cpu,
     preset,
@@ -39,17 +39,6 @@ def run(folder, table="", name="out", steps=6, **others):
     mine = others.pop("mine", None)
     context = on_cpu(folder / name, **others)
     return finetune(settings, model(folder), examples(), context, mine=mine)
-
-
-def first_words_found(folder):
-    """Share of the queries whose best document begins with their first word."""
-    encoder = open_encoder(resolve_model(str(folder)), "cpu")
-    queries = list(examples().queries)
-    scores = encoder.encode_queries(queries) @ encoder.encode_documents(TITLES, TEXTS).T
-    best = [TEXTS[row] for row in scores.argmax(axis=1)]
-    return np.mean(
-        [text.split()[0] == query.split()[0] for text, query in zip(best, queries, strict=True)]
-    )
 
 
 SHARED = """

@@ -16,9 +16,18 @@ from retrievers.encoders.opening import open_encoder
 from retrievers.models.loading import load_network
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.finetune_preset import changed, load_preset
 from retrievers.training.finetune.order import order_of
 from retrievers.training.finetune.training_data import TextKeys
-from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset
+from tests.support.small_finetuning import (
+    TEXTS,
+    TITLES,
+    Search,
+    examples,
+    model,
+    on_cpu,
+    preset,
+)
 
 pytest.importorskip("adapters", exc_type=ImportError)
 DOMAINS = (("toy/a",), ("toy/b",))
@@ -140,6 +149,15 @@ def test_a_batch_has_queries_of_one_domain_and_every_query_comes_once_an_epoch()
         assert max(counts) - min(counts) <= 2
     again = order_of(training, keys, 2, 60, 3, training.domain_of)
     np.testing.assert_array_equal(order.queries, again.queries)
+
+
+def test_the_preset_of_private_adapters_trains_one_of_each_collection(tmp_path):
+    """Its own adapter and steps, on documents of one search and with batches that seven allow."""
+    changes = {"batch_size": 2, "steps": 2, "max_document_tokens": 16}
+    settings = changed(load_preset("adapter-private-small"), changes, "test")
+    finetune(settings, model(tmp_path), two_domains(), on_cpu(tmp_path / "out"), mine=Search())
+    folder = tmp_path / "out" / "adapter"
+    assert all((folder / private / private).is_dir() for private in PARTS)
 
 
 def test_what_cannot_be_private_is_one_error(tmp_path):

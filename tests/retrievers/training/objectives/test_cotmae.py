@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from foundation.errors import BenchError
-from retrievers.training.objectives.cotmae import Context, CoTMAE
+from retrievers.training.objectives.cotmae import CoTMAE
 from retrievers.training.objectives.objective import read_objective
+from retrievers.training.objectives.spans import Context
 from tests.retrievers.training.objectives.test_cocondenser import is_part
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
@@ -135,10 +136,9 @@ def test_pairs_lie_in_their_document_as_their_kind_says(context: Context, tmp_pa
         assert len(spans[0]) == 12
         gaps.append(starts[1] - starts[0] - 12)  # tokens between what is read of both
     if context == "nearby":
-        assert set(gaps) <= {0, 1, 2, 3}  # a word that is not read to its end is not read again
-        assert 0 in gaps
+        assert set(gaps) == {0}
     elif context == "overlap":
-        assert all(-9 <= gap < 0 for gap in gaps)  # at most half of the words
+        assert all(-6 <= gap < 0 for gap in gaps)  # at most half of the tokens
         assert len(set(gaps)) > 2
     else:
         assert min(gaps) >= 0
@@ -146,18 +146,20 @@ def test_pairs_lie_in_their_document_as_their_kind_says(context: Context, tmp_pa
 
 
 def test_every_kind_of_context_is_as_frequent(tmp_path: Path, monkeypatch: Any) -> None:
-    from retrievers.training.objectives import cotmae
+    from retrievers.training.objectives import spans
 
     drawn: Counter[str] = Counter()
+    two_starts = spans.two_starts
 
-    def adjoining(text: str, _words: int, _read: Any, overlap: bool, _rng: Any) -> tuple[str, str]:
-        drawn["overlap" if overlap else "nearby"] += 1
-        return text, text
+    def counted(tokens: int, size: int, context: Context, rng: Any) -> tuple[int, int]:
+        drawn[context] += 1
+        return two_starts(tokens, size, context, rng)
 
-    monkeypatch.setattr(cotmae, "adjoining_spans", adjoining)
+    monkeypatch.setattr(spans, "two_starts", counted)
     CoTMAE().collator(tiny.tokenizer(tmp_path), 14)(tiny.examples(["alpha beta"] * 600))
+    assert set(drawn) == {"nearby", "overlap", "random"}
     # 4 standard deviations of a count of 200
-    assert all(abs(drawn[kind] - 200) < 4 * (200 * 2 / 3) ** 0.5 for kind in ("overlap", "nearby"))
+    assert all(abs(count - 200) < 4 * (200 * 2 / 3) ** 0.5 for count in drawn.values())
 
 
 def test_the_same_draws_give_the_same_batch(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_the_bag_of_words_is_read_from_the_ordinary_tokens_alone(batch: Batch) -
     heads = DupMAE().build_module(tiny.encoder()).double()
     states = heads.encoder(batch["input_ids"], batch["attention_mask"])[-1].detach()
     states.requires_grad_()
-    heads.bag_of_words(states, batch["attention_mask"], batch["decoder_labels"]).backward()
+    heads.bag_loss(states, batch["attention_mask"], batch["decoder_labels"]).backward()
     assert states.grad is not None
     assert not states.grad[:, 0].any()
     assert not states.grad[~batch["attention_mask"]].any()
@@ -103,8 +103,8 @@ def test_a_repeated_token_is_in_the_bag_once(batch: Batch) -> None:
     heads = DupMAE().build_module(tiny.encoder()).double()
     states = torch.randn(1, 5, 16).double()
     real = torch.ones(1, 5, dtype=torch.bool)
-    once = heads.bag_of_words(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
-    again = heads.bag_of_words(states, real, torch.tensor([[-100, 7, 8, 8, -100]]))
+    once = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, -100, -100]]))
+    again = heads.bag_loss(states, real, torch.tensor([[-100, 7, 8, 8, -100]]))
     torch.testing.assert_close(again, once * 2 / 3)
 
 

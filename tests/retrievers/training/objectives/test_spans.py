@@ -1,75 +1,117 @@
-"""Spans of documents: do not overlap, lie in the text, and are equally likely."""
+"""Spans of documents: do not overlap, lie in the text, reach all of it, and are equally likely."""
 
 from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from hypothesis import given
+import pytest
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.training.objectives.spans import adjoining_spans, sentence_and_rest, two_spans
+from retrievers.training.objectives.cocondenser import CoCondenser
+from retrievers.training.objectives.cotmae import CoTMAE
+from retrievers.training.objectives.spans import draw_spans, sentence_and_rest, two_starts
+from retrievers.training.pretrain.start import open_start
+from tests.support import small_starts as small
+from tests.support import tiny_encoders as tiny
 
-words = st.text("abc\u00e9", min_size=1, max_size=4)
-gaps = st.sampled_from([" ", "\n", "\t  "])
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"  # each letter is a token of the tiny tokenizer
 
 
-@given(st.lists(st.tuples(words, gaps), max_size=30), st.integers(1, 10), st.integers(0, 99))
-def test_spans_are_two_parts_of_the_text_in_order(
-    pieces: list[tuple[str, str]], most: int, seed: int
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tiny.tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        CoCondenser(),
+        CoTMAE(),
+        CoTMAE(contexts=("nearby",)),
+        CoTMAE(contexts=("overlap",)),
+        CoTMAE(contexts=("random",)),
+    ],
+    ids=["cocondenser", "cotmae", "nearby", "overlap", "random"],
+)
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 8), max_size=8), st.integers(8, 12), st.integers(0, 99))
+def test_every_token_of_a_text_is_read_in_some_draw(
+    tokenizer: Any, objective: Any, sizes: list[int], max_tokens: int, seed: int
 ) -> None:
-    text = "".join(word + gap for word, gap in pieces)
-    first, second = two_spans(text, most, np.random.default_rng(seed))
-    if len(pieces) < 2:
-        assert first == second == text
-        return
-    assert len(first.split()) == len(second.split()) == min(most, len(pieces) // 2)
-    assert second in text[text.index(first) + len(first) :]
+    """Words of several tokens, each token once in the text, so that its place is known."""
+    ends = np.minimum(np.cumsum([0, *sizes]), len(ALPHABET)).tolist()
+    words = [ALPHABET[start:end] for start, end in pairwise(ends)]
+    letters = "".join(words)
+    examples = tiny.examples([" ".join(words)] * 400, first_draw=1_000 * seed)
+    batch = objective.collator(tokenizer, max_tokens)(examples)
+    original = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    spans = [
+        "".join(tokenizer.convert_ids_to_tokens(row[real])[1:-1]).replace("#", "")
+        for row, real in zip(original, batch["attention_mask"], strict=True)
+    ]
+    assert set("".join(spans)) == set(letters)
+    assert all(span in letters and len(span) <= max_tokens - 2 for span in spans)
+    for first, second in zip(spans[::2], spans[1::2], strict=True):
+        if len(letters) < 2:
+            assert first == second == letters
+        else:
+            assert len(first) == len(second) == min(max_tokens - 2, len(letters) // 2)
+            assert objective.name == "cotmae" or not set(first) & set(second)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_spans_are_tokens_of_the_text_between_special_tokens(kind: str, tmp_path: Path) -> None:
+    start = small.write_start(tmp_path / kind, small.texts(), kind=kind)
+    tokenizer = open_start(small.preset(start).start, 0).tokenizer
+    texts = ["", "river", *small.texts(), f"{tokenizer.sep_token} river {tokenizer.mask_token} of"]
+    rng = np.random.default_rng(0)
+    tokens = draw_spans(tokenizer, texts, 8, ["random"], rng)
+    for row, (ids, real, words) in enumerate(
+        zip(tokens.ids, tokens.real, tokens.words, strict=True)
+    ):
+        whole = tokenizer(texts[row // 2], add_special_tokens=False)["input_ids"]
+        span = ids[real].tolist()
+        size = min(6, len(whole) // 2) or len(whole)
+        assert (span[0], span[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        assert span[1:-1] in [whole[i : i + size] for i in range(len(whole) - size + 1)]
+        assert words[real].tolist()[:: size + 1] == [-1, -1]
+        assert (np.diff(words[1 : size + 1]) <= 1).all()
+        assert (ids[~real] == tokenizer.pad_token_id).all()
+        assert (words[~real] == -1).all()
 
 
 def test_every_pair_of_spans_is_equally_likely() -> None:
     rng = np.random.default_rng(0)
-    found = Counter(two_spans("a b c d e f", 2, rng) for _ in range(6_000))
-    pairs = {(a, b) for a in range(5) for b in range(a + 2, 5)}
-    letters = "abcdef"
-    assert set(found) == {
-        (f"{letters[a]} {letters[a + 1]}", f"{letters[b]} {letters[b + 1]}") for a, b in pairs
-    }
-    # 4 standard deviations of a count of 1,000
-    assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in found.values())
-
-
-@given(st.integers(0, 30), st.integers(1, 10), st.integers(0, 60), st.booleans(), st.integers(0, 9))
-def test_an_adjoining_span_begins_where_the_first_is_no_longer_read(
-    count: int, most: int, room: int, overlap: bool, seed: int
-) -> None:
-    text = " ".join(f"w{place:02}" for place in range(count))  # each word once: four characters
-    rng = np.random.default_rng(seed)
-    first, second = adjoining_spans(text, most, lambda span: room, overlap, rng)
-    if count < 2:
-        assert first == second == text
-        return
-    words = text.split()
-    starts = [words.index(span.split()[0]) for span in (first, second)]
-    for span, start in zip((first, second), starts, strict=True):
-        assert span.split() == words[start : start + min(most, count // 2)]
-    length = len(first[:room].split())
-    shared = starts[0] + length - starts[1]
-    if overlap and length > 1:
-        assert 1 <= shared <= length / 2
-    else:
-        assert shared == 0
-
-
-def test_every_place_and_every_overlap_is_equally_likely() -> None:
-    rng = np.random.default_rng(0)
-    drawn = Counter(adjoining_spans("a b c d e f g h i j", 4, len, True, rng) for _ in range(6_000))
-    letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
-    assert set(drawn) == {
-        (" ".join(letters[a : a + 4]), " ".join(letters[a + 4 - shared : a + 8 - shared]))
-        for a in range(3)
-        for shared in (1, 2)
-    }
+    drawn = Counter(two_starts(6, 2, "random", rng) for _ in range(6_000))
+    assert set(drawn) == {(a, b) for a in range(5) for b in range(a + 2, 5)}
     # 4 standard deviations of a count of 1,000
     assert all(abs(count - 1_000) < 4 * (1_000 * 5 / 6) ** 0.5 for count in drawn.values())
+
+
+def test_every_place_of_neighbours_is_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Counter(two_starts(9, 4, "nearby", rng) for _ in range(2_000))
+    assert set(drawn) == {(0, 4), (1, 5)}
+    assert all(abs(count - 1_000) < 4 * 500**0.5 for count in drawn.values())
+
+
+def test_every_overlap_and_every_place_of_it_are_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Counter(two_starts(9, 4, "overlap", rng) for _ in range(6_000))
+    share = {
+        (a, a + 4 - shared): 1 / (2 * (2 + shared)) for shared in (1, 2) for a in range(2 + shared)
+    }
+    assert set(drawn) == set(share)
+    for pair, part in share.items():
+        assert abs(drawn[pair] - 6_000 * part) < 4 * (6_000 * part) ** 0.5
+
+
+def test_spans_of_one_token_do_not_overlap() -> None:
+    assert two_starts(2, 1, "overlap", np.random.default_rng(0)) == (0, 1)
 
 
 TEXT = "The river rose. Was it e.g. the rain? A bridge fell!\n\nStones at 3.5 m"
@@ -104,3 +146,4 @@ def test_a_text_of_one_sentence_gives_its_halves() -> None:
     found = sentence_and_rest("a river of stones", 99, 0.1, np.random.default_rng(0))
     assert found == ("a river", "of stones")
     assert sentence_and_rest("river", 99, 0.0, np.random.default_rng(0)) == ("river", "river")
+    assert sentence_and_rest("a b c d e", 3, 0.0, np.random.default_rng(0)) == ("a", "b c")

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from bench.monitor.scanner import CheckpointScanner, model_folder
+from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
@@ -22,6 +23,7 @@ from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.objectives.objective import OBJECTIVES, objective_type
 from retrievers.training.pretrain.preset import changed
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
@@ -197,6 +199,12 @@ def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_objectives_that_read_in_sub_batches_contrast_them():
+    kinds = [objective_type(name) for name in OBJECTIVES]
+    cached = [kind for kind in kinds if "sub_batch" in kind.__struct_fields__]
+    assert cached == [kind for kind in kinds if getattr(kind, "contrasts", False)]
+
+
 def test_a_folder_without_a_checkpoint_is_anybody_s(start, tmp_path):
     short_of_memory = msgspec.structs.replace(small.preset(start), objective=Breaks())
     with pytest.raises(BenchError, match="no longer a number"):
@@ -259,11 +267,15 @@ def test_gradient_checkpointing_changes_memory_and_no_loss(start, finished, tmp_
     assert losses(tmp_path) == pytest.approx(losses(finished), abs=1e-4)
 
 
-def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path):
-    train(small.preset(start, precision="bfloat16"), tmp_path)
-    assert losses(tmp_path) != losses(finished)
-    assert losses(tmp_path) == pytest.approx(losses(finished), rel=0.02)
-    assert all(one.dtype == torch.float32 for one in weights(tmp_path).values())
+def test_bfloat16_gives_about_the_same_losses(start, finished, tmp_path, monkeypatch, caplog):
+    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
+    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    trained = tmp_path / "trained"
+    train(small.preset(start, precision="bfloat16"), trained)
+    assert "no instructions for bfloat16" in caplog.text
+    assert losses(trained) != losses(finished)
+    assert losses(trained) == pytest.approx(losses(finished), rel=0.02)
+    assert all(one.dtype == torch.float32 for one in weights(trained).values())
 
 
 def test_bfloat16_trains_on_a_gpu_where_there_is_one(start, tmp_path):
