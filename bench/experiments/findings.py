@@ -42,7 +42,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class MadeBy:
     """Command, checks and conditions that a report was made with.
 
     Attributes:
@@ -61,7 +61,7 @@ ScoresOf = Callable[[CellTask], Mapping[str, Scored]]
 BySeed = dict[int, Mapping[str, Scored]]
 
 
-def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Provenance) -> Report:
+def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: MadeBy) -> Report:
     """Everything that the finished cells say.
 
     Args:
@@ -105,7 +105,7 @@ def report_of(plan: Plan, outcome: Outcome, scores_of: ScoresOf, made: Provenanc
 
 
 def _hypotheses(
-    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: Provenance
+    hypotheses: Sequence[Hypothesis], scores: Mapping[str, BySeed], made: MadeBy
 ) -> tuple[HypothesisTested, ...]:
     """Each hypothesis on each collection, with p corrected for all of them."""
     on = {
@@ -182,7 +182,7 @@ def _cell(
     )
 
 
-def _on_all(own: BySeed, other: BySeed | None, made: Provenance) -> tuple[RowOnCollection, ...]:
+def _on_all(own: BySeed, other: BySeed | None, made: MadeBy) -> tuple[RowOnCollection, ...]:
     """A row on each collection, then in their mean where they have one measure."""
     if not own:
         return ()

@@ -20,7 +20,7 @@ from bench.exit_codes import ExitCode
 from bench.experiments.adapt_stage import Adapt
 from bench.experiments.evaluation import Evaluate, read_scores
 from bench.experiments.execute import execute, finished
-from bench.experiments.findings import Provenance, report_of
+from bench.experiments.findings import MadeBy, report_of
 from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import Ablation, load_ablation, replaced
 from bench.experiments.isolation import isolated
@@ -106,7 +106,7 @@ def _run(
     """Work through a plan and write its report."""
     plan = part.plan
     outcome = execute(plan, part.stages, options.out, _apart, _say, conditions.commit)
-    made = Provenance(
+    made = MadeBy(
         command=_typed(options),
         leaks=part.leaks,
         differing=part.differing,

@@ -12,7 +12,7 @@ from scipy import stats
 from bench.compare.statistics import Resampling
 from bench.evaluate.suites import suite_weights
 from bench.experiments.execute import execute
-from bench.experiments.findings import Provenance, report_of
+from bench.experiments.findings import MadeBy, report_of
 from bench.experiments.grid import FILES
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import MEAN
@@ -148,7 +148,7 @@ def test_the_mean_of_a_report_has_the_weights_that_it_was_made_with(tmp_path, se
         }
 
     weights = {"c": 0.5, "a": 0.25, "b": 0.25}
-    made = Provenance("", (), CONDITIONS, Resampling(199), weights=weights)
+    made = MadeBy("", (), CONDITIONS, Resampling(199), weights=weights)
     for row in report_of(plan, outcome, scores_of, made).rows:
         one = {name: row.at(name) for name in ("a", "b", "c", MEAN)}
         expected = sum(share * one[name].score.mean for name, share in weights.items())

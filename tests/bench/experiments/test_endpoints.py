@@ -13,7 +13,7 @@ import pytest
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.execute import execute
-from bench.experiments.findings import Provenance, Scored, report_of
+from bench.experiments.findings import MadeBy, Scored, report_of
 from bench.experiments.grid import FILES, load_ablation
 from bench.experiments.plan import plan_of
 from bench.experiments.report_record import HypothesisTested, RowOnCollection
@@ -201,7 +201,7 @@ def hypotheses_of(tmp_path, *lines):
             for name, scored in read(task).items()
         }
 
-    return report_of(plan, outcome, noisy, Provenance("typed", (), conditions_here("cpu")))
+    return report_of(plan, outcome, noisy, MadeBy("typed", (), conditions_here("cpu")))
 
 
 def test_a_hypothesis_is_the_difference_of_two_rows_whatever_they_are_against(tmp_path):

@@ -110,7 +110,7 @@ def test_results_of_two_machines_lie_in_one_folder_byte_for_byte(tmp_path):
 def test_a_ranking_that_is_damaged_is_replaced_by_a_whole_one(tmp_path, damage, at_once):
     content = b"stands for a ranking"
     ranked = {"run_sha256": hashlib.sha256(content).hexdigest()}
-    later = {"time": "2126-02-01T00:00:00+00:00"}
+    later = {"time": "2026-02-02T00:00:00+00:00"}
     whole = store(tmp_path / "1", "a", "one", [0.5, 0.25], **ranked)
     damaged = store(tmp_path / "2", "a", "one", [0.5, 0.25], conditions=later, **ranked)
     for folder in (whole, damaged):
