@@ -45,7 +45,7 @@ def warn_of_emulation(dtype: str, device: torch.device) -> None:
     if dtype == "bfloat16" and device.type == "cpu" and emulates_bfloat16():
         logger.warning(
             "this processor has no instructions for bfloat16: float32 is two to three times as "
-            "fast. Its results are those of another recipe"
+            "fast, without AVX-512 many times. Its results are those of another recipe"
         )
 
 

@@ -6,6 +6,7 @@ weights that are laid out once. Results are float32 sums in another order: unit 
 about 1e-6. ``tests/benchmarks/encode_speed.py`` measures what it gives.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional
 from transformers.activations import GELUActivation
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
-OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
+OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
 
 
 class OneDNNLinear(nn.Module):
@@ -50,14 +51,15 @@ def usable(network: Any) -> bool:
     )
 
 
-def has_operators() -> bool:
-    """True where this processor and this build of PyTorch have what the layers call.
+def has_operators(names: Iterable[str] = OPERATORS) -> bool:
+    """True where this processor and this build of PyTorch have these operators of oneDNN.
 
-    The operators are those of PyTorch's own compiler and not promised to stay: without them a
-    network is used as it is.
+    They are those of PyTorch's own compiler and not promised to stay: without them a network is
+    used as it is.
     """
     return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
-        hasattr(torch.ops.mkldnn, name) for name in OPERATORS
+        hasattr(getattr(torch.ops, library), operator)
+        for library, operator in (name.split(".") for name in names)
     )
 
 

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.encoders.int8_network import Int8Linear, Int8Network, quantize_rows
+from retrievers.encoders import int8_network
+from retrievers.encoders.int8_network import (
+    Int8Linear,
+    Int8Network,
+    product_with,
+    quantize_rows,
+)
 from retrievers.models.backends import has_vnni
 from tests.support import tiny_checkpoints as tiny
 
@@ -79,10 +85,35 @@ def test_a_linear_layer_is_that_of_its_rounded_numbers(bits, rows, seed):
     torch.testing.assert_close(actual.double(), exact, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("vnni", [True, False])
+@given(
+    rows=st.integers(1, 70),
+    width=st.sampled_from([1, 31, 256, 3072]),
+    outputs=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+    largest=st.booleans(),
+)
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_products_are_summed_exactly_with_and_without_vnni(
+    monkeypatch, vnni, rows, width, outputs, seed, largest
+):
+    flags = frozenset({"avx512_vnni"} if vnni else ())
+    monkeypatch.setattr(int8_network, "instructions", lambda: flags)
+    torch.manual_seed(seed)
+    tokens = torch.randint(-127, 128, (rows, width), dtype=torch.int8)
+    weight = torch.randint(-63, 64, (outputs, width), dtype=torch.int8)
+    if largest:
+        tokens, weight = tokens.sign() * 127, weight.sign() * 63
+    exact = tokens.long() @ weight.long().T
+    assert torch.equal(product_with(weight)(tokens), exact.to(torch.float32))
+
+
 FEWER_INSTRUCTIONS = """
 import torch
 from foundation.errors import BenchError
-from retrievers.encoders.int8_network import Int8Network
+from retrievers.encoders.int8_network import Int8Network, product_with
 from tests.retrievers.encoders.test_int8_network import bert
 
 for bits in (7, 8):
@@ -93,7 +124,7 @@ for bits in (7, 8):
         print(bits, error.hint)
 left = torch.full((3, 512), 127, dtype=torch.int8)
 right = torch.full((64, 512), 63, dtype=torch.int8)
-print((torch._int_mm(left, right.t()) == 512 * 127 * 63).all().item())
+print((product_with(right)(left) == 512 * 127 * 63).all().item())
 """
 
 

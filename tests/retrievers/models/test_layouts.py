@@ -303,7 +303,8 @@ def test_distilbert_reads_no_token_types(tmp_path: Path) -> None:
     encoder = open_encoder(resolve_model(str(card)), "cpu")
 
     expected = one_by_one(lambda row: hidden(model, row)[:, 0], [single(text) for text in PLAIN])
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-5)
+    # Such large weights carry the rounding of a sum further: 1.5e-5 with AVX2 alone.
+    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-4)
 
 
 def test_last_token_pooling_takes_the_last_token_that_is_not_padding(tmp_path: Path) -> None:
