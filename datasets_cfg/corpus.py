@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from datasets_cfg import corpus_checksums as checks
 from datasets_cfg.corpus_checksums import Checksums, DamagedBlockError
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
-from datasets_cfg.digests import sha256_of_file
 from foundation.arrays import Int64Array
 from foundation.atomic import replacing_folder
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json, read_json
 from foundation.threads import Once

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from datasets_cfg.digests import ContentHash
+from foundation.digests import ContentHash
 from foundation.errors import BenchError
 
 SCHEMA = pa.schema(

@@ -14,12 +14,12 @@ from tqdm import tqdm
 from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import dataset_names, facts_for, own_folder, suite_names
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.digests import sha256_of
 from datasets_cfg.facts import Counts, Facts, Layout
 from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
 from datasets_cfg.readers.lines import packed_twin
 from datasets_cfg.records import Qrels, Queries
+from foundation.digests import sha256_of
 from foundation.errors import BenchError
 from foundation.records import decode_toml
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from datasets_cfg.digests import sha256_of_file
 from datasets_cfg.facts import Archive, Facts
 from foundation.atomic import replacing
+from foundation.digests import sha256_of_file
 from foundation.records import Record, read_json
 
 

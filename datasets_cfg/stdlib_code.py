@@ -36,9 +36,9 @@ from pathlib import Path
 
 import msgspec
 
-from datasets_cfg.digests import sha256_of
 from datasets_cfg.readers.judgements import BEIR_HEADER
 from foundation.atomic import replacing_folder
+from foundation.digests import sha256_of
 from foundation.errors import BenchError
 
 DOCUMENTS = 5_000

@@ -199,14 +199,6 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     )
 
 
-def _missing_queries(dataset: Dataset) -> Iterator[Finding]:
-    known = set(dataset.queries.ids)
-    missing = [query for query in dataset.qrels.queries() if query not in known]
-    if missing:
-        what = "judged queries are not among the queries"
-        yield Finding("error", what, len(missing), _some(missing), "they would all score 0")
-
-
 def _queries_without_relevant(dataset: Dataset) -> Iterator[Finding]:
     answered = {query for query, _, grade in dataset.qrels if grade > 0}
     without = [query for query in dataset.qrels.queries() if query not in answered]
@@ -282,7 +274,6 @@ def _some(ids: Iterable[str]) -> tuple[str, ...]:
 _CHECKS: Sequence[Callable[[Dataset], Iterator[Finding]]] = (
     _counts,
     _secondary_counts,
-    _missing_queries,
     _missing_documents,
     _queries_without_relevant,
     _colliding_ids,

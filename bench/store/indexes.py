@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from foundation.atomic import replacing, replacing_folder
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.records import Record, read_json
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
@@ -102,8 +103,7 @@ class IndexFolder:
         path = self.folder / INDEX_FILE
         try:
             manifest = self.manifest()
-            with path.open("rb") as file:
-                whole = hashlib.file_digest(file, "sha256").hexdigest() == manifest.sha256
+            whole = sha256_of_file(path) == manifest.sha256
         except BenchError as error:
             return str(error)
         except OSError as error:
@@ -135,8 +135,7 @@ class IndexFolder:
         with replacing_folder(self.folder) as unfinished:
             path = unfinished / INDEX_FILE
             index.save(path)
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of_file(path)
             size = path.stat().st_size
             done = msgspec.structs.replace(manifest, bytes=size, sha256=digest)
             (unfinished / MANIFEST_FILE).write_bytes(formatted(done))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float32Array, UInt64Array
 from foundation.atomic import replacing
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.locks import FileLock
 from foundation.records import Record, decode_json
@@ -102,7 +103,7 @@ class Shard:
             size = self.path.stat().st_size
             if size != self.files[self.path][0]:
                 raise DamagedShardError(f"{self.path.name} has {size:,} bytes")
-            if _sha256(self.path) != self.manifest.vectors_sha256:
+            if sha256_of_file(self.path) != self.manifest.vectors_sha256:
                 raise DamagedShardError(f"{self.path.name} has another checksum")
         except FileNotFoundError as error:
             raise DamagedShardError(f"{self.path.name} is missing") from error
@@ -233,8 +234,3 @@ def _left_over(name: str, present: set[str]) -> set[str]:
         data = (*SUFFIXES.values(), ".keys")
         unfinished |= present & {f"{name}{suffix}" for suffix in data}
     return unfinished
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,6 +8,7 @@ from os.path import lexists
 from pathlib import Path
 from typing import Any
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.adapters.composition import (
@@ -20,7 +21,7 @@ from retrievers.adapters.composition import (
 )
 from retrievers.adapters.virtual_tokens import PROMPT_TYPES, check_positions, virtual_tokens
 from retrievers.models.card import CardAdapter
-from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header, sha256
+from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
 
 FOLDER = "adapter"  # inside the folder of a training
@@ -88,7 +89,7 @@ def identify_adapter(
     if kind == "adapterhub":
         _check_base(folder, config, base)
     files = [folder / CONFIG, *adapter_weights(folder, kind)]
-    return AdapterIdentity(kind, {path.name: sha256(path) for path in files})
+    return AdapterIdentity(kind, {path.name: sha256_of_file(path) for path in files})
 
 
 def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
@@ -97,7 +98,7 @@ def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict
     for path in files:
         if not path.is_file():
             raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
-    hashes = {path.name: sha256(path) for path in files}
+    hashes = {path.name: sha256_of_file(path) for path in files}
     for name in routing.folders:
         part = identify_adapter(inside(folder, name), None, base)
         if part.kind == "routed":
@@ -119,7 +120,7 @@ def _hashes_of_setup(folder: Path, base: Checkpoint) -> dict[str, str]:
     for path in files:
         if not path.is_file():
             raise BenchError(f"{path} is missing: the adapters of {folder} are not whole")
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
 
 
 def check_room(folder: Path, tokens: int, base: Checkpoint) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from foundation.digests import sha256_of_file
 from foundation.records import Record
-from retrievers.models.checkpoint import sha256
 
 Library = Literal["adapterhub", "peft"]
 FUSION = "fusion"
@@ -99,4 +99,4 @@ class Adapter(Record, kw_only=True):
         """sha256 of all files in the folders that the adapter is put on, by path."""
         folders = [Path(folder).expanduser() for folder in self.over]
         paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-        return {str(path): sha256(path) for path in paths}
+        return {str(path): sha256_of_file(path) for path in paths}

@@ -89,7 +89,8 @@ def product_with(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 def quantize_rows(rows: Tensor, bits: int = BITS) -> tuple[Tensor, Tensor]:
     """Rows as int8 with a scale each, float32 ``(rows, 1)``: ``row ~ scale * int8``."""
-    largest = rows.abs().amax(dim=1, keepdim=True)
+    # Both ends, and not the absolute values: these would be written first.
+    largest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
     scale = largest.clamp_min(torch.finfo(torch.float32).tiny) / largest_of(bits)
     return (rows / scale).round_().to(torch.int8), scale
 

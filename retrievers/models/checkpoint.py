@@ -4,7 +4,6 @@ Everything here is read as data (JSON, sizes, bytes): no model library is import
 unpickled. A folder that brings its own code is refused.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.records import decode_json, read_json, read_object
 
@@ -149,7 +149,8 @@ def open_checkpoint(
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     if with_head and (root / HEADS / HEADS_FILE).is_file():
         files.append(root / HEADS / HEADS_FILE)
-    hashes = {path.relative_to(root).as_posix(): sha256(path) for path in sorted(set(files))}
+    paths = sorted(set(files))
+    hashes = {path.relative_to(root).as_posix(): sha256_of_file(path) for path in paths}
     return Checkpoint(root, folder, weights, config, hashes)
 
 
@@ -238,12 +239,6 @@ def _is_file_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return b"\0" not in encoded and max(map(len, encoded.split(b"/"))) <= LONGEST_NAME
-
-
-def sha256(path: Path) -> str:
-    """sha256 of a file as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

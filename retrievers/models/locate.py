@@ -8,8 +8,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError, first_line
-from retrievers.models.checkpoint import find_weights, inside, sha256, weight_files
+from retrievers.models.checkpoint import find_weights, inside, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
@@ -116,7 +117,7 @@ def _package_folder(package: str, sha: str) -> Path | None:
     spec = importlib.util.find_spec(top) if _is_installed(top) else None
     for location in (spec.submodule_search_locations or []) if spec else []:
         folder = inside(Path(location), rest)
-        if folder.is_dir() and sha in ("", sha256(folder / find_weights(folder))):
+        if folder.is_dir() and sha in ("", sha256_of_file(folder / find_weights(folder))):
             return folder
     return None
 

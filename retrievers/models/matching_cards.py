@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from retrievers.models.card import Card, Network, all_cards
 from retrievers.models.checkpoint import (
@@ -16,7 +17,6 @@ from retrievers.models.checkpoint import (
     WIDTHS,
     find_weights,
     read_config,
-    sha256,
 )
 from retrievers.models.recipe import Pooling
 from retrievers.models.st_folder import read_pooling
@@ -80,7 +80,7 @@ def _of_the_same_weights(folder: Path | None, cards: Iterable[Card]) -> str:
         return ""
     known = {card.weights_sha256: card.name for card in cards if card.weights_sha256}
     try:
-        return known.get(sha256(folder / find_weights(folder)), "")
+        return known.get(sha256_of_file(folder / find_weights(folder)), "")
     except (BenchError, OSError):
         return ""  # what is wrong with them is said once it is known how they are used
 

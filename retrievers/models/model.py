@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from retrievers.adapters.composition import Routing, read_routing
 from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage
-from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint, sha256
+from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint
 from retrievers.models.locate import locate
 from retrievers.models.lookup import find_card, provenance, replace_fields
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
@@ -363,5 +364,5 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     if spec is None or spec.origin is None:
         raise BenchError(f"card {card.name}: there is no module {module!r}", "install it")
     source = Path(spec.origin)
-    files = {source.name: sha256(source)}
+    files = {source.name: sha256_of_file(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)

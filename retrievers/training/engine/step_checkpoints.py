@@ -13,9 +13,9 @@ from safetensors.torch import load_model
 from torch import nn
 
 from foundation.atomic import share
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from foundation.records import Record, read_json, write_json
-from retrievers.models.checkpoint import sha256
 from retrievers.training.engine.processes import is_first
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def seal(folder: Path, training: str = "") -> None:
     share(folder)
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
     files = {
-        name.as_posix(): FileHash(path.stat().st_size, sha256(path))
+        name.as_posix(): FileHash(path.stat().st_size, sha256_of_file(path))
         for name, path in paths.items()
         if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
     }
@@ -73,7 +73,7 @@ def damage(folder: Path) -> str:
         size = path.stat().st_size
         if size != expected.size:
             return f"{name} has {size:,} of {expected.size:,} bytes"
-        if sha256(path) != expected.sha256:
+        if sha256_of_file(path) != expected.sha256:
             return f"{name} is not as it was written"
     return ""
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
 from retrievers.models.card import Card
-from retrievers.models.checkpoint import HEADS, HEADS_FILE, sha256
+from retrievers.models.checkpoint import HEADS, HEADS_FILE
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.processes import world_size
@@ -150,7 +151,7 @@ def _head_apart(model: Model, card: Card) -> dict[str, str]:
     if model.document is None or card.pooling != "cls+bow":
         return {}
     path = model.document.root / HEADS / HEADS_FILE
-    return {HEADS: sha256(path)} if path.is_file() else {}
+    return {HEADS: sha256_of_file(path)} if path.is_file() else {}
 
 
 def _try_part(preset: Finetuning, model: Model, card: Card, examples: TrainingSet) -> None:
