@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +24,7 @@ from foundation.arrays import Int64Array
 from foundation.atomic import replacing_folder
 from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
-from foundation.records import Record, decode_json, read_json
+from foundation.records import Record, decode_json, read_json, write_json
 from foundation.threads import Once
 
 SCHEMA_VERSION = 1
@@ -316,7 +315,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
         sha256=written.sha256,
         sources=read_from,
     )
-    (folder / MANIFEST_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    write_json(folder / MANIFEST_FILE, manifest)
     mapped = _mapped(folder / DOCUMENTS_FILE)
     file = pa.py_buffer(mapped)
     table = pa.ipc.open_file(file).read_all()
@@ -330,7 +329,7 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
         raise BenchError("a file of the collection changed while it was read", "run again")
-    (folder / CHECKSUMS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(checksums)))
+    write_json(folder / CHECKSUMS_FILE, checksums)
 
 
 def _mapped(path: Path) -> mmap.mmap:

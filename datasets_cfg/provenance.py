@@ -7,12 +7,9 @@ cut, changed or put there afterwards.
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from datasets_cfg.facts import Archive, Facts
-from foundation.atomic import replacing
 from foundation.digests import sha256_of_file
-from foundation.records import Record, read_json
+from foundation.records import Record, read_json, write_json
 
 
 class Provenance(Record):
@@ -36,9 +33,7 @@ def record_provenance(folder: Path, archive: Archive, names: Iterable[str]) -> N
         names: paths of the files below ``folder``.
     """
     hashes = {name: sha256_of_file(folder / name) for name in sorted(names)}
-    content = msgspec.json.encode(Provenance(archive.url, archive.md5, hashes))
-    with replacing(_record_path(folder, archive)) as file:
-        file.write(msgspec.json.format(content))
+    write_json(_record_path(folder, archive), Provenance(archive.url, archive.md5, hashes))
 
 
 def are_as_published(facts: Facts, folder: Path, files: Iterable[Path]) -> bool:

@@ -71,8 +71,8 @@ def read_object(path: Path, hint: str = "") -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, record: msgspec.Struct) -> None:
-    """Write a record as indented JSON; the file is whole or as it was.
+def write_json(path: Path, record: msgspec.Struct | Mapping[str, Any]) -> None:
+    """Write a record or an object as indented JSON; the file is whole or as it was.
 
     Raises:
         OSError: the file cannot be written.

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from foundation.errors import BenchError
 from foundation.records import read_object, write_json
 from retrievers.adapters.attach import NAME, load_adapterhub, norm_weights, reft_units
@@ -217,7 +215,7 @@ def _save_the_rest(network: Any, folder: Path, name: str) -> None:
     units = reft_units(network, name)
     if units and not units[0].subtract_projection:
         told = {**read_object(folder / CONFIG), SUBTRACTS: False}
-        (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+        write_json(folder / CONFIG, told)
 
 
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from foundation.atomic import replacing_in
 from foundation.errors import BenchError, first_line
+from foundation.records import write_json
 from retrievers.adapters import hub, peft
 from retrievers.adapters.attach import ATTACH_ERRORS, quiet_adapterhub
 from retrievers.adapters.composition import SETUP, read_setup
@@ -65,7 +64,7 @@ class AdaptedNetwork:
             folder.mkdir()
             self.write(folder)
             base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
-            (folder / BASE).write_bytes(msgspec.json.format(msgspec.json.encode(base)))
+            write_json(folder / BASE, base)
 
     def save_card(self, out: Path, card: Card) -> None:
         """Write the card, which names the base and the adapter."""
