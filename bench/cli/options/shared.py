@@ -17,9 +17,7 @@ from bench.cli.options.values import (
     Share,
     WorkerNumber,
 )
-
-Dtype = Literal["float32", "bfloat16", "float16"]
-Backend = Literal["torch", "onnx", "int8", "int7"]
+from retrievers.models.recipe import Backend, Dtype, StoreDtype
 
 
 def group(title: str, place: int) -> Parameter:
@@ -68,7 +66,7 @@ class ModelUse:
     """Library that runs the model. Default: torch. onnx, int8 and int7 run on the CPU. int8 is
     faster and changes the vectors, so its results are another recipe; int7 has weights of 7 bits
     and is what int8 means on a processor without VNNI instructions."""
-    store_dtype: Literal["float32", "float16"] | None = None
+    store_dtype: StoreDtype | None = None
     """Precision of stored vectors. Default: float32. float16 halves the disk space, and its results
     are another recipe."""
     query_prompt: str | None = None

@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.cli.options import shared
 from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models import backends, locate
 from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
-from retrievers.models.recipe import Backend, Recipe
+from retrievers.models.recipe import Recipe
 from tests.support import tiny_checkpoints as tiny
 from tests.support.hub import write_hub
 
@@ -302,10 +301,6 @@ def test_int8_is_int7_where_sums_of_eight_bits_saturate(
     assert recipe.backend == chosen
     assert ("weights of 7 bits" in caplog.text) == (chosen == "int7")
     assert recipe.fingerprint == resolve_model("minilm", backend=chosen).recipe.fingerprint
-
-
-def test_the_command_line_offers_the_back_ends_that_there_are() -> None:
-    assert shared.Backend == Backend
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnx", "int8", "int7"])
