@@ -13,8 +13,8 @@ in 16 bits, which saturate: with activations shifted to 1 to 255, weights of 8 b
 exact everywhere, and cost less accuracy than activations of 7 bits, whose sum would fit as well.
 
 PyTorch's product of int8 matrices is oneDNN's where there is AVX-512 VNNI. On all other processors
-it adds one product after the other, which is exact, and takes 28 times as long as in float32: there
-oneDNN is called by the operator of PyTorch's own compiler, with activations shifted as above.
+it adds one product after the other, which is exact and takes 28 times as long as in float32 (Zen
+3): there oneDNN is called by the operator of PyTorch's own compiler, with activations shifted.
 
 Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; scales for each token as in Yao et al.,
 "ZeroQuant", 2022.
