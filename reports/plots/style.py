@@ -51,6 +51,16 @@ def can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def load_library() -> None:
+    """Import what draws, where it is installed; for a command that goes on after Ctrl-C.
+
+    matplotlib cannot be imported again where Ctrl-C broke off its import.
+    """
+    if can_plot():
+        importlib.import_module("matplotlib.figure")
+        importlib.import_module("matplotlib.backends.backend_agg")
+
+
 def series_style(place: int) -> dict[str, Any]:
     """Colour and marker of a line, by its number among the lines; they repeat after seven."""
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}

@@ -25,6 +25,7 @@ from bench.results.find import find_named
 from bench.workspace import OpenDataset, Workspace
 from foundation.atomic import replacing
 from foundation.errors import BenchError
+from reports.plots.style import load_library
 from reports.plots.training import draw_quality
 from reports.training.quality_curve import figures, markdown
 from retrievers.models.card import load_card
@@ -38,6 +39,7 @@ def watch(options: WatchOptions) -> int:
     opened = space.open_all(options.on, options.protocol.split)
     aim = _aim(options, space, opened)
     work = _work(options, space, out, aim, opened)
+    load_library()
     with Ledger(out / "ledger.jsonl") as ledger:
         watcher = Watcher(work, ledger)
         end = options.end

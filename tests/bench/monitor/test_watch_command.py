@@ -4,6 +4,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.support.tiny_checkpoints import WORDS
 from tests.support.training import train
 
 STEPS = (2, 4, 6)
+ROOT = Path(__file__).parents[3]
 SHORT = ("--max-query-tokens", 32, "--max-document-tokens", 32)
 
 
@@ -256,3 +259,25 @@ def test_a_watch_that_goes_on_ends_when_it_is_told_to(place, ending):
     done = place.bench("watch", place.training, "--on", place.collection, *words, *places)
     assert done.code == ExitCode.OK, done.stderr
     assert len(place.evaluated) == len(STEPS)
+
+
+LOADED_BEFORE = """
+import sys
+from bench.__main__ import main
+from bench.cli.commands import watch
+
+watch.follow = lambda *given: print("matplotlib.figure" in sys.modules)
+main(sys.argv[1:])
+"""
+
+
+def test_what_draws_is_imported_before_it_waits_for_ctrl_c(place):
+    # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
+    typed = ("watch", place.training, "--on", place.collection, "--results", place.bench.out)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BEFORE, *map(str, typed)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["True"], done.stderr
