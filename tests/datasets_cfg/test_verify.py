@@ -74,13 +74,6 @@ def test_another_number_of_missing_documents_than_published_warns_with_both(tmp_
     assert "1 of them relevant; 5 were published" in found.what
 
 
-def test_a_judged_query_that_is_missing_is_an_error(tmp_path):
-    dataset = dataset_of(tmp_path)
-    object.__setattr__(dataset, "queries", Queries(("q1",), ("one",)))
-    found = only(verify(dataset))
-    assert (found.severity, found.examples) == ("error", ("q2",))
-
-
 def test_a_query_without_a_relevant_document_warns(tmp_path):
     found = only(verify(dataset_of(tmp_path, judged=[*JUDGED, ("q3", "d1", 0), ("q4", "d1", -1)])))
     assert (found.severity, found.count, found.examples) == ("warning", 2, ("q3", "q4"))
