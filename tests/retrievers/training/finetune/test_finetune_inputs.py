@@ -95,7 +95,7 @@ def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
     trained = [theirs.encode, open_encoder(found, "cpu").encode_queries]
     for encode in (*trained, open_encoder(start, "cpu").encode_queries):
         capital, small = encode(["ABC", "abc"])
-        assert np.array_equal(capital, small) == (encode in trained)
+        assert np.allclose(capital, small, atol=1e-4) == (encode in trained)
     np.testing.assert_allclose(*(encode(["A river", "ABC"]) for encode in trained), atol=1e-5)
 
 
