@@ -15,20 +15,20 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from bench.boards.records import Board
 from bench.cli.commands.compose import Composed
 from bench.cli.commands.merge import Merged
 from bench.cli.commands.work import EncodedHere
 from bench.cli.main import COMMANDS
 from bench.cli.model_list import ModelLine
-from bench.compare.changed import Changes
-from bench.compare.compare import Comparison
-from bench.compare.statistics import Resampling
-from bench.compare.transfer import Forgetting
+from bench.comparing.changed import Changes
+from bench.comparing.compare import Comparison
+from bench.comparing.statistics import Resampling
+from bench.comparing.transfer import Forgetting
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.experiments.report_record import Report
 from bench.gate.check import Check
-from bench.leaderboard.records import Board
 from bench.monitor.quality_curve import Curve
 from bench.results.interchange.claimed import Claimed
 from bench.results.result import Conditions, Protocol, Result, Timings

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from bench.compare.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.compare.compare import Comparison, OnCollection, OnSuite
-from bench.compare.panels import Difference
-from bench.compare.statistics import Resampling
+from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
+from bench.comparing.compare import Comparison, OnCollection, OnSuite
+from bench.comparing.panels import Difference
+from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
 from reports.markdown import bullets, plain

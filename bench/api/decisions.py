@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.api.evaluation_result import EvaluationResult
-from bench.compare.compare import Comparison
-from bench.compare.compare import compare as compare_entrants
-from bench.compare.panels import Choices, Entrant
-from bench.compare.statistics import Resampling
+from bench.comparing.compare import Comparison
+from bench.comparing.compare import compare as compare_entrants
+from bench.comparing.panels import Choices, Entrant
+from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import mean_weights, with_inner
 from bench.gate.check import BASELINE, Check, Terms, conclude
 from bench.gate.evidence import check_against

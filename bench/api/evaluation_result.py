@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.compare.panels import Entry
+from bench.comparing.panels import Entry
 from bench.evaluate.pipeline import Evaluation
 from bench.evaluate.runs import Run
 from bench.results.facts import recipe_facts

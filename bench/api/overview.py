@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.api.decisions import ComparisonResult
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.records import Versus
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.records import Versus
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Resampling
 from bench.results.interchange.claimed import cards_with, find_claims
 from bench.results.location import place_of
 from retrievers.models.card import all_cards

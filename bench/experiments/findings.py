@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from bench.compare.panels import stream_of
-from bench.compare.statistics import ALPHA, Differences, Resampling, holm, paired, resample
+from bench.comparing.panels import stream_of
+from bench.comparing.statistics import ALPHA, Differences, Resampling, holm, paired, resample
 from bench.experiments.execute import Outcome
 from bench.experiments.grid import Axis, Hypothesis
 from bench.experiments.plan import CellTask, GridCell, Plan

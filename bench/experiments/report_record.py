@@ -7,8 +7,8 @@ hypotheses.
 
 from typing import Literal
 
-from bench.compare.statistics import Paired
-from bench.compare.transfer import Forgetting
+from bench.comparing.statistics import Paired
+from bench.comparing.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
 from bench.results.result import Conditions

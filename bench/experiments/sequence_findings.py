@@ -8,9 +8,9 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from bench.compare.panels import Entrant, Entry
-from bench.compare.statistics import Resampling
-from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.comparing.panels import Entrant, Entry
+from bench.comparing.statistics import Resampling
+from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.experiments.evaluation import RESULTS, scored
 from bench.experiments.execute import Outcome
 from bench.experiments.findings import BySeed, Scored, compare_seeds, with_verdicts

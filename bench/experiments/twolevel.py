@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.compare.statistics import ALPHA, detectable_effect, t_quantile
+from bench.comparing.statistics import ALPHA, detectable_effect, t_quantile
 from foundation.arrays import Float64Array
 from foundation.records import Record
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.compare.statistics import Paired, Resampling
+from bench.comparing.statistics import Paired, Resampling
 from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.quick import Look, Quick
 from bench.gate.speed_check import SpeedCheck

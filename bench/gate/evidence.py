@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from bench.compare.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
-from bench.compare.statistics import SAME_SCORE, Paired, holm, paired
+from bench.comparing.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
+from bench.comparing.statistics import SAME_SCORE, Paired, holm, paired
 from bench.evaluate.runs import Run
 from bench.gate.check import (
     BASELINE,

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from bench.compare.statistics import SAME_MEAN
+from bench.comparing.statistics import SAME_MEAN
 from bench.gate.skew import Studentised
 
 LEVEL = 0.95  # one-sided

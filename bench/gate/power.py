@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.compare.panels import protocol_differences
-from bench.compare.statistics import FEW, SAME_SCORE, detectable_effect
+from bench.comparing.panels import protocol_differences
+from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
 from bench.results.result import Result, Stored
 from foundation.arrays import Float64Array

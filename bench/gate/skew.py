@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.compare.statistics import FEW, SAME_MEAN, SAME_SCORE, Resampling
+from bench.comparing.statistics import FEW, SAME_MEAN, SAME_SCORE, Resampling
 from foundation.arrays import Float64Array
 
 UNSEEN = 1.0  # queries of a collection that gain or lose all, and are not in the sample

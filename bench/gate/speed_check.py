@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
-from bench.compare.statistics import ALPHA, Resampling
+from bench.comparing.statistics import ALPHA, Resampling
 from bench.evaluate.encode_documents import sample_documents
 from bench.evaluate.estimate import measure_speed
 from bench.evaluate.exact import ArrayVectors, exact_search

@@ -40,7 +40,7 @@ here, MISSING where something is, and else INCONCLUSIVE: it never passes.
 from collections.abc import Iterable
 from typing import Literal
 
-from bench.compare.statistics import ALPHA, FEW
+from bench.comparing.statistics import ALPHA, FEW
 from bench.exit_codes import ExitCode
 from foundation.records import Record
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.compare.panels import (
+from bench.comparing.panels import (
     Choices,
     Entrant,
     Entry,
@@ -11,7 +11,7 @@ from bench.compare.panels import (
     protocol_differences,
     whole_panel,
 )
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.monitor.ledger import Broken, Evaluated, Line, has_result
 from bench.monitor.selection import Method, Selection, compared, parts_of, select
 from bench.monitor.simultaneous import Part

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from bench.compare.panels import Panel, stream_of
-from bench.compare.statistics import (
+from bench.comparing.panels import Panel, stream_of
+from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
     Differences,

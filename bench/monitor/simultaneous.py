@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from bench.compare.statistics import SAME_MEAN, SAME_SCORE, Resampled
+from bench.comparing.statistics import SAME_MEAN, SAME_SCORE, Resampled
 from foundation.arrays import Float64Array, Int64Array
 
 Pair = tuple[int, int]

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.compare.changed import Changes
-from bench.leaderboard.records import (
+from bench.boards.records import (
     Board,
     Cell,
     CollectionColumn,
@@ -19,6 +18,7 @@ from bench.leaderboard.records import (
     SuiteColumn,
     Versus,
 )
+from bench.comparing.changed import Changes
 from reports import format as fmt
 from reports.leaderboard.ranking import legend, lowest_judged
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.leaderboard.records import AnyColumn, Board, CollectionColumn, Mean, Row, SuiteColumn
+from bench.boards.records import AnyColumn, Board, CollectionColumn, Mean, Row, SuiteColumn
 from reports.format import score, written
 from reports.leaderboard.ranking import (
     RECIPE,

@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from bench.leaderboard.records import Board
+from bench.boards.records import Board
 from foundation.printable import one_line
 from reports.leaderboard.data import (
     Pages,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.leaderboard.records import (
+from bench.boards.records import (
     AnyColumn,
     Board,
     Claim,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.leaderboard.records import AnyColumn, Board, Pair, Row, Score, Versus
+from bench.boards.records import AnyColumn, Board, Pair, Row, Score, Versus
 from reports import format as fmt
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit
 from reports.plots.labels import place_labels, short_names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.compare.transfer import Forgetting
+from bench.comparing.transfer import Forgetting
 from bench.monitor.quality_curve import Curve, CurvePoint
 from foundation.arrays import Float64Array
 from reports.format import interval

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bench.compare.transfer import Forgetting, Transfer, TransferRow
+from bench.comparing.transfer import Forgetting, Transfer, TransferRow
 from reports import format as fmt
 from reports.markdown import bullets, plain
 from reports.table import Bold, Column, Table, columns_of, table_of

@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from bench.compare.statistics import Differences, Resampling, paired, resample
+from bench.comparing.statistics import Differences, Resampling, paired, resample
 
 THEIRS = 2  # pairs that SciPy compares
 

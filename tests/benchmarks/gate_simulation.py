@@ -41,8 +41,8 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.compare.panels import Entry
-from bench.compare.statistics import (
+from bench.comparing.panels import Entry
+from bench.comparing.statistics import (
     Differences,
     Resampling,
     detectable_effect,

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
 from reports.leaderboard.pages import write_site

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from tests.benchmarks import gate_populations
 from tests.benchmarks import gate_simulation as gate
 from tests.benchmarks.gate_pairs import BM25, FAMILY, MINILM, PAIRS, real_pairs

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.compare.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.compare.compare import Comparison, OnCollection, OnSuite
-from bench.compare.panels import Difference
-from bench.compare.statistics import Paired, Resampling
+from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
+from bench.comparing.compare import Comparison, OnCollection, OnSuite
+from bench.comparing.panels import Difference
+from bench.comparing.statistics import Paired, Resampling
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table, legend
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.compare.transfer import TransferRow
+from bench.comparing.transfer import TransferRow
 from bench.monitor.quality_curve import Level
 from reports.plots.training import draw_forgetting, forgetting_map
 from reports.training.forgetting import figures, markdown

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs, to_builtins
 
-from bench.compare.statistics import Differences, Resampling, paired, resample
+from bench.comparing.statistics import Differences, Resampling, paired, resample
 from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict, Terms, conclude
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published

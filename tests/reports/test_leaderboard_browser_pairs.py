@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.statistics import Resampling
+from bench.boards.assembly import Choice, assemble
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Resampling
 from bench.evaluate.run_files import write_run
 from bench.evaluate.runs import Run
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.rows import results_in
 from bench.results.result import TREC_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
 from reports.leaderboard.pages import write_site

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.records import Board
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.records import Board
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Resampling
 from foundation.errors import BenchError
 from reports.leaderboard.folder import HEADING, LIST, SiteFolder, check_free
 from reports.leaderboard.pages import write_site

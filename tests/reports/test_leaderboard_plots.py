@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.rows import results_in, training_step
+from bench.boards.assembly import Choice, assemble
+from bench.boards.rows import results_in, training_step
+from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from reports.plots.labels import MOST
 from reports.plots.leaderboard import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Resampling
 from datasets_cfg.catalogue import expand
 from reports.leaderboard.pages import SITE, script_json, slugs, write_site
 from tests.support.leaderboards import MEASURE, script_data, store

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.compare.panels import Panel
-from bench.compare.statistics import Resampling
+from bench.comparing.panels import Panel
+from bench.comparing.statistics import Resampling
 from bench.monitor.quality_curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from bench.compare.statistics import Differences, paired
+from bench.comparing.statistics import Differences, paired
 from bench.experiments.report_record import (
     MEAN,
     AxisFound,

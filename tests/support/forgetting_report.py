@@ -1,7 +1,7 @@
 """Checkpoints of two successive trainings on three collections, with known figures."""
 
-from bench.compare.statistics import Paired, Resampling
-from bench.compare.transfer import Forgetting, Transfer, TransferRow, Transfers
+from bench.comparing.statistics import Paired, Resampling
+from bench.comparing.transfer import Forgetting, Transfer, TransferRow, Transfers
 from bench.monitor.quality_curve import Level
 
 VALUES = {

@@ -14,7 +14,7 @@ import msgspec
 from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.options.study import AblateOptions
 from bench.cli.printing import print_json
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.adapt_stage import Adapt

@@ -15,7 +15,7 @@ from bench.cli.commands.speed_baseline import open_baseline, time_both
 from bench.cli.commands.subset_plans import QuickCheck
 from bench.cli.options.decide import CheckOptions
 from bench.cli.printing import print_json
-from bench.compare.panels import Entry
+from bench.comparing.panels import Entry
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.suites import mean_weights

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from bench.cache_folders import cache_folder, shared_vectors
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.verify import Finding

@@ -5,18 +5,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.boards.texts import at_hand, if_evaluated
 from bench.cli.commands.common import check_once, resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
 from bench.cli.printing import print_json
-from bench.compare.changed import Changes, most_changed
-from bench.compare.compare import Comparison
-from bench.compare.compare import compare as compare_entrants
-from bench.compare.panels import Choices, Entrant, Entry
+from bench.comparing.changed import Changes, most_changed
+from bench.comparing.compare import Comparison
+from bench.comparing.compare import compare as compare_entrants
+from bench.comparing.panels import Choices, Entrant, Entry
 from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
-from bench.leaderboard.texts import at_hand, if_evaluated
 from bench.results.choose import choose_results
 from bench.results.find import find_named
 from bench.results.location import place_of

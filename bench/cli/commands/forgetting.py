@@ -15,8 +15,8 @@ from bench.cli.early_checks import check_out
 from bench.cli.options.shared import ModelUse
 from bench.cli.options.study import ForgettingOptions
 from bench.cli.printing import print_json
-from bench.compare.panels import Entrant, Entry
-from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.comparing.panels import Entrant, Entry
+from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode

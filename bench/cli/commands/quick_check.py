@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from bench.cli.commands.subset_plans import QuickCheck, SubsetPlan, limits, plan_subsets
 from bench.cli.options.decide import CheckOptions
-from bench.compare.panels import Entry
+from bench.comparing.panels import Entry
 from bench.evaluate.judging import score_run
 from bench.evaluate.pipeline import Options
 from bench.gate.check import (

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.cli.options.decide import CheckOptions
-from bench.compare.panels import protocol_differences
+from bench.comparing.panels import protocol_differences
 from bench.evaluate.estimate import mean_tokens, measure_speed, readable
 from bench.evaluate.judging import measure_names, protocol_of
 from bench.evaluate.measures import parse_measure

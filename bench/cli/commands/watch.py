@@ -11,7 +11,7 @@ from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.study import WatchOptions
 from bench.cli.printing import print_json
-from bench.compare.panels import Entry
+from bench.comparing.panels import Entry
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode

@@ -167,7 +167,7 @@ class LeaderboardOptions(DataOptions):
     """On pages that compare two rows, show the N queries on which each is better by most."""
     published: Annotated[tuple[str, ...] | None, Several] = None
     """Also show published scores of other systems, marked as claims: names of the tables in
-    bench/leaderboard/published, `cards` for the models of `list models`, or `all`."""
+    bench/boards/published, `cards` for the models of `list models`, or `all`."""
     results: StoredResults = StoredResults()
     resampling: Resamples = Resamples()
 

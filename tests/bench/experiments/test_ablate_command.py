@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.commands.ablate import DECISIVE, Checked, _version
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
 from bench.exit_codes import ExitCode
 from bench.experiments.evaluation import Evaluate

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel
 
 from bench.cli.commands.ablate import Checked
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluate.pipeline import conditions_here
 from bench.experiments.evaluation import EvaluateSettings
 from bench.experiments.finetune_stage import Finetune

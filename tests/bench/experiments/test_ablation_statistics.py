@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import suite_weights
 from bench.experiments.execute import execute
 from bench.experiments.findings import MadeBy, report_of

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.compare.panels import Entry
-from bench.compare.statistics import Resampling
+from bench.comparing.panels import Entry
+from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
 from bench.gate.check import Terms, blind, conclude, first_look

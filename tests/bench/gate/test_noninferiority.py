@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.gate.noninferiority import largest_loss
 from bench.gate.skew import mean_of, studentise
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.gate.skew import allowance, mean_of, p_of_loss, studentise
 
 MANY = Resampling(9_999, 0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare.statistics import Resampling
+from bench.comparing.statistics import Resampling
 from bench.gate.speed_check import SpeedTolerance, by_turns, compare_speed, outcome_of, slowdown
 from datasets_cfg.dataset import open_dataset
 from retrievers.encoders.opening import open_encoder

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.compare.panels import Panel
-from bench.compare.statistics import ALPHA, Resampling, resample
+from bench.comparing.panels import Panel
+from bench.comparing.statistics import ALPHA, Resampling, resample
 from bench.monitor.selection import compared, select
 from bench.monitor.simultaneous import Part, max_statistic
 from foundation.errors import BenchError

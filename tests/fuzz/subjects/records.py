@@ -151,7 +151,7 @@ class TomlFile(Subject):
             "pretrain": "retrievers/training/presets/pretrain",
             "finetune": "retrievers/training/presets/finetune",
             "ablate": "bench/experiments/plans",
-            "published": "bench/leaderboard/published",
+            "published": "bench/boards/published",
         }.items():
             files = sorted((root / source).glob("*.toml"), key=lambda path: path.stat().st_size)
             for path in files[:6]:
@@ -173,8 +173,8 @@ class TomlFile(Subject):
         return lambda: self._read(kind)
 
     def _read(self, kind: Path) -> int:
+        from bench.boards.published_scores import publications
         from bench.experiments.grid import load_ablation
-        from bench.leaderboard.published_scores import publications
         from retrievers.training.finetune import finetune_preset
         from retrievers.training.pretrain import preset
 

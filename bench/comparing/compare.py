@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.compare.panels import (
+from bench.comparing.panels import (
     Choices,
     Difference,
     Entrant,
@@ -17,7 +17,7 @@ from bench.compare.panels import (
     panel_of,
     protocol_differences,
 )
-from bench.compare.statistics import ALPHA, Differences, Paired, holm, paired
+from bench.comparing.statistics import ALPHA, Differences, Paired, holm, paired
 from bench.evaluate.suites import suite_weights
 from bench.results.facts import RUN_FILE_FACT, differing
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names

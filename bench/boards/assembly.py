@@ -5,14 +5,12 @@ from itertools import pairwise
 
 import msgspec
 
-from bench.compare.statistics import Resampling
-from bench.evaluate.suites import suite_weights
-from bench.leaderboard.cells import row_of
-from bench.leaderboard.groups import Standings, standings
-from bench.leaderboard.pairs import PairWork
-from bench.leaderboard.published_scores import gathered
-from bench.leaderboard.queries import OpenDataset, QueryWork
-from bench.leaderboard.records import (
+from bench.boards.cells import row_of
+from bench.boards.groups import Standings, standings
+from bench.boards.pairs import PairWork
+from bench.boards.published_scores import gathered
+from bench.boards.queries import OpenDataset, QueryWork
+from bench.boards.records import (
     MAIN,
     Board,
     CollectionColumn,
@@ -20,7 +18,9 @@ from bench.leaderboard.records import (
     Row,
     SuiteColumn,
 )
-from bench.leaderboard.rows import columns, rows
+from bench.boards.rows import columns, rows
+from bench.comparing.statistics import Resampling
+from bench.evaluate.suites import suite_weights
 from bench.results.facts import protocol_facts
 from bench.results.result import Stored
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names

@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from bench.compare.statistics import (
+from bench.comparing.statistics import (
     ALPHA,
     FEW,
     Differences,

@@ -8,7 +8,7 @@ claim of its own, on the suite that it is the mean of.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bench.leaderboard.records import Claim
+from bench.boards.records import Claim
 from foundation.errors import BenchError
 from foundation.records import Record, read_toml
 from foundation.suggestions import did_you_mean

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.compare.statistics import Differences, Resampled, Resampling, resample
+from bench.comparing.statistics import Differences, Resampled, Resampling, resample
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Evaluation
 from bench.evaluate.runs import Run

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.compare.panels import stream_of
-from bench.compare.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, holm, resample
+from bench.boards.pairs import PairWork
+from bench.comparing.panels import stream_of
+from bench.comparing.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, holm, resample
 from bench.evaluate.suites import suite_weights
-from bench.leaderboard.pairs import PairWork
 from bench.results.location import Place
 from bench.results.result import Stored
 from foundation.arrays import Float64Array

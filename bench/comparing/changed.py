@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from bench.compare.panels import Entry
-from bench.compare.statistics import SAME_SCORE
+from bench.comparing.panels import Entry
+from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array

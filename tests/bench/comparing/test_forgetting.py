@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from bench.cli.commands.forgetting import labels
-from bench.compare.panels import Entrant, Entry
-from bench.compare.statistics import Resampling
-from bench.compare.transfer import Forgetting, Sequenced, forgetting_of
+from bench.comparing.panels import Entrant, Entry
+from bench.comparing.statistics import Resampling
+from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from foundation.errors import BenchError

@@ -8,8 +8,8 @@ import re
 
 import msgspec
 
-from bench.compare.changed import Changes
-from bench.compare.statistics import Paired
+from bench.comparing.changed import Changes
+from bench.comparing.statistics import Paired
 from retrievers.models.parameters import Parameters
 
 MAIN = ""  # stands for the main measure of each collection

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from bench.boards.groups import Standing, Standings
+from bench.boards.records import Cell, Claim, Mean, Row, Score, SuiteColumn
+from bench.boards.rows import row_facts, training_step
 from bench.evaluate.suites import suite_mean
-from bench.leaderboard.groups import Standing, Standings
-from bench.leaderboard.records import Cell, Claim, Mean, Row, Score, SuiteColumn
-from bench.leaderboard.rows import row_facts, training_step
 from bench.results.result import Result, Stored, Timings
 from retrievers.models.card import Card
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.compare.changed import most_changed, most_different
-from bench.compare.panels import Entry
-from bench.compare.statistics import Resampling
+from bench.boards import queries as queries_module
+from bench.boards.assembly import Choice, assemble
+from bench.boards.queries import GRID, dots
+from bench.boards.records import Board, OnQueries
+from bench.boards.rows import results_in
+from bench.boards.texts import at_hand
+from bench.comparing.changed import most_changed, most_different
+from bench.comparing.panels import Entry
+from bench.comparing.statistics import Resampling
 from bench.evaluate.run_files import write_run
 from bench.evaluate.runs import Run
-from bench.leaderboard import queries as queries_module
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.queries import GRID, dots
-from bench.leaderboard.records import Board, OnQueries
-from bench.leaderboard.rows import results_in
-from bench.leaderboard.texts import at_hand
 from bench.results.result import TREC_FILE
 from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset

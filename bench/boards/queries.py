@@ -13,11 +13,11 @@ from textwrap import shorten
 import msgspec
 import numpy as np
 
-from bench.compare.changed import Changes, most_changed, most_different
-from bench.compare.panels import Entry
-from bench.compare.statistics import SAME_SCORE
+from bench.boards.records import Dot, OnQueries
+from bench.comparing.changed import Changes, most_changed, most_different
+from bench.comparing.panels import Entry
+from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
-from bench.leaderboard.records import Dot, OnQueries
 from bench.results.location import Place
 from bench.results.result import Protocol, Stored
 from datasets_cfg.dataset import Dataset

@@ -18,7 +18,7 @@ All are means of differences of the same queries, so intervals resample these.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.compare.panels import (
+from bench.comparing.panels import (
     Choices,
     Entrant,
     Panel,
@@ -26,7 +26,7 @@ from bench.compare.panels import (
     stream_of,
     whole_panel,
 )
-from bench.compare.statistics import Differences, Paired, Resampling, holm, paired, resample
+from bench.comparing.statistics import Differences, Paired, Resampling, holm, paired, resample
 from bench.monitor.quality_curve import Level
 from foundation.errors import BenchError
 from foundation.records import Record

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.compare.statistics import Differences, Paired, Resampled, holm, paired
-from bench.leaderboard.records import OnQueries, Pair, Versus
+from bench.boards.records import OnQueries, Pair, Versus
+from bench.comparing.statistics import Differences, Paired, Resampled, holm, paired
 from foundation.arrays import Float64Array
 
 Names = tuple[str, str]

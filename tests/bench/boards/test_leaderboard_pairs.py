@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.compare.compare import compare
-from bench.compare.panels import Choices, Entrant, Entry
-from bench.compare.statistics import Resampling
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.rows import results_in
+from bench.comparing.compare import compare
+from bench.comparing.panels import Choices, Entrant, Entry
+from bench.comparing.statistics import Resampling
 from bench.results.find import find_results
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError

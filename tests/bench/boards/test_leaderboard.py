@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.compare.statistics import Differences, Resampled, Resampling, holm, paired, resample
-from bench.leaderboard.assembly import Choice, assemble
-from bench.leaderboard.groups import groups
-from bench.leaderboard.records import Board, natural
-from bench.leaderboard.rows import results_in
+from bench.boards.assembly import Choice, assemble
+from bench.boards.groups import groups
+from bench.boards.records import Board, natural
+from bench.boards.rows import results_in
+from bench.comparing.statistics import Differences, Resampled, Resampling, holm, paired, resample
 from bench.results.interchange.claimed import Claimed, keep
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.compare.compare import Comparison, OnCollection, compare
-from bench.compare.panels import Choices, Entrant, Entry, panel_of, protocol_differences
-from bench.compare.statistics import Resampling
+from bench.comparing.compare import Comparison, OnCollection, compare
+from bench.comparing.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.evaluate.suites import suite_mean, suite_weights

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.leaderboard.records import natural
+from bench.boards.records import natural
 from bench.results.choose import CHOICE
 from bench.results.facts import (
     differing,
