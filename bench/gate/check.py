@@ -10,8 +10,6 @@ import msgspec
 
 from bench.comparing.statistics import Paired, Resampling
 from bench.gate.power import MEAN, DetectableEffect
-from bench.gate.quick import Look, Quick
-from bench.gate.speed_check import SpeedCheck
 from bench.gate.verdicts import Decision, Rule, Word, worse
 from bench.results.result import Stored
 from datasets_cfg.records import Queries
@@ -132,9 +130,6 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
         tolerance: of a checkpoint that claims to be a known one; else None.
         effects: what was stated before anything was encoded; ``foreseen`` in JSON.
         left_out: collections with results that ``--on`` does not name.
-        quick: what was looked at instead of whole collections; None for a full check.
-        looks: earlier first looks at this candidate, with their full results.
-        speed: beside the baseline's; None where it was not asked for.
     """
 
     candidate: str
@@ -149,9 +144,6 @@ class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
     effects: tuple[DetectableEffect, ...]
     warnings: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    quick: Quick | None = None
-    looks: tuple[Look, ...] = ()
-    speed: SpeedCheck | None = None
 
 
 def conclude(
@@ -162,19 +154,13 @@ def conclude(
     *,
     left_out: Sequence[str] = (),
     hints: Sequence[str] = (),
-    quick: Quick | None = None,
-    looks: Sequence[Look] = (),
-    speed: SpeedCheck | None = None,
 ) -> Check:
     """Take the worst of the outcomes, and add warnings.
 
     Args:
         hints: what to type where something is missing; the first warnings.
     """
-    decisions = [Decision(verdict.outcome, _named(verdict)) for verdict in against]
-    if speed is not None:
-        decisions.append(Decision(speed.outcome, speed.reasons))
-    decision = worse(decisions)
+    decision = worse(Decision(verdict.outcome, _named(verdict)) for verdict in against)
     return Check(
         candidate=candidate,
         outcome=decision.outcome,
@@ -188,9 +174,6 @@ def conclude(
         effects=tuple(effects),
         warnings=(*hints, *_warnings(candidate, against, terms)),
         left_out=tuple(left_out),
-        quick=quick,
-        looks=tuple(looks),
-        speed=speed,
     )
 
 
@@ -205,14 +188,6 @@ def with_texts(verdict: PairVerdict, queries: Mapping[str, Queries]) -> PairVerd
         for query in verdict.worst
     ]
     return msgspec.structs.replace(verdict, worst=tuple(worst))
-
-
-def first_look(verdict: PairVerdict) -> PairVerdict:
-    """Limit what parts of collections can decide: never that the candidate may ship."""
-    if verdict.outcome in ("REGRESSION", "MISSING"):
-        return verdict
-    reason = "no clear loss at first look; whether it may ship, only a full check can say"
-    return msgspec.structs.replace(verdict, outcome="INCONCLUSIVE", reasons=(reason,))
 
 
 def gap(name: str, why: str) -> CheckRow:

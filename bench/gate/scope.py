@@ -8,14 +8,19 @@ stated.
 History of the format of what is remembered: 1, the first.
 """
 
+import hashlib
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
 
 from bench.evaluate.suites import mean_weights
 from bench.gate.check import StoredModel
-from bench.gate.ledger import key_of, read_records, write_once
-from bench.results.location import Place
+from bench.results.location import Place, files_below, replacing
 from foundation.errors import BenchError
-from foundation.records import Record
+from foundation.records import Record, decode_json
+
+logger = logging.getLogger(__name__)
 
 LEDGER, CHECKED_FILE = "checked-baselines", "checked.json"
 FORMAT = 1
@@ -94,14 +99,29 @@ def scope_of(
 
 
 def checked_before(results: Place, baseline: str) -> list[str]:
-    """Collections that a baseline was checked on before."""
-    folder = results / LEDGER / key_of(baseline)
-    records = read_records(folder, CHECKED_FILE, CheckedBaseline)
-    return sorted({record.collection for record in records if record.baseline == baseline})
+    """Collections that a baseline was checked on before; a damaged file is reported and skipped."""
+    folder = results / LEDGER / _key(baseline)
+    names = set()
+    for path in files_below(folder, CHECKED_FILE) if folder.is_dir() else ():
+        try:
+            record = decode_json(path.read_bytes(), CheckedBaseline, path)
+        except (BenchError, OSError) as error:
+            logger.warning("%s is left out: %s", path, error)
+        else:
+            names.add(record.collection if record.baseline == baseline else "")
+    return sorted(names - {""})
 
 
 def remember_checked(results: Place, baseline: str, collections: Iterable[str]) -> None:
     """Write down that a baseline has results on these collections and was checked there."""
     for collection in collections:
-        folder = results / LEDGER / key_of(baseline) / key_of(collection)
-        write_once(folder / CHECKED_FILE, CheckedBaseline(baseline=baseline, collection=collection))
+        path = results / LEDGER / _key(baseline) / _key(collection) / CHECKED_FILE
+        if not path.exists():
+            record = CheckedBaseline(baseline=baseline, collection=collection)
+            with replacing(path) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
+
+
+def _key(name: str) -> str:
+    """A name of a folder for any name: 16 hexadecimal digits."""
+    return hashlib.sha256(msgspec.json.encode((name,))).hexdigest()[:16]

@@ -17,8 +17,6 @@ rule loss: none of this                                               OK        
 rule margin: losses beyond the margin are ruled out                   OK            0
 rule margin: not ruled out, and the mean lost (p <= 0.05)             REGRESSION    1
 rule margin: neither, however large the loss observed                 INCONCLUSIVE  3
-speed: slower than allowed, lower limit of the interval included      REGRESSION    1
-speed: slower or not, the interval holds both                         INCONCLUSIVE  3
 ====================================================================  ============  ====
 
 Bad input exits with 2, an internal error with 70. With an anchor, the worse of both outcomes
@@ -33,8 +31,7 @@ is observed by chance alone. `tests/benchmarks/gate_simulation.py` measures both
 differences, what the allowance costs, and where it is too small: measures that are all or nothing,
 such as R@10 with one relevant document, whose rare gains are as large as the allowance and more
 than one of which may be missing. The floor is for the difference that was observed: chance alone
-passes a narrow floor on a small collection. A check with ``--quick`` is REGRESSION where it says so
-here, MISSING where something is, and else INCONCLUSIVE: it never passes.
+passes a narrow floor on a small collection.
 """
 
 from collections.abc import Iterable

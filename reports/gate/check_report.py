@@ -4,23 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from bench.gate.check import Check, CheckRow
 from bench.gate.power import DetectableEffect
-from bench.gate.quick import Look, Quick
-from bench.gate.speed_check import Slowdown, SpeedCheck
-from bench.gate.subset import Subset
 from reports import format as fmt
 from reports.gate.verdict_sentences import verdict_sentences
 from reports.markdown import bullets, plain
 from reports.table import Column, Table
-
-SHOWN = 10  # earlier first looks
 
 
 def markdown(check: Check) -> str:
     """The verdict as a sentence, a table for each comparison, then how it was decided."""
     parts = [f"## {check.outcome}: {plain(check.candidate)}"]
     parts += [plain(sentence) for sentence in verdict_sentences(check)]
-    if check.speed:
-        parts.append(f"Speed: {plain('; '.join(check.speed.reasons))}.")
     if check.warnings:
         parts.append(bullets(plain(f"warning: {text}") for text in check.warnings))
     if check.left_out:
@@ -29,12 +22,6 @@ def markdown(check: Check) -> str:
     for verdict in check.against:
         heading = f"### Beside the {verdict.role}, {plain(verdict.name)}: {verdict.outcome}"
         parts += [heading, _scores(verdict.all_rows)]
-    if check.speed:
-        parts += [f"### Speed: {check.speed.outcome}", *_speed(check.speed)]
-    if check.quick:
-        parts += ["### First look", *_quick(check.quick)]
-    if check.looks:
-        parts += ["### First looks at this candidate before", _looks(check.looks)]
     parts += ["### How it was decided", *_decided(check)]
     return "\n\n".join(parts) + "\n"
 
@@ -89,74 +76,6 @@ def _tests(rows: Sequence[CheckRow]) -> str:
         Column("detectable", lambda row: row.detectable, fmt.score),
     ]
     return Table(rows, columns).markdown()
-
-
-def _speed(speed: SpeedCheck) -> list[str]:
-    columns: list[Column[Slowdown]] = [
-        Column("work", lambda slowdown: slowdown.what),
-        Column("", lambda slowdown: slowdown.unit),
-        Column("candidate", lambda slowdown: slowdown.candidate_rate, _rate),
-        Column("baseline", lambda slowdown: slowdown.baseline_rate, _rate),
-        Column("times as long", lambda slowdown: slowdown.slowdown, fmt.fixed(3)),
-        Column("95 % interval", lambda slowdown: slowdown, fmt.range_of),
-        Column("outcome", lambda slowdown: slowdown.outcome),
-    ]
-    conditions = (
-        f"Beside {plain(speed.baseline)} by turns on {plain(speed.processor)}, texts of "
-        f"{plain(speed.collection)}, load {speed.load:.1f} before; {speed.slower:.2f} times as "
-        "long is allowed."
-    )
-    return [Table(speed.slowdowns, columns).markdown(), conditions]
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.4g}"
-
-
-def _quick(quick: Quick) -> list[str]:
-    columns: list[Column[Subset]] = [
-        Column("collection", lambda subset: subset.collection),
-        Column("documents", lambda subset: subset.documents, fmt.count),
-        Column("of", lambda subset: subset.of, fmt.count),
-        Column("judged", lambda subset: subset.judged, fmt.count),
-        Column("hard", lambda subset: subset.hard, fmt.count),
-        Column("random", lambda subset: subset.random, fmt.count),
-        Column("pooled to rank", lambda subset: subset.depth, fmt.count),
-        Column("from", lambda subset: ", ".join(n.partition(" ")[0] for n in subset.pooled)),
-    ]
-    favour = (
-        "The differences are of these parts only, and favour the candidate: the hard documents are "
-        "those of other models, its own false positives are missing. A first look never passes."
-    )
-    return [Table(quick.subsets, columns).markdown(), favour, *_past(quick)]
-
-
-def _past(quick: Quick) -> list[str]:
-    relation = quick.relation
-    if relation is None:
-        return ["No first look has a full result yet, which would show how they relate."]
-    return [
-        f"First looks with a full result here: {relation.looks:,}. Of them "
-        f"{relation.same_sign:,} had its sign, {relation.covered:,} an interval that held it; "
-        "look minus full was "
-        f"{fmt.signed(relation.bias)} on average ({fmt.signed(relation.lowest)} to "
-        f"{fmt.signed(relation.highest)}).",
-        _looks(quick.past[-SHOWN:]),
-    ]
-
-
-def _looks(looks: Sequence[Look]) -> str:
-    columns: list[Column[Look]] = [
-        Column("candidate", lambda look: look.candidate),
-        Column("baseline", lambda look: look.baseline),
-        Column("collection", lambda look: look.collection),
-        Column("documents", lambda look: look.documents, fmt.count),
-        Column("of", lambda look: look.of, fmt.count),
-        Column("look", lambda look: look.difference, fmt.signed),
-        Column("95 %", lambda look: look, fmt.interval),
-        Column("full", lambda look: look.full, fmt.signed),
-    ]
-    return Table(looks, columns).markdown()
 
 
 def _rule(check: Check) -> str:

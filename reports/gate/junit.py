@@ -1,6 +1,6 @@
 """The outcome of a check as JUnit XML, for what collects the results of tests.
 
-A test case for each collection, the mean, each kind of speed and the outcome of each comparison;
+A test case for each collection, the mean and the outcome of each comparison;
 its scores, or the sentence of the verdict, are its output, also where it passed.
 Consumers count three kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since
 the checkpoint was tested and found worse; MISSING and DRIFT are an ``error``, since what was to be
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from bench.gate.check import Check, CheckRow, PairVerdict
-from bench.gate.speed_check import SpeedCheck
 from foundation.printable import printable
-from reports.format import interval, range_of
+from reports.format import interval
 from reports.gate.verdict_sentences import scores, verdict_sentence
 
 KINDS = {
@@ -35,8 +34,6 @@ def junit(check: Check) -> str:
     top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
     for verdict in check.against:
         _against(top, check, verdict)
-    if check.speed:
-        _speed(top, check.candidate, check.speed)
     for suite in top:
         for kind, attribute in _COUNTS.items():
             suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
@@ -64,15 +61,6 @@ def _names(rows: Sequence[CheckRow]) -> list[str]:
     """Names of the rows: the collection, with the measure where it has several."""
     times = Counter(row.name for row in rows)
     return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
-
-
-def _speed(top: ElementTree.Element, candidate: str, speed: SpeedCheck) -> None:
-    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"speed: {speed.baseline}"))
-    for slowdown in speed.slowdowns:
-        factor = f"{slowdown.slowdown:.3f} times as long ({range_of(slowdown)})"
-        case = _case(suite, candidate, slowdown.what)
-        _note(case, slowdown.outcome, factor)
-        _output(case, factor)
 
 
 def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:

@@ -50,8 +50,6 @@ def _lead(check: Check, verdict: PairVerdict) -> str:
     if outcome == "REGRESSION":
         return f"{candidate} is worse than {other}"
     if outcome == "INCONCLUSIVE":
-        if check.quick:
-            return f"A first look shows no clear loss of {candidate} beside {other}"
         return f"These queries do not show if {candidate} is worse than {other}"
     if _unchanged(verdict):
         return f"{candidate} ranks as {other} does"

@@ -11,18 +11,13 @@ from bench.comparing.statistics import Differences, Resampling, paired, resample
 from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict, Terms, conclude
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
-from bench.gate.quick import Quick, relation
-from bench.gate.speed_check import Slowdown, SpeedCheck
-from bench.gate.subset import Subset
-from bench.speed.records import Spread
 from reports.format import interval
 from reports.gate.check_report import markdown
 from reports.gate.junit import junit
 from reports.gate.verdict_sentences import verdict_sentence, verdict_sentences
 from reports.markdown import plain
 from retrievers.models.card import Expected
-from tests.support import results
-from tests.support.markdown import added, numbers, rows_of, tables_of
+from tests.support.markdown import numbers
 
 AWKWARD = "a|b<script>`x`</script>&*\x00"
 
@@ -136,82 +131,6 @@ def test_junit_tells_outcomes_apart_by_kind_type_and_message(check, outcome, kin
     }
 
 
-def test_speed_has_a_table_and_test_cases(check):
-    fast = pace("encoding", 1.01, "OK")
-    slow = pace("answering", 1.5, "REGRESSION")
-    speed = SpeedCheck(
-        baseline=AWKWARD,
-        slower=1.1,
-        collection="beir/scifact",
-        rows=100,
-        processor="any",
-        load=0.5,
-        slowdowns=(fast, slow),
-        outcome="REGRESSION",
-        reasons=("answering takes 1.50 times as long",),
-    )
-    told = structs.replace(check, speed=speed)
-    assert "### Speed: REGRESSION" in markdown(told)
-    table = rows_of(markdown(told).partition("### Speed")[2])
-    assert [(row["work"], row["times as long"], row["outcome"]) for row in table] == [
-        ("encoding", "1.010", "OK"),
-        ("answering", "1.500", "REGRESSION"),
-    ]
-    _, suite = ElementTree.fromstring(junit(told).encode())
-    assert suite.get("failures") == "1"
-    tags = [child.tag for case in suite for child in case]
-    assert tags == ["system-out", "failure", "system-out"]
-
-
-def pace(what: str, slowdown: float, outcome: str) -> Slowdown:
-    seconds = Spread.of([1.0, 1.1])
-    return Slowdown(
-        what=what,
-        unit="ms",
-        candidate_rate=1.0,
-        baseline_rate=1.0,
-        candidate_s=seconds,
-        baseline_s=seconds,
-        slowdown=slowdown,
-        low=slowdown,
-        high=slowdown,
-        outcome=outcome,
-    )
-
-
-LOOK = structs.replace(results.LOOK, candidate=AWKWARD, full=0.01)
-
-
-def test_a_first_look_says_whom_it_favours_and_how_looks_related_to_full_checks(check):
-    subset = Subset(
-        collection=AWKWARD,
-        documents=10,
-        of=100,
-        judged=3,
-        hard=5,
-        random=2,
-        depth=10,
-        pooled=("bm25 1", "old 2"),
-        seed=0,
-    )
-    new = markdown(structs.replace(check, quick=Quick(300.0, (subset,), (), None)))
-    old = markdown(structs.replace(check, quick=Quick(300.0, (subset,), (LOOK,), relation([LOOK]))))
-    (part,), *_ = tables_of(new.partition("### First look")[2])
-    assert (part["documents"], part["of"], part["from"]) == ("10", "100", "bm25, old")
-    assert "favour the candidate" in new
-    sentence = added(old, new).splitlines()[0]
-    assert numbers(sentence) == ["1", "1", "1", "+0.0200", "+0.0200", "+0.0200"]
-    (look,) = rows_of(added(old, new))
-    assert (look["look"], look["95 %"], look["full"]) == (
-        "+0.0300",
-        "-0.0100 to +0.0500",
-        "+0.0100",
-    )
-    before = structs.replace(check, looks=(LOOK,))
-    assert rows_of(added(markdown(before), markdown(check))) == [look]
-    assert "<script>" not in old
-
-
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_header(check):
     text = markdown(check)
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -276,14 +195,12 @@ def test_a_verdict_says_what_is_missing_and_rules_nothing_out(check):
 
 
 def test_a_verdict_begins_with_other_words_for_each_outcome_on_one_line(check):
-    quick = Quick(1.0, (), (), None)
     cases = [
         ({}, "REGRESSION"),
         ({}, "MISSING"),
         ({}, "OK"),
         ({"rule": "loss"}, "OK"),
         ({"rule": "loss"}, "INCONCLUSIVE"),
-        ({"quick": quick}, "INCONCLUSIVE"),
         ({"tolerance": 0.1}, "OK"),
         ({"tolerance": 0.1}, "DRIFT"),
     ]

@@ -1,6 +1,5 @@
-"""Records of an evaluation and of a first look, every field set; tests replace what they are of."""
+"""Records of an evaluation, every field set; tests replace some."""
 
-from bench.gate.quick import Look
 from bench.results.result import Conditions, Protocol, Result, Timings
 from retrievers.models.recipe import Recipe
 
@@ -48,20 +47,4 @@ RESULT = Result(
     preflight={},
     timings=Timings(),
     conditions=CONDITIONS,
-)
-LOOK = Look(
-    time="2030-01-01T00:00:00+00:00",
-    candidate="new",
-    baseline="old",
-    candidate_fingerprint="a",
-    baseline_fingerprint="b",
-    collection="one",
-    protocol="p",
-    measure="RR@10",
-    documents=10,
-    of=100,
-    seed=0,
-    difference=0.03,
-    low=-0.01,
-    high=0.05,
 )

@@ -10,9 +10,6 @@ import msgspec
 
 from bench.cli.commands.candidate_results import CandidateResults, evaluate_all, own_name
 from bench.cli.commands.common import load_model, resampling_of, workspace
-from bench.cli.commands.quick_check import check_quickly
-from bench.cli.commands.speed_baseline import open_baseline, time_both
-from bench.cli.commands.subset_plans import QuickCheck
 from bench.cli.options.decide import CheckOptions
 from bench.cli.printing import print_json
 from bench.comparing.panels import Entry
@@ -33,9 +30,7 @@ from bench.gate.check import (
 from bench.gate.evidence import check_against
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.published import check_published
-from bench.gate.quick import Look, Quick, complete
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
-from bench.gate.speed_check import SpeedCheck
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
 from bench.results.result import Stored
@@ -46,7 +41,6 @@ from foundation.atomic import replacing
 from foundation.errors import BenchError
 from reports.gate.check_report import effects_table, markdown
 from reports.gate.junit import junit
-from retrievers.encoders.protocol import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +56,6 @@ def check(options: CheckOptions) -> int:
     folders = _folders(options, space)
     typed = _typed(options.on, folders)
     others = _others(named, typed)
-    baseline = open_baseline(candidate, others[0], options) if options.timing.speed else None
     known = find_results(options.results.results)
     scope = _scope(candidate, named, known, typed, options)
     folders |= _remembered_folders(others, scope, folders, space.cache_dir)
@@ -71,20 +64,10 @@ def check(options: CheckOptions) -> int:
     name = own_name(candidate, known)
     _announce(name, others, scope)
     effects = _state_effects(candidate, others[0], known, scope, terms)
-    quick: Quick | None = None
-    looks: list[Look] = []
-    if options.look.quick:
-        check = QuickCheck(space, candidate, options)
-        against, quick = check_quickly(check, name, others, folders, scope, terms)
-    else:
-        wanted = [name for name in scope.weights if _comparable(name, others)]
-        results = evaluate_all(space, candidate, name, wanted, folders, known, options)
-        against = [_against(other, candidate, results, scope, terms) for other in others]
-        looks = _earlier_looks(results, others[0].results, options)
+    wanted = [name for name in scope.weights if _comparable(name, others)]
+    results = evaluate_all(space, candidate, name, wanted, folders, known, options)
+    against = [_against(other, candidate, results, scope, terms) for other in others]
     _remember(others, scope, options)
-    speed = None
-    if baseline is not None:
-        speed = _compare_speed(candidate, baseline, against[0], folders, space, options)
     done = conclude(
         name,
         against,
@@ -92,9 +75,6 @@ def check(options: CheckOptions) -> int:
         terms,
         left_out=scope.left_out,
         hints=[hint for other in others for hint in scope.hints(other)],
-        quick=quick,
-        looks=looks,
-        speed=speed,
     )
     _write(done, options)
     for warning in done.warnings:
@@ -113,13 +93,8 @@ def _terms(options: CheckOptions) -> Terms:
             "published scores have no values of queries, and are no anchor",
             "--anchor names stored results; --baseline published takes published scores",
         )
-    if options.look.quick and options.terms.expect_same:
-        raise BenchError(
-            "--quick searches parts of collections, and cannot show that scores are the same",
-            "leave one of --quick and --expect-same out",
-        )
     return Terms(
-        rule="loss" if options.look.quick else options.terms.rule,
+        rule=options.terms.rule,
         margin=options.terms.margin,
         floor=options.terms.floor,
         expect_same=options.terms.expect_same,
@@ -278,38 +253,6 @@ def _state_effects(
     if warning := blind(effects, terms.margin):
         print(f"warning: {warning}", file=sys.stderr)
     return effects
-
-
-def _compare_speed(
-    candidate: LoadedModel,
-    baseline: Encoder,
-    verdict: PairVerdict,
-    folders: Mapping[str, str],
-    space: Workspace,
-    options: CheckOptions,
-) -> SpeedCheck | None:
-    """Time both over texts of the first collection that was compared; None where none was."""
-    name = next((row.name for row in verdict.rows if row.paired), None)
-    if name is None:
-        return None
-    return time_both(candidate, baseline, folders.get(name, name), space, options)
-
-
-def _earlier_looks(
-    results: CandidateResults, baselines: Mapping[str, Stored], options: CheckOptions
-) -> list[Look]:
-    """Earlier first looks at this candidate beside this baseline that have a full result now."""
-    pairs = {
-        (stored.result.fingerprint, baselines[name].result.fingerprint, name)
-        for name, stored in results.stored.items()
-        if name in baselines
-    }
-    past = complete(options.results.results, lambda: find_results(options.results.results))
-    return [
-        look
-        for look in past
-        if (look.candidate_fingerprint, look.baseline_fingerprint, look.collection) in pairs
-    ]
 
 
 def _against(

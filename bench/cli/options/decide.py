@@ -17,8 +17,6 @@ from bench.cli.options.shared import (
 )
 from bench.cli.options.values import (
     Count,
-    Duration,
-    Factor,
     LocalPaths,
     Names,
     OutFile,
@@ -78,34 +76,6 @@ class DecisionTerms:
     """Largest difference that --expect-same accepts; published scores state their own."""
 
 
-@group("Quick check on parts of collections", 11)
-@dataclass(frozen=True, kw_only=True)
-class FirstLook:
-    """``check --quick``."""
-
-    quick: bool = False
-    """Search only the judged documents, hard candidates of BM25 and of two stored models, and a
-    random sample, and decide by rule loss; never exits with 0."""
-    budget: Duration = 300.0
-    """Approximate time for encoding, such as 90s, 5m or 1h."""
-
-
-@group("Speed against the baseline", 12)
-@dataclass(frozen=True, kw_only=True)
-class SpeedTerms:
-    """``check --speed``."""
-
-    speed: bool = False
-    """Also time both models by turns on this machine, encoding and answering queries; the outcome
-    is part of the decision."""
-    slower: Factor = 1.1
-    """Largest accepted slowdown: 1.1 is 10 % more time than the baseline."""
-    speed_time: Duration = 30.0
-    """Time for these measurements, such as 90s or 5m."""
-    baseline_model: str | None = None
-    """Card, folder or Hub id of the baseline, where its name in results is none of these."""
-
-
 @dataclass(frozen=True)
 class CheckOptions(DecisionOptions):
     """Decide whether a checkpoint may ship; the exit code is the verdict.
@@ -117,8 +87,6 @@ class CheckOptions(DecisionOptions):
     Examples:
         python -m bench check path/to/ckpt --like retromae --baseline retromae --on beir
         python -m bench check path/to/ckpt --like minilm --baseline minilm --rule margin
-        python -m bench check path/to/ckpt --like minilm --baseline minilm --speed --slower 1.05
-        python -m bench check path/to/ckpt --like minilm --baseline minilm --quick --budget 5m
         python -m bench check minilm --baseline published --expect-same
     """
 
@@ -136,8 +104,6 @@ class CheckOptions(DecisionOptions):
     junit: OutFile | None = None
     """Also write it as JUnit XML."""
     terms: DecisionTerms = DecisionTerms()
-    look: FirstLook = FirstLook()
-    timing: SpeedTerms = SpeedTerms()
 
 
 @dataclass(frozen=True)

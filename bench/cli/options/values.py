@@ -128,7 +128,6 @@ _FINITE = Parameter(converter=_reads(number))
 Count = Annotated[int, Parameter(converter=_reads(whole_number))]
 Positive = Annotated[int, Parameter(converter=_reads(partial(whole_number, least=1)))]
 Share = Annotated[float, _FINITE, Parameter(validator=validators.Number(gte=0, lte=1))]
-Factor = Annotated[float, _FINITE, Parameter(validator=_at_least(1))]
 Rate = Annotated[float, Parameter(converter=_reads(above_zero))]
 Weight = Annotated[float, _FINITE]
 Duration = Annotated[float, Parameter(converter=_reads(duration), metavar="TIME")]

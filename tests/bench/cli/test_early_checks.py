@@ -134,8 +134,6 @@ def test_a_word_that_is_not_utf_8_is_refused(tmp_path: Path, words: dict[str, st
 
 
 LONG = {
-    "--budget": ["check", "hashing", "--baseline", "bm25", "--budget"],
-    "--slower": ["check", "hashing", "--baseline", "bm25", "--slower"],
     "--max-memory": ["run", "{data}", "--model", "hashing", "--max-memory"],
     "--depth": ["run", "{data}", "--model", "hashing", "--depth"],
     "--every": ["watch", "{data}", "--on", "{data}", "--every"],

@@ -8,7 +8,7 @@ from bench.comparing.panels import Entry
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
-from bench.gate.check import Terms, blind, conclude, first_look
+from bench.gate.check import Terms, blind, conclude
 from bench.gate.evidence import check_against
 from bench.gate.power import DetectableEffect
 from bench.gate.published import check_published
@@ -121,16 +121,6 @@ def test_a_suspiciously_large_gain_is_ok_and_points_to_verify():
     found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], TERMS)
     assert found.outcome == "OK"
     assert any("verify" in text for text in found.warnings)
-
-
-@pytest.mark.parametrize(
-    ("values", "outcome"),
-    [(BASE, "INCONCLUSIVE"), (shifted(40, 0.1), "INCONCLUSIVE"), (shifted(40, -0.1), "REGRESSION")],
-)
-def test_a_first_look_never_passes(values, outcome):
-    assert first_look(check({"one": entry(values)})).outcome == outcome
-    gap = check({"one": entry(values)}, weights={"one": 0.5, "two": 0.5})
-    assert first_look(gap).outcome == "MISSING"
 
 
 def test_the_three_queries_that_lost_most_on_any_collection_are_named():

@@ -192,7 +192,7 @@ class TomlFile(Subject):
 
 
 class Ledgers(Subject):
-    """What ``watch``, ``check --quick``, ``speed`` and ``ablate`` wrote down earlier."""
+    """What ``watch``, ``speed`` and ``ablate`` wrote down earlier."""
 
     name = "ledgers"
 
@@ -201,7 +201,7 @@ class Ledgers(Subject):
 
         from bench.monitor.ledger import Broken, Evaluated
         from tests.support.ablation_report import FULL
-        from tests.support.results import LOOK, PROTOCOL
+        from tests.support.results import PROTOCOL
         from tests.support.speed_report import REPORT
 
         when, place = "2026-01-01T00:00:00+00:00", folder / "input"
@@ -220,7 +220,6 @@ class Ledgers(Subject):
         broken = Broken(checkpoint="checkpoint-6", step=6, why="cut off", time=when)
         for name, content in {
             "ledger.jsonl": msgspec.json.Encoder().encode_lines([evaluated, broken]),
-            "first-looks/x/look.json": msgspec.json.encode(LOOK),
             "speed.json": msgspec.json.encode(REPORT),
             "report.json": msgspec.json.encode(FULL),
         }.items():
@@ -233,14 +232,12 @@ class Ledgers(Subject):
     def _read(self, place: Path) -> int:
         from bench.cli.commands import speed
         from bench.experiments.report_record import Report
-        from bench.gate.quick import complete, relation
         from bench.monitor.ledger import read_ledger
         from foundation.records import read_json
         from reports.experiments.grid_report import markdown
         from reports.speed import speed_tables
 
         read_ledger(place / "ledger.jsonl")
-        relation(complete(place, list))
         print(speed_tables(speed.read_report(place / "speed.json")))
         print(markdown(read_json(place / "report.json", Report)))
         return 0
