@@ -130,7 +130,6 @@ class Card(Record, kw_only=True):
         unverified: names of fields that were not read in a first-party source.
         warning: shown when the model is used, such as "pre-trained only".
         missing: what nobody published; a card with it cannot be used.
-        preset: the training preset that would make the missing checkpoint.
         encoder: ``package.module:Class`` of a third party.
         options: settings of an encoder that is not a transformer.
     """
@@ -171,7 +170,6 @@ class Card(Record, kw_only=True):
     expected: tuple[Expected, ...] = ()
     warning: str = ""
     missing: str = ""
-    preset: str = ""
 
     def __post_init__(self) -> None:
         unknown = set(self.unverified) - set(self.__struct_fields__)

@@ -40,7 +40,6 @@ OF_ONE_CHECKPOINT = (
     "unverified",
     "warning",
     "missing",
-    "preset",
     "source",
     "citation",
     "licence",

@@ -116,8 +116,7 @@ def resolve_model(
     """
     card, base = find_card(model, like)
     if card.missing:
-        hint = f"train it with the preset {card.preset}" if card.preset else card.source
-        raise BenchError(f"{card.name} cannot be used: {card.missing}", hint)
+        raise BenchError(f"{card.name} cannot be used: {card.missing}", card.source)
     changes: dict[str, Any] = {
         "dtype": dtype,
         "max_query_tokens": max_query_tokens,

@@ -4,19 +4,8 @@ import pytest
 
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
-from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.card import Card, all_cards, load_card
 from retrievers.models.model import resolve_model
-
-SYSTEMS = """bert roberta deberta simcse simcse-sup diffcse laprador condenser cocondenser-wiki
-cocondenser-marco cocondenser-ft retromae retromae-pretrained retromae-msmarco retromae-msmarco-ft
-retromae-msmarco-distill ance ance-pyserini tas-b contriever contriever-msmarco dpr-nq gtr-base
-gtr-large gtr-xl gtr-xxl cotmae cotmae-msmarco-ft bge-base minilm seed hashing bm25"""
-BASELINES = ("bert", "roberta", "deberta", "laprador", "simcse", "diffcse", "seed", "condenser")
-
-
-def test_every_system_and_every_unpublished_baseline_has_a_card() -> None:
-    wanted = set(SYSTEMS.split()) | {f"{name}-beir-ft" for name in BASELINES}
-    assert wanted == set(card_names())
 
 
 @pytest.mark.parametrize(
@@ -155,13 +144,6 @@ def test_a_model_that_was_only_pre_trained_warns(caplog: pytest.LogCaptureFixtur
     raw += ("retromae-pretrained", "retromae-msmarco", "cotmae")
     warned = {name for name, card in all_cards().items() if "pre-trained only" in card.warning}
     assert warned == set(raw)
-
-
-@pytest.mark.parametrize("name", [f"{name}-beir-ft" for name in BASELINES])
-def test_an_unpublished_baseline_cannot_be_used_and_says_how_to_make_it(name: str) -> None:
-    with pytest.raises(BenchError, match="did not publish") as caught:
-        resolve_model(name)
-    assert caught.value.hint == "train it with the preset retromae-beir"
 
 
 def test_seed_cannot_be_used() -> None:

@@ -337,7 +337,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
         ({"max_tokens": 80}, "max_tokens is 80, and the model has positions for 66"),
         ({"start": {"model": "./nowhere"}}, "no card and no folder './nowhere'"),
         ({"start": {"model": "bm25"}}, "no checkpoint to start from"),
-        ({"start": {"model": "bert-beir-ft"}}, "no checkpoint to start from"),
+        ({"start": {"model": "seed"}}, "no checkpoint to start from"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_first(start, tmp_path, changes, message):
