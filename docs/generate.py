@@ -24,7 +24,6 @@ from bench.cli.model_list import ModelLine
 from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
-from bench.comparing.transfer import Forgetting
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.experiments.report_record import Report
@@ -73,12 +72,10 @@ DOCUMENTS: dict[str, Any] = {
     "leaderboard": Board,
     "pretrain": {"": Trained, **LOSSES},
     "finetune": {"": Finetuned, **LOSSES},
-    "adapt": {"checkpoints": list[Trained], "forgetting": str},
+    "adapt": {"checkpoints": list[Trained], "scores": str},
     "compose": Composed,
     "ablate": Report,
-    "continual": Report,
     "watch": {"out": str, "curve": Curve | None},
-    "forgetting": Forgetting,
     "list": NAMED,
     "list models": list[ModelLine],
     "show": dict[str, Any],
@@ -98,7 +95,7 @@ BESIDE = {
     ("pretrain", "pictures"): "paths",
     ("finetune", "pictures"): "paths",
     ("adapt", "checkpoints"): "`collection`, `first_loss`, `last_loss`",
-    ("adapt", "forgetting"): "the command to type next",
+    ("adapt", "scores"): "the command to type next",
     ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
     ("list", ""): "`name` and `about` of each",
     ("fetch", ""): "`name` and `about` of each",

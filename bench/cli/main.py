@@ -47,9 +47,7 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "adapt": (train.AdaptOptions, TRAIN),
     "compose": (train.ComposeOptions, TRAIN),
     "ablate": (study.AblateOptions, STUDY),
-    "continual": (study.ContinualOptions, STUDY),
     "watch": (study.WatchOptions, STUDY),
-    "forgetting": (study.ForgettingOptions, STUDY),
     "list": (data.ListOptions, DATA),
     "show": (data.ShowOptions, DATA),
     "fetch": (data.FetchOptions, DATA),
@@ -60,7 +58,7 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "merge": (decide.MergeOptions, DATA),
 }
 
-FUNCTIONS = {"list": "listing", "import": "import_", "continual": "ablate"}
+FUNCTIONS = {"list": "listing", "import": "import_"}
 
 EXAMPLES = """\
     python -m bench run stdlib-code --model minilm            the embedded default, no download

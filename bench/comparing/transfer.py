@@ -163,7 +163,7 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
         if collection not in entrant.entries:
             raise BenchError(
                 f"{entrant.name} has no result on {collection}",
-                "leave --stored out, and what is missing is evaluated",
+                f"python -m bench run {collection} --model {entrant.name}",
             )
         protocols[entrant.name] = entrant.entries[collection].protocol
     first, *others = protocols.items()

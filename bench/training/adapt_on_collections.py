@@ -34,23 +34,13 @@ def adapt_on(
     return adapt(preset, domains, adaptation, context)
 
 
-def forgetting_line(
-    folders: Sequence[str], typed: Sequence[str], start: str, card: bool, separate: bool = False
-) -> str:
-    """Command for the matrix of what the sequence kept and lost.
+def scores_line(folders: Sequence[str], typed: Sequence[str], like: str) -> str:
+    """Return the command that evaluates every checkpoint of a sequence on all its collections.
 
     Args:
         folders: of the checkpoints.
         typed: the collections, as they were named.
-        start: the model that the first training started from; empty where it was a new one.
-        card: whether that is a card, which then also says how the checkpoints are used.
-        separate: whether each checkpoint is kept for its own collection.
+        like: card that says how the checkpoints are used; "" for none.
     """
-    words = ["python", "-m", "bench", "forgetting", *folders, "--on", *typed]
-    if start:
-        words += ["--base", start]
-    if card:
-        words += ["--like", start]
-    if separate:
-        words.append("--separate")
-    return shlex.join(words)
+    words = ["python", "-m", "bench", "run", *typed, "--model", *folders]
+    return shlex.join([*words, *(["--like", like] if like else [])])

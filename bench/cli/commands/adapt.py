@@ -12,17 +12,17 @@ from bench.cli.commands.training import TrainingBars
 from bench.cli.options.train import AdaptOptions
 from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
-from bench.training.adapt_on_collections import adapt_on, forgetting_line
+from bench.training.adapt_on_collections import adapt_on, scores_line
 from foundation.errors import BenchError
 from retrievers.models.card import card_names
-from retrievers.training.continual.continual import KEPT_APART, Adaptation
+from retrievers.training.continual.continual import Adaptation
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
 
 
 def adapt(options: AdaptOptions) -> int:
-    """``adapt``: train on each collection in turn, say what to type for the forgetting matrix."""
+    """``adapt``: train on each collection in turn, and print the command that scores them all."""
     preset, adaptation = preset_of(options), _adaptation(options)
     space = workspace(options.places)
     names = space.expand(options.on)
@@ -50,9 +50,9 @@ def _print(
 ) -> None:
     start = preset.start.model
     folders = [_near(Path(checkpoint.folder)) for checkpoint in trained]
-    method = options.against.method
-    card = start in card_names() and method != "adapter"  # those have the start's recipe
-    line = forgetting_line(folders, names, start, card, method in KEPT_APART)
+    # An adapter has the start's recipe already.
+    card = start in card_names() and options.against.method != "adapter"
+    line = scores_line(folders, names, start if card else "")
     curves = [read_curve(Path(folder) / CURVE_FILE) for folder in folders]
     losses = [(curve[0].losses["loss"], curve[-1].losses["loss"]) for curve in curves]
     if options.output.json:
@@ -65,11 +65,11 @@ def _print(
             }
             for checkpoint, name, (a, b) in zip(trained, names, losses, strict=True)
         ]
-        print_json({"checkpoints": rows, "forgetting": line})
+        print_json({"checkpoints": rows, "scores": line})
         return
     for folder, name, (first, last) in zip(folders, names, losses, strict=True):
         print(f"{folder}: {name}; loss {first:.3f} -> {last:.3f}")
-    print_next("forgetting matrix", line)
+    print_next("scores of the checkpoints", line)
 
 
 def _near(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Options of the commands that study trainings: ``ablate``, ``continual``, ``watch``, ``forgetting``."""
+"""Options of the commands that study trainings: ``ablate`` and ``watch``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from bench.cli.options.values import (
     Counts,
     LocalPath,
     Names,
-    OutFile,
     OutFolder,
     Positive,
     Rate,
@@ -30,7 +29,8 @@ class AblateOptions(DataOptions):
 
     The same command continues an interrupted experiment; typed in several terminals it shares the
     cells among them. Exit code 4: a cell failed and is a gap; the same command tries it again. A
-    grid with endpoints gets a report for each.
+    grid with endpoints gets a report for each. In a grid with [adapt] each row learns one collection
+    after the other, and the report has its forgetting matrix.
 
     Examples:
         python -m bench ablate pretraining-matters --variant two-cores
@@ -38,6 +38,7 @@ class AblateOptions(DataOptions):
         python -m bench ablate inference --dry-run
         python -m bench ablate inference
         python -m bench ablate retromae-table6
+        python -m bench ablate three-domains --variant two-cores
         python -m bench ablate my-grid.toml --seeds 0 1 2 3 4
     """
 
@@ -58,21 +59,6 @@ class AblateOptions(DataOptions):
     """Continue although a collection differs from the published one; the report is marked."""
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()
-
-
-@dataclass(frozen=True)
-class ContinualOptions(AblateOptions):
-    """Compare ways to learn one collection after the other: what each gains and forgets.
-
-    The same as `ablate` of a grid with [adapt]: each row learns the collections one after the
-    other, and every checkpoint is evaluated on all of them. The report has the forgetting matrix of
-    each row. The same command continues an interrupted experiment.
-
-    Examples:
-        python -m bench continual three-domains --dry-run
-        python -m bench continual three-domains --variant two-cores
-        python -m bench continual my-sequence.toml --seeds 0
-    """
 
 
 @group("Schedule", 10)
@@ -126,35 +112,3 @@ class WatchOptions(DecisionOptions):
     """Keep the vectors of each checkpoint, which are otherwise removed after its evaluation."""
     end: WatchEnd = WatchEnd()
     best: BestCheckpoint = BestCheckpoint()
-
-
-@dataclass(frozen=True)
-class ForgettingOptions(DecisionOptions):
-    """Evaluate checkpoints of successive trainings on each collection: backward and forward transfer.
-
-    The first checkpoint was trained on the first collection, the second continued from it on the
-    second one, and so on; with --separate each was trained from the base on its own.
-
-    Examples:
-        python -m bench forgetting ckpt-bio ckpt-finance --like retromae --base retromae-pretrained --on beir/nfcorpus beir/fiqa --also beir/scidocs
-        python -m bench forgetting after-bio after-finance --stored --on beir/nfcorpus beir/fiqa
-    """
-
-    checkpoints: tuple[str, ...]
-    """Checkpoints in the order of training: folders, names, or with --stored names of results."""
-    _: KW_ONLY
-    on: Names
-    """Collection that each checkpoint was trained on, in the same order."""
-    also: Names = ()
-    """Further collections to evaluate on, on which no checkpoint was trained."""
-    base: str | None = None
-    """Model that the first training started from, for forward transfer."""
-    separate: bool = False
-    """Each checkpoint is kept for its own collection (adapt --method adapter or separate), so that
-    nothing is forgotten."""
-    stored: bool = False
-    """Read stored results only; evaluate nothing."""
-    format: Literal["markdown", "csv"] = "markdown"
-    """Format of the table."""
-    plot: OutFile | None = None
-    """Also draw a heat map, as SVG and PNG."""

@@ -164,7 +164,7 @@ class AdaptOptions(PretrainOptions):
     """Continue pre-training on one collection after the other, with a checkpoint for each.
 
     The same command continues an interrupted training; collections may be added at the end of --on.
-    At the end it prints the command for the forgetting matrix.
+    At the end it prints the command that scores every checkpoint.
 
     Examples:
         python -m bench adapt mlm-small --on beir/nfcorpus beir/scifact --method das --out models/das

@@ -20,9 +20,7 @@ OUTPUTS = {
     "check --junit": ["check", "hashing", "--baseline", "bm25", "--junit"],
     "watch": ["watch", "{data}", "--on", "{data}", "--once", "--out"],
     "watch --results": ["watch", "{data}", "--on", "{data}", "--once", "--results"],
-    "forgetting --plot": ["forgetting", "hashing", "bm25", "--on", "{data}", "{data}", "--plot"],
     "ablate": ["ablate", "inference", "--out"],
-    "continual": ["continual", "three-domains", "--out"],
     "adapt": ["adapt", "tsdae", "--on", "{data}", "--out"],
     "pretrain": ["pretrain", "retromae", "--on", "{data}", "--out"],
     "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
@@ -38,7 +36,6 @@ DEVICES = {
     "run bm25": ["run", "{data}", "--model", "bm25"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}"],
     "watch": ["watch", "{data}", "--on", "{data}", "--once"],
-    "forgetting": ["forgetting", "hashing", "bm25", "--on", "{data}", "{data}"],
     "estimate": ["estimate", "{data}", "--model", "hashing"],
     "speed": ["speed", "--model", "hashing"],
 }

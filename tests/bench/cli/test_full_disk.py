@@ -20,10 +20,6 @@ COMMANDS = {
     "merge": ["merge", "{old}", "--out", "{new}"],
     "export": ["export", "trec", "bm25", "--results", "{old}", "--out", "{new}"],
     "leaderboard": ["leaderboard", "--results", "{old}", "--format", "html", "--out", "{new}"],
-    "forgetting --plot": [
-        *("forgetting", "bm25", "hashing", "--on", "tiny", "other", "--stored"),
-        *("--results", "{old}", "--plot", "{new}/x.svg"),
-    ],
 }
 
 
@@ -44,8 +40,6 @@ def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
     (data / "some.trec").write_text("q1 Q0 d1 1 1.5 tag\n")
     other = write_collection(tmp_path / "other")
     assert bench("run", data, other, "--model", "bm25").code == 0
-    if "forgetting" in case:
-        assert bench("run", data, other, "--model", "hashing").code == 0
     places = {"data": data, "new": tmp_path / "new", "old": bench.out}
     words = [word.format(**places) for word in COMMANDS[case]]
     caches = ["--cache-dir", bench.cache] if case.startswith("check") else []

@@ -1,25 +1,17 @@
-"""Transfer between collections: NumPy as oracle, and the command from folders and from results."""
+"""Transfer between collections, with NumPy as oracle."""
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from bench.cli.commands.forgetting import labels
 from bench.comparing.panels import Entrant, Entry
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
-from bench.exit_codes import ExitCode
 from bench.results.find import find_results
 from foundation.errors import BenchError
-from tests.bench.monitor.test_watch_command import SHORT, write_words
-from tests.support.collections import Bench
 from tests.support.leaderboards import protocol_of, store
-from tests.support.tiny_checkpoints import write_bert
 
 FAST = Resampling(resamples=999)
 NAMES = ("base", "first", "second", "third")
@@ -166,97 +158,3 @@ def test_a_missing_result_or_another_protocol_is_refused(scores, tmp_path):
     sequence = Sequenced([entrant(other, "deep"), entrant(tmp_path, "second")], ["bio", "law"])
     with pytest.raises(BenchError, match="different protocols on bio: depth"):
         forgetting_of(Sequenced(sequence.checkpoints, ["bio", "bio"]), "nDCG@10", FAST)
-
-
-@pytest.mark.parametrize(
-    ("folders", "expected"),
-    [
-        (["run/a", "run/b"], ["a", "b"]),
-        (["one/last", "two/last"], ["one/last", "two/last"]),
-        (["one/the last", "other"], ["the_last", "other"]),
-        (["one/last", "two/last", "base"], ["one/last", "two/last", "base"]),
-    ],
-)
-def test_checkpoints_are_named_by_as_much_of_their_path_as_tells_them_apart(
-    tmp_path, folders, expected
-):
-    for name in folders:
-        (tmp_path / name).mkdir(parents=True)
-    typed = [str(tmp_path / name) for name in folders]
-    assert list(labels(typed).values()) == expected
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> tuple[Bench, Path]:
-    """A base, two checkpoints of one name, and three collections."""
-    folder = tmp_path_factory.mktemp("forgetting")
-    for seed, name in enumerate(("base", "one/last", "two/last")):
-        write_bert(folder / name, seed=seed)
-    for name in ("bio", "law", "wiki", "again/bio"):
-        write_words(folder / name, 20)
-    return Bench(folder), folder
-
-
-def run(place: tuple[Bench, Path], *options: object, on: tuple[str, ...] = ("bio", "law")):
-    bench, folder = place
-    places = ("--results", bench.out, "--cache-dir", bench.cache, "--offline", "--quiet")
-    checkpoints = (folder / "one" / "last", folder / "two" / "last")
-    words = ("--on", *(folder / name for name in on), "--resamples", 199)
-    return bench("forgetting", *checkpoints, *words, *places, "--like", "bert", *SHORT, *options)
-
-
-def test_folders_are_evaluated_once_and_give_table_document_and_heat_map(place, tmp_path):
-    _, folder = place
-    more = ("--base", folder / "base", "--also", folder / "wiki")
-    done = run(place, *more, "--json", "--plot", tmp_path / "heat.png")
-    assert done.code == ExitCode.OK, done.stderr
-    found = json.loads(done.stdout)
-    assert [row["checkpoint"] for row in found["rows"]] == ["base", "one/last", "two/last"]
-    assert {path.name for path in tmp_path.iterdir()} == {"heat.png", "heat.svg"}
-    again = run(place, *more, "--format", "csv")
-    assert again.stderr.count("stored in") == 9
-    rows = list(csv.DictReader(io.StringIO(again.stdout)))
-    kinds = [row["kind"] for row in rows]
-    assert [kinds.count(one) for one in ("score", "backward", "forward", "kept")] == [9, 2, 2, 2]
-    first = found["rows"][0]["levels"]["bio"]["value"]
-    assert float(rows[0]["value"]) == first
-    assert "backward transfer" in run(place, *more).stdout
-
-
-def test_checkpoints_that_are_kept_apart_have_forgotten_nothing(place):
-    done = run(place, "--base", place[1] / "base", "--separate")
-    assert done.code == ExitCode.OK, done.stderr
-    assert "backward" not in done.stdout
-    assert "average of each on its own collection" in done.stdout
-    assert "nothing is forgotten" in done.stdout
-
-
-def test_stored_results_are_used_without_the_checkpoints(place):
-    assert run(place, "--json").code == ExitCode.OK
-    bench, _ = place
-    words = ("--on", "bio", "law", "--stored", "--results", bench.out, "--resamples", 199)
-    done = bench("forgetting", "one/last", "two/last", *words, "--json")
-    assert done.code == ExitCode.OK, done.stderr
-    assert (
-        json.loads(done.stdout)["backward"] == json.loads(run(place, "--json").stdout)["backward"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "on", "message"),
-    [
-        ((), ("bio",), "2 checkpoints and 1 collections"),
-        (("--also", "bio"), ("bio", "law"), "bio is named 2 times"),
-        (("--measure", "nonsense"), ("bio", "law"), "nonsense"),
-        (("--base", "nobody"), ("bio", "law"), "nobody"),
-        (("--base", "one/../two/last"), ("bio", "law"), "two/last is named 2 times"),
-        ((), ("bio", "again/bio"), "two of the collections are called bio"),
-    ],
-)
-def test_bad_input_is_one_error_that_names_it(place, monkeypatch, options, on, message):
-    monkeypatch.chdir(place[1])
-    bench, folder = place
-    words = ("--on", *on, "--results", bench.out, "--cache-dir", bench.cache, "--like", "bert")
-    done = bench("forgetting", folder / "one/last", folder / "two/last", *words, *SHORT, *options)
-    assert done.code == ExitCode.BAD_INPUT
-    assert message in done.stderr

@@ -76,9 +76,9 @@ def here(place):
         yield Bench(place)
 
 
-def run(bench, *options, command="continual", file="tiny.toml"):
+def run(bench, *options, file="tiny.toml"):
     fixed = ("--cache-dir", bench.cache, "--device", "cpu", "--offline", "--resamples", 199)
-    return bench(command, file, *fixed, "--no-rehearsal", *options)
+    return bench("ablate", file, *fixed, "--no-rehearsal", *options)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_dry_run_trains_nothing_and_continual_means_ablate(here, place):
     assert "14 cells: 7 rows, 2 seeds; 28 tasks left" in shown.stdout
     assert "adapt.method: plain -> ewc" in shown.stdout
     assert "adapt.on: ./one, ./two -> two first" in shown.stdout
-    assert run(here, "--dry-run", "--out", place / "dry", command="ablate").stdout == shown.stdout
+    assert run(here, "--dry-run", "--out", place / "dry").stdout == shown.stdout
     assert not (place / "dry").exists()
 
 
@@ -370,7 +370,7 @@ def test_a_sequence_goes_on_from_the_base_and_pre_training_of_another_grid(here,
     pytest.importorskip("adapters", exc_type=ImportError)
     for name, text in (("goes-on", GOES_ON), ("makes", MAKES), ("fresh", FRESH)):
         (place / f"{name}.toml").write_text(text)
-    made = run(here, "--out", "shared", command="ablate", file="makes.toml")
+    made = run(here, "--out", "shared", file="makes.toml")
     assert made.code == ExitCode.OK, made.stderr
     options = ("--out", "shared", "--variant", "fresh", "--json")
     plan = json.loads(run(here, *options, "--dry-run", file="goes-on.toml").stdout)
@@ -403,14 +403,8 @@ def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
     )
     (place / "refused.toml").write_text(grid)
     typed = ("--variant", "fresh", "--out", tmp_path / "out", *options)
-    done = run(here, *typed, command="ablate", file="refused.toml")
+    done = run(here, *typed, file="refused.toml")
     assert done.code == ExitCode.BAD_INPUT, done.stdout
     assert f"method={method}: adapt: {method} is for masked language modelling" in done.stderr
     assert "the method plain" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_help_has_examples(here):
-    shown = here("continual", "--help")
-    assert shown.code == ExitCode.OK
-    assert "python -m bench continual three-domains --variant two-cores" in shown.stdout

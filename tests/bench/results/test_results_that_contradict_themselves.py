@@ -193,7 +193,6 @@ COMMANDS = {
     "compare": ["minilm", "bm25", "--results", "{results}"],
     "check": ["hashing", "--baseline", "minilm", "--on", "beir/scifact", "--results", "{results}"],
     "export": ["mteb", "minilm", "--results", "{results}", "--out", "{new}"],
-    "forgetting": ["minilm", "--stored", "--on", "beir/scifact", "--results", "{results}"],
     "show": ["{folder}"],
 }
 

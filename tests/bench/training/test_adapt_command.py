@@ -1,4 +1,4 @@
-"""``adapt`` as it is typed: from a sequence of collections to the forgetting matrix."""
+"""``adapt`` as it is typed: from a sequence of collections to scores of every checkpoint."""
 
 import json
 import shlex
@@ -10,12 +10,11 @@ import pytest
 
 from bench.cli.options.train import AgainstForgetting
 from bench.exit_codes import ExitCode
-from bench.training.adapt_on_collections import forgetting_line
+from bench.training.adapt_on_collections import scores_line
 from bench.training.leaks import family
 from retrievers.models.card import load_card
 from retrievers.training.continual.continual import Adaptation, Method
 from tests.support.collections import DOCUMENTS, Bench, write_collection
-from tests.support.tiny_checkpoints import write_bert, write_card
 
 PRESET = """
 title = "tiny"
@@ -59,7 +58,9 @@ def adapt(bench: Bench, *arguments: object):
 
 
 @pytest.mark.parametrize("method", ["ewc", "das", "distill", "separate"])
-def test_it_says_what_to_type_for_the_forgetting_matrix(bench, folders, preset, tmp_path, method):
+def test_it_prints_the_command_that_scores_each_checkpoint(
+    bench, folders, preset, tmp_path, method
+):
     out = tmp_path / "models" / method
     typed = (preset, "--on", *folders, "--method", method, "--measured", "3", "--out", out)
     done = adapt(bench, *typed)
@@ -70,14 +71,13 @@ def test_it_says_what_to_type_for_the_forgetting_matrix(bench, folders, preset, 
     again = adapt(bench, *typed, "--json")
     report = json.loads(again.stdout)
     assert [one["steps"] for one in report["checkpoints"]] == [2, 2]
-    line = done.stdout.splitlines()[-1].removeprefix("forgetting matrix: ")
-    assert line == report["forgetting"]
+    line = done.stdout.splitlines()[-1].removeprefix("scores of the checkpoints: ")
+    assert line == report["scores"]
 
     words = shlex.split(line)[3:]  # without python -m bench
-    matrix = bench(*words, "--cache-dir", bench.cache, "--results", bench.out)
-    assert matrix.code == ExitCode.OK, matrix.stderr
-    assert f"{method}-1-" in matrix.stdout
-    assert ("ackward transfer" in matrix.stdout) == (method != "separate")
+    scored = bench(*words, "--cache-dir", bench.cache)
+    assert scored.code == ExitCode.OK, scored.stderr
+    assert f"{method}-1-" in scored.stdout
 
 
 @pytest.mark.parametrize("method", ["plain", "joint"])
@@ -93,30 +93,10 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(
     assert [card.trained_on for card in cards] == [msmarco, (*msmarco, "other")]
 
 
-@pytest.mark.parametrize("scale", [(), ("--scale", "-0.5")])
-def test_merge_is_one_model_of_which_the_matrix_has_backward_transfer(
-    bench, folders, preset, tmp_path, scale
-):
-    start, out = tmp_path / "start", tmp_path / "models" / "merge"
-    write_bert(start)
-    write_card(start / "card.toml", checkpoint=".", pooling="mean")
-    typed = (preset, "--start", start, "--on", *folders, "--method", "merge", *scale, "--out", out)
-    done = adapt(bench, *typed)
-    assert done.code == ExitCode.OK, done.stderr
-    words = shlex.split(done.stdout.splitlines()[-1].removeprefix("forgetting matrix: "))[3:]
-    assert words[1:3] == [str(out / "merge-1-one"), str(out / "merge-2-other")]
-    assert "--separate" not in words
-    matrix = bench(*words, "--cache-dir", bench.cache, "--results", bench.out)
-    assert matrix.code == ExitCode.OK, matrix.stderr
-    assert "ackward transfer" in matrix.stdout
-
-
-def test_the_start_is_the_base_and_a_card_says_how_all_are_used():
-    line = forgetting_line(["a b", "c"], ["x", "y"], "minilm", True)
-    assert line == ("python -m bench forgetting 'a b' c --on x y --base minilm --like minilm")
-    assert forgetting_line(["a"], ["x"], "path/to/start", False).endswith("--base path/to/start")
-    assert forgetting_line(["a"], ["x"], "", False).endswith("--on x")
-    assert forgetting_line(["a"], ["x"], "", False, separate=True).endswith("--on x --separate")
+def test_the_card_of_the_start_says_how_all_are_used():
+    line = scores_line(["a b", "c"], ["x", "y"], "minilm")
+    assert line == "python -m bench run x y --model 'a b' c --like minilm"
+    assert scores_line(["a"], ["x"], "") == "python -m bench run x --model a"
 
 
 @pytest.mark.parametrize(

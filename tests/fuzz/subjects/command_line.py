@@ -90,6 +90,6 @@ class CommandLine(Subject):
         name = typed[0]
         if name in ("run", "score", "export", "merge", "import"):
             typed += ["--out", str(folder / "out")]
-        if name in ("run", "score", "check", "estimate", "verify", "cache", "forgetting", "watch"):
+        if name in ("run", "score", "check", "estimate", "verify", "cache", "watch"):
             typed += ["--cache-dir", str(folder / "cache")]
         return typed
