@@ -17,7 +17,6 @@ import msgspec
 
 from bench.boards.records import Board
 from bench.cli.commands.compose import Composed
-from bench.cli.commands.merge import Merged
 from bench.cli.commands.work import EncodedHere
 from bench.cli.main import COMMANDS
 from bench.cli.model_list import ModelLine
@@ -29,7 +28,6 @@ from bench.evaluate.suites import Gap, SuiteMean
 from bench.experiments.report_record import Report
 from bench.gate.check import Check
 from bench.monitor.quality_curve import Curve
-from bench.results.interchange.claimed import Claimed
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest
@@ -83,8 +81,6 @@ DOCUMENTS: dict[str, Any] = {
     "verify": dict[str, list[Finding]],
     "cache": {"stored": list[ModelUsage], "damaged": list[Damage], "pruned": list[ModelUsage]},
     "export": {"files": list[str]},
-    "import": {"claims": list[Claimed], "left_out": list[str]},
-    "merge": Merged,
 }
 
 # Facts of a document that its types do not tell.

@@ -8,7 +8,6 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.records import Versus
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
-from bench.results.interchange.claimed import cards_with, find_claims
 from bench.results.location import place_of
 from retrievers.models.card import all_cards
 
@@ -45,9 +44,8 @@ def leaderboard(
     from reports.leaderboard.exports import scores
 
     place = place_of(str(folder))
-    cards = cards_with(all_cards(), find_claims(place))
     choice = Choice(suite=suite, measure=measure)
-    board = assemble(results_in(place), cards, choice, Resampling(resamples, seed))
+    board = assemble(results_in(place), all_cards(), choice, Resampling(resamples, seed))
     return scores(board, measure).frame().set_index("model")
 
 

@@ -21,7 +21,6 @@ from bench.results.facts import (
     run_file_facts,
 )
 from bench.results.find import find_results
-from bench.results.interchange.claimed import find_claims
 from bench.results.location import Place
 from bench.results.result import Protocol, Result, Stored
 from datasets_cfg.catalogue import dataset_names, facts_for
@@ -44,14 +43,6 @@ def results_in(place: Place) -> list[Stored]:
 
 
 def _nothing(place: Place) -> BenchError:
-    if claims := find_claims(place):
-        models = len({claim.model for claim in claims})
-        return BenchError(
-            f"{place} holds no results, only published scores of {models} models, and these are "
-            "shown beside what was measured",
-            f"python -m bench run {claims[0].collection} --model bm25 --out {place}, and then "
-            "--published cards",
-        )
     return BenchError(
         f"{place} holds no results",
         "name the folder with --results, or make results: python -m bench run --help",

@@ -54,11 +54,9 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "verify": (data.VerifyOptions, DATA),
     "cache": (data.CacheOptions, DATA),
     "export": (decide.ExportOptions, DATA),
-    "import": (decide.ImportOptions, DATA),
-    "merge": (decide.MergeOptions, DATA),
 }
 
-FUNCTIONS = {"list": "listing", "import": "import_"}
+FUNCTIONS = {"list": "listing"}
 
 EXAMPLES = """\
     python -m bench run stdlib-code --model minilm            the embedded default, no download

@@ -32,25 +32,25 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
     return [stored for stored in load_all(files) if model in ("", stored.result.model)]
 
 
-def find_named(name: str, root: Place) -> list[Stored]:
+def find_named(name: str, roots: Sequence[Place]) -> list[Stored]:
     """All results that a name stands for.
 
     Args:
-        name: a model (``minilm``) or a folder of results of one model, as below ``root``; either
+        name: a model (``minilm``) or a folder of results of one model, as below the roots; either
             with what tells its results apart (``minilm@dtype=float16``,
             ``minilm@depth=100@index=flat``, ``minilm@adapter.kind=`` for those without an adapter,
             or ``minilm@`` and the first digits of a key).
-        root: folder of all results.
+        roots: folders of all results.
 
     Raises:
         BenchError: there is none, or the folder holds results of several models.
     """
-    results = _called(name, root)
+    results = _called(name, roots)
     plain, *conditions = name.split(CHOICE)
     if not results and conditions and all(conditions):
-        results = _meeting(conditions, plain, _called(plain, root))
+        results = _meeting(conditions, plain, _called(plain, roots))
     if not results:
-        raise _nothing(name, root)
+        raise _nothing(name, roots)
     return results
 
 
@@ -72,11 +72,11 @@ def _collections(name: str, own: Collection[str]) -> list[str]:
     return collections_of(name) if is_suite(name) else expand([name])
 
 
-def _called(name: str, root: Place) -> list[Stored]:
+def _called(name: str, roots: Sequence[Place]) -> list[Stored]:
     """Results of a model, or in a folder."""
     if not name:
         return []
-    results = find_results(root, name)
+    results = [stored for root in roots for stored in find_results(root, name)]
     if not results and place_of(name).exists():
         results = _in_folder(place_of(name))
     return results
@@ -134,8 +134,9 @@ def _in_folder(path: Place) -> list[Stored]:
     return results
 
 
-def _nothing(name: str, root: Place) -> BenchError:
-    models = sorted({stored.result.model for stored in find_results(root)})
+def _nothing(name: str, roots: Sequence[Place]) -> BenchError:
+    models = sorted({stored.result.model for root in roots for stored in find_results(root)})
+    root = ", ".join(map(str, roots))
     if not models:
         return BenchError(
             f"{root} holds no results",

@@ -11,8 +11,8 @@ from bench.cli.printing import print_json
 from bench.evaluate.run_files import write_lines
 from bench.exit_codes import ExitCode
 from bench.results.choose import choose_results
+from bench.results.export import card_file, mteb_files, why_not
 from bench.results.find import expand_collections, find_named
-from bench.results.interchange import model_index, mteb_results
 from bench.results.location import Place, replacing
 from bench.results.result import Stored, place
 from foundation.errors import BenchError
@@ -52,7 +52,7 @@ def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     )
     stored = choose_results(typed, results, wanted)
     for name, record in list(stored.items()) if options.format == "mteb" else ():
-        if why := mteb_results.why_not(record.result):
+        if why := why_not(record.result):
             print(f"left out: {typed} on {name}: {why}", file=sys.stderr)
             del stored[name]
     if not stored:
@@ -67,9 +67,9 @@ def _name(stored: Mapping[str, Stored]) -> str:
 def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
     """Paths below the folder, and contents."""
     if format_ == "mteb":
-        yield from mteb_results.mteb_files(name, stored).items()
+        yield from mteb_files(name, stored).items()
     elif format_ == "model-index":
-        yield f"{name}/{CARD_FILE}", model_index.card_file(name, stored)
+        yield f"{name}/{CARD_FILE}", card_file(name, stored)
     else:
         for collection, record in stored.items():
             yield f"{name}/{collection}.trec.gz", _run_file(name, record)

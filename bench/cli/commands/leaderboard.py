@@ -14,7 +14,6 @@ from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
-from bench.results.interchange.claimed import cards_with, find_claims
 from bench.results.location import Place, filling
 from bench.results.result import Protocol
 from datasets_cfg.dataset import Dataset
@@ -59,7 +58,6 @@ def _check_place(out: Place) -> None:
 
 def _board(options: LeaderboardOptions, kind: str) -> Board:
     stored = results_in(options.results.results)
-    cards = cards_with(all_cards(), find_claims(options.results.results))
     site = kind == "html"
     pairs = tuple((a, b) for a, b in options.pair)
     published = None if options.published is None else tuple(options.published)
@@ -82,7 +80,7 @@ def _board(options: LeaderboardOptions, kind: str) -> Board:
     look = opened if site or (kind == "json" and pairs) else None
     shown = chosen(stored, choice)
     with tqdm(desc="resampling", total=len(columns(shown)), unit=" collections") as bar:
-        return assemble(shown, cards, choice, resampling, bar.update, look)
+        return assemble(shown, all_cards(), choice, resampling, bar.update, look)
 
 
 def _write(board: Board, options: LeaderboardOptions) -> None:

@@ -17,12 +17,10 @@ from bench.cli.options.shared import (
 )
 from bench.cli.options.values import (
     Count,
-    LocalPaths,
     Names,
     OutFile,
     OutPlace,
     PlaceOption,
-    ResultPlaces,
     Several,
     Share,
 )
@@ -163,50 +161,4 @@ class ExportOptions:
     name: Annotated[str | None, Parameter(name="--as")] = None
     """Name of the model in the files, where there is only one."""
     results: StoredResults = StoredResults()
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """Keep published scores as claims beside results.
-
-    Reads a result of mteb, a folder of them, or a model card (README.md, .yaml). A claim has no
-    values of queries and is never compared or tested; the leaderboard shows it beside what was
-    measured of the same model, and with --published as a row of its own. A TREC run file is scored
-    instead: python -m bench score RUN --dataset NAME
-
-    Examples:
-        python -m bench import mteb/results --out results
-        python -m bench import README.md --model my-model --source 'its model card'
-    """
-
-    files: LocalPaths
-    """Results of mteb, a model card, or a folder of them."""
-    _: KW_ONLY
-    model: str | None = None
-    """Model that the scores belong to. Default: as the files say."""
-    source: str = ""
-    """Who stated the scores."""
-    out: OutPlace = Path("results")
-    """Folder or URL of the results to which the claims are added."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class MergeOptions:
-    """Merge folders of results into one.
-
-    Nothing is overwritten. Evaluations with the same scores are kept once. One with other scores is
-    a conflict: both are kept side by side, they are named, and the exit code is 5.
-
-    Examples:
-        python -m bench merge machine-1/results machine-2/results --out results
-        python -m bench merge results s3://bucket/results --out s3://bucket/results
-    """
-
-    sources: ResultPlaces
-    """Results: folders or URLs."""
-    _: KW_ONLY
-    out: OutPlace
-    """Folder or URL; what it holds stays."""
     output: Output = Output()

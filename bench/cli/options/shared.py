@@ -14,6 +14,8 @@ from bench.cli.options.values import (
     PlaceOption,
     Positive,
     Rate,
+    ResultPlaces,
+    Several,
     Share,
     WorkerNumber,
 )
@@ -124,10 +126,10 @@ class ProtocolOptions:
 @group("Results", 50)
 @dataclass(frozen=True, kw_only=True)
 class StoredResults:
-    """The place of stored results."""
+    """The places of stored results."""
 
-    results: PlaceOption = Path("results")
-    """Stored results: a folder, or a URL such as s3://bucket/prefix."""
+    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    """Stored results: folders, or URLs such as s3://bucket/prefix."""
 
 
 @group("Results", 50)

@@ -10,7 +10,6 @@ from bench.boards.groups import groups
 from bench.boards.records import Board, natural
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Differences, Resampled, Resampling, holm, paired, resample
-from bench.results.interchange.claimed import Claimed, keep
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
@@ -428,14 +427,6 @@ def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
     with pytest.raises(BenchError, match="holds no results") as caught:
         results_in(tmp_path)
     assert "python -m bench run" in caught.value.hint
-
-
-def test_a_folder_of_published_scores_alone_is_an_error_that_says_so(tmp_path):
-    claim = {"collection": "beir/scifact", "measures": {MEASURE: 0.5}, "source": "a paper"}
-    keep([Claimed(model=name, **claim) for name in ("one", "other")], tmp_path)
-    with pytest.raises(BenchError, match="only published scores of 2 models") as caught:
-        results_in(tmp_path)
-    assert f"run beir/scifact --model bm25 --out {tmp_path}" in caught.value.hint
 
 
 def test_a_measure_that_nothing_has_is_an_error_that_lists_what_there_is(tmp_path):

@@ -1,1 +1,0 @@
-"""Results of others and results for others, in the formats that they use."""
