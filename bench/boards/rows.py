@@ -30,23 +30,19 @@ CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
-def results_in(place: Place) -> list[Stored]:
-    """All results below a folder, repeats of the same evaluation left out.
+def results_in(*places: Place) -> list[Stored]:
+    """All results below some folders, repeats of the same evaluation left out.
 
     Raises:
         BenchError: there is none, or one is damaged or of another schema.
     """
-    results = find_results(place)
+    results = [stored for place in places for stored in find_results(place)]
     if not results:
-        raise _nothing(place)
+        raise BenchError(
+            f"{', '.join(map(str, places))} holds no results",
+            "name the folder with --results, or make results: python -m bench run --help",
+        )
     return _without_repeats(results)
-
-
-def _nothing(place: Place) -> BenchError:
-    return BenchError(
-        f"{place} holds no results",
-        "name the folder with --results, or make results: python -m bench run --help",
-    )
 
 
 def _without_repeats(results: Iterable[Stored]) -> list[Stored]:

@@ -32,7 +32,7 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
     return [stored for stored in load_all(files) if model in ("", stored.result.model)]
 
 
-def find_named(name: str, roots: Sequence[Place]) -> list[Stored]:
+def find_named(name: str, *roots: Place) -> list[Stored]:
     """All results that a name stands for.
 
     Args:

@@ -52,7 +52,6 @@ def check(document: Any, kind: Any) -> None:
         ("verify", ("{tiny}",)),
         ("cache", ("--verify",)),
         ("export", ("trec", "hashing", "--results", "{out}", "--out", "{out}/exported")),
-        ("merge", ("{out}", "--out", "{out}/merged")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -26,8 +26,6 @@ OUTPUTS = {
     "finetune": ["finetune", "contrastive", "--model", "minilm", "--on", "{data}", "--out"],
     "compose": ["compose", "average", "{data}", "{data}", "--out"],
     "export": ["export", "trec", "hashing", "--out"],
-    "import": ["import", "{run}", "--out"],
-    "merge": ["merge", "{data}", "--out"],
     "leaderboard": ["leaderboard", "--format", "html", "--out"],
     "speed": ["speed", "--model", "hashing", "--plots"],
 }

@@ -17,7 +17,6 @@ COMMANDS = {
         *("check", "bm25", "--baseline", "bm25", "--on", "{data}", "--results", "{old}"),
         *("--markdown", "{new}/check.md"),
     ],
-    "merge": ["merge", "{old}", "--out", "{new}"],
     "export": ["export", "trec", "bm25", "--results", "{old}", "--out", "{new}"],
     "leaderboard": ["leaderboard", "--results", "{old}", "--format", "html", "--out", "{new}"],
 }

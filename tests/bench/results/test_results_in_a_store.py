@@ -99,23 +99,7 @@ def test_a_result_in_a_bucket_is_shown_again_and_gets_its_run_file(bench, url, e
     assert gzip.decompress(file.read_bytes()).startswith(b"q1 Q0 ")
 
 
-def test_folders_merge_into_a_bucket_and_out_of_it(bench, url, evaluated, tmp_path):
-    assert bench("merge", url, "--out", tmp_path / "local", "--quiet").code == 0
-    back = bench("merge", tmp_path / "local", "--out", f"{url}-2", "--quiet")
-    assert back.code == 0, back.stderr
-    again = bench("merge", url, f"{url}-2", "--out", tmp_path / "local", "--json", "--quiet")
-    assert json.loads(again.stdout)["copied"] == 0
-
-
-def test_claims_and_runs_are_traded_through_a_bucket(bench, url, evaluated, tmp_path):
-    exported = bench("export", "model-index", "bm25", "--results", url, "--out", tmp_path / "cards")
-    assert exported.code == 0, exported.stderr
-    card = tmp_path / "cards" / "bm25" / "README.md"
-    imported = bench("import", card, "--out", url, "--model", "theirs", "--quiet")
-    assert imported.code == 0, imported.stderr
-    board = bench("leaderboard", "--results", url, "--json", "--resamples", 199, "--quiet")
-    claims = [one for one in json.loads(board.stdout)["claims"] if one["model"] == "theirs"]
-    assert {one["name"] for one in claims} == {"tiny"}
+def test_rankings_are_exported_into_a_bucket(bench, url, evaluated):
     runs = bench("export", "trec", "bm25", "--results", url, "--out", f"{url}-runs", "--quiet")
     assert runs.stdout.strip() == f"{url}-runs/bm25/tiny.trec.gz"
 

@@ -189,7 +189,6 @@ def test_measures_that_are_no_shares_have_their_own_range(tmp_path):
 
 COMMANDS = {
     "leaderboard": ["--results", "{results}"],
-    "merge": ["{results}", "--out", "{new}"],
     "compare": ["minilm", "bm25", "--results", "{results}"],
     "check": ["hashing", "--baseline", "minilm", "--on", "beir/scifact", "--results", "{results}"],
     "export": ["mteb", "minilm", "--results", "{results}", "--out", "{new}"],

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from tests.fuzz.subjects.base import Subject
 from tests.fuzz.subjects.layouts import RunFile
-from tests.fuzz.subjects.records import Claims
 from tests.fuzz.subjects.sample import FACTS, write_beir
 
 WORDS = (
@@ -37,20 +36,16 @@ class CommandLine(Subject):
         "leaderboard --results {o} --pair hashing bm25 --published cards --json",
         "forgetting hashing --stored --on own --results {o} --base bm25 --resamples 199",
         "export trec hashing --results {o} --as mine --on own",
-        "merge {o} --json",
         "list models --json",
         "verify {c}",
         "cache --verify --older-than 3 --prune hashing --dry-run",
         "show minilm",
         "show beir/scifact --json",
-        "import {m} --model x --source y",
     )
 
     def make(self, folder: Path) -> None:
         RunFile().make(folder)
         write_beir(folder / "own", FACTS)
-        Claims().make(folder / "claims")
-        (folder / "claims" / "input" / "someone__words").rename(folder / "mteb")
         from bench.__main__ import main
 
         words = ["run", str(folder / "own"), "--model", "hashing", "bm25", "--quiet"]
@@ -64,7 +59,7 @@ class CommandLine(Subject):
 
     def typed(self, template: str, folder: Path) -> list[str]:
         """The words of a command over what lies in the folder."""
-        places = {"c": "own", "r": "input/some.trec", "o": "stored", "m": "mteb"}
+        places = {"c": "own", "r": "input/some.trec", "o": "stored"}
         filled = {name: str(folder / path) for name, path in places.items()}
         return [word.format(**filled) for word in template.split()]
 
@@ -88,7 +83,7 @@ class CommandLine(Subject):
         path = folder / "typed.json"
         typed: list[str] = json.loads(path.read_text()) if path.exists() else ["list", "models"]
         name = typed[0]
-        if name in ("run", "score", "export", "merge", "import"):
+        if name in ("run", "score", "export"):
             typed += ["--out", str(folder / "out")]
         if name in ("run", "score", "check", "estimate", "verify", "cache", "watch"):
             typed += ["--cache-dir", str(folder / "cache")]

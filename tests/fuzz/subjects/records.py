@@ -12,11 +12,11 @@ import numpy as np
 
 from tests.fuzz.mutations import mutate_tree
 from tests.fuzz.subjects.base import CLOSE, Finished, Subject
-from tests.fuzz.subjects.sample import FACTS, write_beir, write_lines
+from tests.fuzz.subjects.sample import FACTS, write_beir
 
 
 class Results(Subject):
-    """Stored results of two models, compared, ranked, checked, merged and exported."""
+    """Stored results of two models, compared, ranked, checked and exported."""
 
     name = "results"
     codes = (0, 1, 2, 3, 4, 5)
@@ -36,7 +36,6 @@ class Results(Subject):
             ["compare", "hashing", "bm25", "--results", place, "--changed", "2", *drawn],
             ["leaderboard", "--results", place, *drawn],
             ["leaderboard", "--results", place, "--pair", "hashing", "bm25", *drawn],
-            ["merge", place, "--out", str(folder / "merged")],
             ["export", "trec", "hashing", "--results", place, "--out", str(folder / "exported")],
             ["export", "model-index", "bm25", "--results", place, "--out", str(folder / "card")],
             [
@@ -81,52 +80,6 @@ def stated_means(document: Any) -> Iterator[tuple[str, float]]:
         yield from ((row["measure"], row[key]) for key in ("candidate", "baseline") if row[key])
     for cell in (cell for row in document.get("rows", ()) for cell in row["cells"].values()):
         yield from ((name, score["value"]) for name, score in cell["scores"].items())
-
-
-class Claims(Subject):
-    """Files of mteb and model cards, imported as claims."""
-
-    name = "claims"
-
-    def make(self, folder: Path) -> None:
-        task = {
-            "task_name": "SciFact",
-            "mteb_version": "2.1.0",
-            "dataset_revision": "x",
-            "scores": {"test": [{"ndcg_at_10": 0.6451, "mrr_at_10": 0.61, "hf_subset": "default"}]},
-        }
-        place = folder / "input" / "someone__words" / "abc"
-        write_lines(place / "SciFact.json", [json.dumps(task, indent=1)])
-        meta = {"name": "someone/words", "revision": "abc"}
-        write_lines(place / "model_meta.json", [json.dumps(meta)])
-        write_lines(
-            folder / "input" / "README.md",
-            [
-                *("---", "model-index:", "- name: words", "  results:", "  - task:"),
-                *("      type: Retrieval", "    dataset:", "      type: mteb/scifact"),
-                *("      name: MTEB SciFact", "      config: default", "      split: test"),
-                *("    metrics:", "    - type: ndcg_at_10", "      value: 64.51", "---", "# Words"),
-            ],
-        )
-
-    def command(self, rng: Random, folder: Path) -> list[str]:
-        files = (folder / "input" / "README.md", folder / "input" / "someone__words")
-        words = ["import", str(rng.choice(files)), "--out", str(folder / "out"), "--json"]
-        return [*words, "--quiet"]
-
-    def judge(self, folder: Path, before: Path, finished: Finished) -> str:
-        stated = [
-            value for claim in finished.document()["claims"] for value in claim["measures"].values()
-        ]
-        text = "".join(
-            path.read_text(encoding="utf-8", errors="replace")
-            for path in (folder / "input").rglob("*")
-            if path.is_file()
-        )
-        for value in stated:
-            if not 0 <= value <= 1 or not any(near(number, value) for number in numbers_in(text)):
-                return f"a claim of {value}, which no file states"
-        return ""
 
 
 def numbers_in(text: str) -> list[float]:
