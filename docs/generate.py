@@ -257,25 +257,21 @@ def commands() -> str:
     return "".join(text)
 
 
-def _options(record: type[Any]) -> Iterator[tuple[str, ...]]:
-    texts, positional = field_texts(record), True
-    for field in sorted(dataclasses.fields(record), key=_is_group):  # positional ones come first
+def _options(record: type[Any], positional: bool = True) -> Iterator[tuple[str, ...]]:
+    texts = field_texts(record)
+    for field in dataclasses.fields(record):
         kind = inspect.get_annotations(record, eval_str=True).get(field.name) or field.type
         if field.kw_only:
             positional = False
         plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-        if dataclasses.is_dataclass(plain) and field.default is not dataclasses.MISSING:
-            yield from _options(plain)
+        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
+            yield from _options(plain, positional)
             continue
         required = field.default is dataclasses.MISSING
         default = "required" if required else _default(field.default)
         shown = field.name.upper() if positional else f"--{field.name.replace('_', '-')}"
         value = "" if plain is bool else type_name(plain)
         yield code(shown), cell(value), default, cell(texts.get(field.name, ""))
-
-
-def _is_group(field: dataclasses.Field[Any]) -> tuple[bool, bool]:
-    return dataclasses.is_dataclass(field.type), field.kw_only
 
 
 def _default(value: Any) -> str:

@@ -1,14 +1,13 @@
 """Checks before hours of work: that output can be written, and that the device exists."""
 
-import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
-from bench.cli.options.values import Written
+from bench.cli.options.shared import Written, slots
 from bench.results.location import Place
 from foundation.errors import BenchError
 from foundation.object_store import RemotePath
@@ -51,14 +50,10 @@ def check_before_work(options: Any) -> None:
 
 def _written(options: Any) -> Iterator[tuple[Any, Written]]:
     """Places that were typed, or are the default, for what the command writes."""
-    kinds = get_type_hints(type(options), include_extras=True)
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        marks = list(_marks(kinds[field.name]))
-        if value is not None and marks:
-            yield value, marks[0]
-        elif dataclasses.is_dataclass(value) and not isinstance(value, RemotePath):
-            yield from _written(value)
+    for slot in slots(options):
+        mark = next(_marks(slot.kind), None)
+        if mark and slot.value is not None:
+            yield slot.value, mark
 
 
 def _marks(kind: Any) -> Iterator[Written]:

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import UnknownCommandError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError
 
 from bench.cli.early_checks import check_before_work, check_typed
 from bench.cli.options import data, decide, evaluate, study, train
+from bench.cli.options.shared import Slot, check_used, slots
 from bench.cli.terminal import as_typed, program_name
 from foundation.errors import BenchError
 from foundation.printable import shortened
@@ -103,10 +104,29 @@ def app() -> App:
             _command(name, record),
             name=name,
             group=group,
+            usage=f"Usage: {usage(name, record)}",
             help=description,
             help_epilogue=_code(examples),
         )
     return top
+
+
+def option_slots() -> dict[str, int]:
+    """The number of options and positionals of each command."""
+    return {name: len(list(slots(record))) for name, (record, _) in COMMANDS.items()}
+
+
+def usage(name: str, record: type[Any]) -> str:
+    """A command as it must be typed: positionals stand before the options, which take the rest."""
+    required = [slot for slot in slots(record) if slot.default is dataclasses.MISSING]
+    words = [_placeholder(slot) for slot in slots(record) if slot.positional]
+    words += [f"{slot.shown} {_placeholder(slot)}" for slot in required if not slot.positional]
+    return " ".join((program_name(), name, *words, "[OPTIONS]"))
+
+
+def _placeholder(slot: Slot) -> str:
+    word = slot.name.upper() + ("..." if slot.several else "")
+    return word if slot.default is dataclasses.MISSING else f"[{word}]"
 
 
 def _command(name: str, record: type[Any]) -> Any:
@@ -114,29 +134,17 @@ def _command(name: str, record: type[Any]) -> Any:
     function = FUNCTIONS.get(name, name)
 
     def command(options: Any) -> int:
+        check_used(options)
         _prepare(options)
         check_before_work(options)
         module = importlib.import_module(f"bench.cli.commands.{function}")
         code: int = getattr(module, function)(options)
         return code
 
-    fields = _ordered(record)
-    if all(field.default is not dataclasses.MISSING for field in fields):
+    if all(slot.default is not dataclasses.MISSING for slot in slots(record)):
         command.__defaults__ = (record(),)  # the parser wants one where nothing must be typed
     command.__annotations__ = {"options": Annotated[record, Parameter(name="*")], "return": int}
     return command
-
-
-def _ordered(record: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    """Fields of a record, brought into order: positional, required, others.
-
-    Dataclasses have the fields of a base first, and the parser takes nothing for positional that
-    comes after an option.
-    """
-    every = dataclasses.fields(record)
-    ordered = sorted(every, key=lambda f: (f.kw_only, f.default is not dataclasses.MISSING))
-    record.__dataclass_fields__ = {field.name: field for field in ordered}
-    return tuple(ordered)
 
 
 def _code(examples: str) -> str:
@@ -157,6 +165,8 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     hint = f"python -m bench {command} --help" if command else "python -m bench --help"
     if isinstance(error, UnknownCommandError):
         hint = "python -m bench --help"
+    if isinstance(error, MissingArgumentError) and command in COMMANDS:
+        hint = usage(command, COMMANDS[command][0])
     return BenchError(shortened(str(error)), hint)
 
 

@@ -70,7 +70,7 @@ def evaluate_all(
             opened = space.open(folders.get(wanted, wanted), options.protocol.split)
             results.queries[wanted] = opened.dataset.queries
             results.stored[wanted] = space.stored_or_new(
-                opened, candidate.renamed(name), choices, own, options.results.results
+                opened, candidate.renamed(name), choices, own, options.results
             )
         except Exception as error:
             problem = as_bad_input(error)

@@ -56,7 +56,7 @@ def check(options: CheckOptions) -> int:
     folders = _folders(options, space)
     typed = _typed(options.on, folders)
     others = _others(named, typed)
-    known = find_results(options.results.results)
+    known = find_results(options.results)
     scope = _scope(candidate, named, known, typed, options)
     folders |= _remembered_folders(others, scope, folders, space.cache_dir)
     if not terms.expect_same:
@@ -121,7 +121,7 @@ def _named(options: CheckOptions) -> list[_Named]:
     """The baseline and, if there is one, the anchor."""
     typed = [(BASELINE, options.baseline), (ANCHOR, options.anchor)]
     return [
-        _Named(role, name, [] if name == PUBLISHED else find_named(name, options.results.results))
+        _Named(role, name, [] if name == PUBLISHED else find_named(name, options.results))
         for role, name in typed
         if name
     ]
@@ -171,9 +171,7 @@ def _scope(
         claimed = dict.fromkeys(claim.dataset for claim in candidate.model.card.expected)
         return scope_of(typed, claimed, {})
     further: dict[str, Iterable[str]] = {
-        f"the {other.role} was checked there before": checked_before(
-            options.results.results, other.name
-        )
+        f"the {other.role} was checked there before": checked_before(options.results, other.name)
         for other in named
     }
     further["the candidate has one"] = _own_collections(candidate, known)
@@ -223,7 +221,7 @@ def _remember(others: Sequence[StoredModel], scope: Scope, options: CheckOptions
     try:
         for other in others:
             remember_checked(
-                options.results.results, other.name, other.results.keys() & scope.weights.keys()
+                options.results, other.name, other.results.keys() & scope.weights.keys()
             )
     except (BenchError, OSError) as error:
         logger.warning("what the baseline was checked on cannot be remembered: %s", error)

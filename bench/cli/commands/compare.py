@@ -105,7 +105,7 @@ Named = Mapping[str, Sequence[Stored]]  # results by what was typed; run files h
 
 def _named(options: CompareOptions, dataset: Dataset | None) -> Named:
     return {
-        name: () if _is_run_file(name, dataset) else find_named(name, *options.results.results)
+        name: () if _is_run_file(name, dataset) else find_named(name, *options.results)
         for name in options.names
     }
 

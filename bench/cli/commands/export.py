@@ -44,7 +44,7 @@ def export(options: ExportOptions) -> int:
 
 def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     """Results of one model that the format can hold, by collection."""
-    results = find_named(typed, *options.results.results)
+    results = find_named(typed, *options.results)
     wanted = (
         expand_collections(options.on, {each.collection for each in results})
         if options.on

@@ -57,7 +57,7 @@ def _check_place(out: Place) -> None:
 
 
 def _board(options: LeaderboardOptions, kind: str) -> Board:
-    stored = results_in(*options.results.results)
+    stored = results_in(*options.results)
     site = kind == "html"
     pairs = tuple((a, b) for a, b in options.pair)
     published = None if options.published is None else tuple(options.published)

@@ -17,11 +17,6 @@ def listing(options: ListOptions) -> int:
     """Names with a line about each; models in groups."""
     if options.what == "models":
         return _list_models(options)
-    if options.group or options.licence:
-        raise BenchError(
-            "--group and --licence choose among models",
-            f"python -m bench list {options.what} --match TEXT",
-        )
     rows = [
         {"name": name, "about": about}
         for name, about in describe.listing(options.what)

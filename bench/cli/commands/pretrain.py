@@ -2,7 +2,7 @@
 
 from bench.cli.commands.common import workspace
 from bench.cli.commands.training import TrainingBars, print_trained, typed_changes
-from bench.cli.options.train import PretrainOptions
+from bench.cli.options.train import AdaptOptions, PretrainOptions
 from bench.cli.printing import print_next
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
@@ -26,7 +26,7 @@ def pretrain(options: PretrainOptions) -> int:
     return ExitCode.OK
 
 
-def preset_of(options: PretrainOptions) -> Pretraining:
+def preset_of(options: PretrainOptions | AdaptOptions) -> Pretraining:
     """The preset that was named, with what was typed instead of its fields."""
     changes = typed_changes(options.settings)
     return changed(load_preset(options.preset), changes, "command line")

@@ -83,7 +83,7 @@ def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDatas
     baseline = None
     if options.best.baseline:
         name = options.best.baseline
-        stored = choose_results(name, find_named(name, options.results.results), weights)
+        stored = choose_results(name, find_named(name, options.results), weights)
         baseline = name, {key: Entry.of(each) for key, each in stored.items()}
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
@@ -109,7 +109,7 @@ def _work(
         opened=list(opened.values()),
         measure=aim.measure,
         options=Options(depth=options.protocol.depth, measures=(aim.measure,)),
-        results=options.results.results,
+        results=options.results,
         space=replace(space, vectors=None if options.keep_vectors else "watched"),
         keep_vectors=options.keep_vectors,
         held=out / ".held",

@@ -1,10 +1,18 @@
 """Options of the commands about what there is and where it lies."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from bench.cli.options.shared import DataOptions, ModelUse, Output
-from bench.cli.options.values import Count, Names, PlaceOption, Several
+from bench.cli.options.shared import (
+    Count,
+    ModelUse,
+    Names,
+    Only,
+    Output,
+    PlaceOption,
+    Places,
+    Several,
+)
 
 Listed = Literal["models", "datasets", "suites", "measures", "indexes", "presets", "grids"]
 ModelGroup = Literal["ready", "download", "pretrained", "unpublished"]
@@ -23,6 +31,8 @@ class ListOptions:
         python -m bench list datasets --match cqadupstack
         python -m bench list presets
     """
+
+    only: ClassVar[Only] = {"group": {"what": "models"}, "licence": {"what": "models"}}
 
     what: Listed
     """Kind of names to list."""
@@ -58,7 +68,7 @@ class ShowOptions:
 
 
 @dataclass(frozen=True)
-class FetchOptions(DataOptions):
+class FetchOptions:
     """Download all that an offline machine needs: collections, models, built corpora.
 
     Examples:
@@ -71,10 +81,12 @@ class FetchOptions(DataOptions):
     model: Names = ()
     """Names of `list models`, card files, folders or Hub ids."""
     use: ModelUse = ModelUse()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class VerifyOptions(DataOptions):
+class VerifyOptions:
     """Check the data of collections: checksums, counts, duplicates, gaps.
 
     Examples:
@@ -86,6 +98,8 @@ class VerifyOptions(DataOptions):
     _: KW_ONLY
     split: str | None = None
     """Split whose judgements are checked. Default: the collection's."""
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)

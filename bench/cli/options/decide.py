@@ -7,27 +7,26 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from bench.cli.options.shared import (
-    DataOptions,
-    DecisionOptions,
-    Output,
-    ProtocolOptions,
-    Resamples,
-    StoredResults,
-    group,
-)
-from bench.cli.options.values import (
     Count,
+    Hardware,
+    ModelUse,
     Names,
     OutFile,
     OutPlace,
+    Output,
     PlaceOption,
+    Places,
+    ProtocolOptions,
+    Resamples,
+    ResultPlaces,
     Several,
     Share,
+    group,
 )
 
 
 @dataclass(frozen=True)
-class CompareOptions(DataOptions):
+class CompareOptions:
     """Show which model is better, by how much, and on which queries.
 
     Examples:
@@ -51,8 +50,11 @@ class CompareOptions(DataOptions):
     dataset: str | None = None
     """Collection or folder whose judgements score run files."""
     protocol: ProtocolOptions = ProtocolOptions()
-    results: StoredResults = StoredResults()
+    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     resampling: Resamples = Resamples()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @group("Decision rule", 10)
@@ -75,7 +77,7 @@ class DecisionTerms:
 
 
 @dataclass(frozen=True)
-class CheckOptions(DecisionOptions):
+class CheckOptions:
     """Decide whether a checkpoint may ship; the exit code is the verdict.
 
     Exit codes: 0 it may, 1 regression, 2 bad input, 3 inconclusive, 4 an evaluation or a result of
@@ -101,11 +103,21 @@ class CheckOptions(DecisionOptions):
     """Also write the verdict to this Markdown file, such as for a pull request."""
     junit: OutFile | None = None
     """Also write it as JUnit XML."""
+    measure: str | None = None
+    """Measure to use, instead of each collection's main one."""
+    results: OutPlace = Path("results")
+    """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
     terms: DecisionTerms = DecisionTerms()
+    protocol: ProtocolOptions = ProtocolOptions()
+    resampling: Resamples = Resamples()
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class LeaderboardOptions(DataOptions):
+class LeaderboardOptions:
     """Show stored results side by side, as a table or as a site.
 
     Examples:
@@ -132,8 +144,11 @@ class LeaderboardOptions(DataOptions):
     published: Annotated[tuple[str, ...] | None, Several] = None
     """Also show published scores of other systems, marked as claims: names of the tables in
     bench/boards/published, `cards` for the models of `list models`, or `all`."""
-    results: StoredResults = StoredResults()
+    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     resampling: Resamples = Resamples()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
@@ -160,5 +175,6 @@ class ExportOptions:
     """Only these collections or suites."""
     name: Annotated[str | None, Parameter(name="--as")] = None
     """Name of the model in the files, where there is only one."""
-    results: StoredResults = StoredResults()
+    results: Annotated[ResultPlaces, Several] = (Path("results"),)
+    """Stored results: folders, or URLs such as s3://bucket/prefix."""
     output: Output = Output()

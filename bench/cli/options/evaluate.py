@@ -5,41 +5,29 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import (
-    DataOptions,
-    EncodingOptions,
-    EvaluationOptions,
-    ProtocolOptions,
-    WorkerOptions,
-)
-from bench.cli.options.values import (
     Count,
+    Hardware,
     LocalPath,
     LocalPaths,
+    ModelUse,
     Names,
     OutFolder,
     OutPlace,
+    Output,
+    Places,
     Positive,
+    ProtocolOptions,
     Rate,
     Several,
+    WorkerOptions,
 )
 
 Part = Literal["phases", "encode", "latency", "indexes", "growth"]
 Tool = Literal["sentence-transformers", "beir", "mteb"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultOptions:
-    """Options of a command that writes results."""
-
-    measure: tuple[str, ...] | None = None
-    """Measure to report besides the main one, instead of the collection's further ones;
-    repeatable."""
-    out: OutPlace = Path("results")
-    """Folder of the results, or a URL such as s3://bucket/prefix."""
-
-
 @dataclass(frozen=True)
-class RunOptions(ResultOptions, EvaluationOptions):
+class RunOptions:
     """Evaluate models on collections.
 
     Prints a table for each collection, then the means of the suites. Vectors are kept
@@ -87,11 +75,21 @@ class RunOptions(ResultOptions, EvaluationOptions):
     """Start without asking, even where encoding takes hours."""
     fail_fast: bool = False
     """Stop at the first evaluation that fails (exit code 2)."""
+    measure: tuple[str, ...] | None = None
+    """Measure to report besides the main one, instead of the collection's further ones;
+    repeatable."""
+    out: OutPlace = Path("results")
+    """Folder of the results, or a URL such as s3://bucket/prefix."""
     workers: WorkerOptions = WorkerOptions()
+    protocol: ProtocolOptions = ProtocolOptions()
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class WorkOptions(EncodingOptions):
+class WorkOptions:
     """Encode the documents of collections, together with all who do so on the same cache folder.
 
     A worker joins at any time, from any machine that has the cache folder, and encodes what is
@@ -108,10 +106,14 @@ class WorkOptions(EncodingOptions):
     _: KW_ONLY
     model: Names
     """Names of `list models`, card files, folders or Hub ids."""
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class IndexOptions(EncodingOptions):
+class IndexOptions:
     """Write a FAISS index of a collection to a folder that needs nothing of this program.
 
     The folder holds index.faiss, which FAISS reads, ids.json with the documents' ids by row,
@@ -136,10 +138,14 @@ class IndexOptions(EncodingOptions):
     """Continue although the collection differs from the published one."""
     yes: bool = False
     """Start without asking, even where encoding takes hours."""
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class ScoreOptions(ResultOptions, DataOptions):
+class ScoreOptions:
     """Score a TREC run file by the collection's own protocol.
 
     Examples:
@@ -153,11 +159,18 @@ class ScoreOptions(ResultOptions, DataOptions):
     """Collection or folder that has the judgements."""
     name: str | None = None
     """Name of the run in tables. Default: the file's."""
+    measure: tuple[str, ...] | None = None
+    """Measure to report besides the main one, instead of the collection's further ones;
+    repeatable."""
+    out: OutPlace = Path("results")
+    """Folder of the results, or a URL such as s3://bucket/prefix."""
     protocol: ProtocolOptions = ProtocolOptions()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class EstimateOptions(EvaluationOptions):
+class EstimateOptions:
     """Estimate time, memory and disk of a run before it starts.
 
     A collection that is not on this machine is counted by its published sizes: ≈ stands before
@@ -180,10 +193,15 @@ class EstimateOptions(EvaluationOptions):
     tokens_per_second: Rate | None = None
     """Speed of encoding on another machine, as `speed` states it there. Default: timed on this one;
     search is timed on this one in any case."""
+    protocol: ProtocolOptions = ProtocolOptions()
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class SpeedOptions(EncodingOptions):
+class SpeedOptions:
     """Measure how fast a model is on this machine, alone and beside other tools.
 
     The last line of stdout is one JSON document. Timings compare only within one machine.
@@ -227,3 +245,7 @@ class SpeedOptions(EncodingOptions):
     """Earlier outputs of speed, oldest first, for the plot of the history."""
     split: str | None = None
     """Split whose judgements the race uses. Default: the collection's."""
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()

@@ -1,30 +1,245 @@
-"""Groups of options that several commands have, and the commands that have the same ones."""
+"""What options are made of: kinds of values, groups that several commands have, and their use.
 
+A record of options is flat to whoever types: `slots` goes through the groups inside it.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token, validators
 
-from bench.cli.options.values import (
-    Count,
-    Device,
-    LocalPath,
-    OutPlace,
-    PlaceOption,
-    Positive,
-    Rate,
-    ResultPlaces,
-    Several,
-    Share,
-    WorkerNumber,
-)
+from bench.results.location import Place, place_of
+from foundation.errors import BenchError
 from retrievers.models.recipe import Backend, Dtype, StoreDtype
+
+# Options that another option must allow: {"weights": {"how": ("average", "arithmetic")}} refuses
+# --weights where HOW is another; True is for "given", False for "not given".
+Only = Mapping[str, Mapping[str, Any]]
+NOT_GIVEN: tuple[object, ...] = (None, False, (), "")
 
 
 def group(title: str, place: int) -> Parameter:
-    """A section of ``--help``, for the fields of one record."""
+    """A section of ``--help`` for the fields of one record: above it, or in `Annotated` of a field."""
     return Parameter(name="*", group=Group(title, sort_key=place))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An option or positional of a command.
+
+    Attributes:
+        name: as in the record.
+        kind: its declared type with all marks.
+        default: MISSING where it must be typed.
+        value: what was typed, or the default.
+    """
+
+    name: str
+    kind: Any
+    positional: bool
+    default: Any
+    value: Any
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes several values."""
+        return "tuple[" in str(self.kind)
+
+    @property
+    def shown(self) -> str:
+        """The name as in ``--help``."""
+        return self.name.upper() if self.positional else f"--{self.name.replace('_', '-')}"
+
+
+def slots(record: Any, positional: bool = True) -> Iterator[Slot]:
+    """Every option and positional of a record (a class, or one that was typed), groups included."""
+    kind_of = get_type_hints(
+        record if isinstance(record, type) else type(record), include_extras=True
+    )
+    for field in dataclasses.fields(record):
+        kind = kind_of[field.name]
+        plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
+        value = field.default if isinstance(record, type) else getattr(record, field.name)
+        first = positional and not field.kw_only
+        if dataclasses.is_dataclass(plain):
+            yield from slots(value, first)
+        else:
+            yield Slot(field.name, kind, first, field.default, value)
+
+
+def check_used(options: Any) -> None:
+    """Refuse what was typed and would be ignored, as ``only`` of the record says.
+
+    Raises:
+        BenchError: an option that has no effect beside the others.
+    """
+    only: Only = getattr(options, "only", {})
+    typed = {slot.name: slot for slot in slots(options)}
+    for name, needs in only.items():
+        slot = typed[name]
+        for other, needed in needs.items():
+            if slot.value != slot.default and not _fits(typed[other].value, needed):
+                raise BenchError(
+                    f"{slot.shown} has no effect here: it is for {_words(typed[other], needed)}",
+                    f"leave {slot.shown} out",
+                )
+
+
+def _fits(value: Any, needed: Any) -> bool:
+    if isinstance(needed, bool):
+        return (value not in NOT_GIVEN) == needed
+    wanted = needed if isinstance(needed, tuple) else (needed,)
+    return any(each in wanted for each in (value if isinstance(value, tuple) else (value,)))
+
+
+def _words(other: Slot, needed: Any) -> str:
+    if isinstance(needed, bool):
+        return other.shown if needed else f"a command without {other.shown}"
+    wanted = needed if isinstance(needed, tuple) else (needed,)
+    return f"{other.shown} {' or '.join(map(str, wanted))}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Mark of an option that names what the command writes: it is checked before any work."""
+
+    kind: Literal["folder", "file"]
+
+
+def _reads(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    """A converter of cyclopts from a function of the one text that was typed."""
+    return lambda _, tokens: read(tokens[0].value)
+
+
+def _reads_each(read: Callable[[str], Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    """A converter for several texts: cyclopts leaves converters of a tuple's members aside."""
+    return lambda _, tokens: tuple(read(token.value) for token in tokens)
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m`` or ``1.5h``.
+
+    Raises:
+        ValueError: it is none, or not above 0.
+    """
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
+    seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match else 0.0
+    if seconds <= 0:
+        raise ValueError(f"{text} is no time like 90s, 5m or 1h")
+    return seconds
+
+
+def whole_number(text: str, least: int = 0) -> int:
+    """A number in decimal digits, without a sign.
+
+    Raises:
+        ValueError: it is none, of more than 18 digits, or below ``least``.
+    """
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise ValueError(f"{text} is not {least} or more")
+    return int(text)
+
+
+def worker_number(text: str) -> int:
+    """A number of workers; 0 for ``auto``.
+
+    Raises:
+        ValueError: any other text.
+    """
+    return 0 if text == "auto" else whole_number(text, least=1)
+
+
+def number(text: str) -> float:
+    """A finite number.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = number(text)
+    if value <= 0:
+        raise ValueError(f"{text} is not a number above 0")
+    return value
+
+
+def device(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        ValueError: any other text.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
+        raise ValueError(f"{text} is not auto, cpu, cuda or cuda:N")
+    return text
+
+
+def local_path(text: str) -> Path:
+    """A path.
+
+    Raises:
+        ValueError: it is empty, which would be the working folder where ``$DIR`` is not set.
+    """
+    if not text:
+        raise ValueError("an empty path: name a folder or file")
+    return Path(text)
+
+
+def place(text: str) -> Place:
+    """A path, or the URL of an object store.
+
+    Raises:
+        ValueError: it is empty.
+        BenchError: a URL that names no store.
+    """
+    local_path(text)
+    return place_of(text)
+
+
+def _at_least(least: float) -> validators.Number:
+    return validators.Number(gte=least)
+
+
+_FINITE = Parameter(converter=_reads(number))
+Count = Annotated[int, Parameter(converter=_reads(whole_number))]
+Positive = Annotated[int, Parameter(converter=_reads(partial(whole_number, least=1)))]
+Share = Annotated[float, _FINITE, Parameter(validator=validators.Number(gte=0, lte=1))]
+Rate = Annotated[float, Parameter(converter=_reads(above_zero))]
+Weight = Annotated[float, _FINITE]
+Duration = Annotated[float, Parameter(converter=_reads(duration), metavar="TIME")]
+Device = Annotated[str, Parameter(converter=_reads(device))]
+WorkerNumber = Annotated[int, Parameter(converter=_reads(worker_number), metavar="auto|N")]
+LocalPath = Annotated[Path, Parameter(converter=_reads(local_path))]
+OutFolder = Annotated[LocalPath, Written("folder")]
+OutFile = Annotated[LocalPath, Written("file")]
+PlaceOption = Annotated[
+    Place, Parameter(converter=_reads(place), accepts_keys=False, metavar="FOLDER|URL")
+]
+OutPlace = Annotated[PlaceOption, Written("folder")]
+ResultPlaces = Annotated[
+    tuple[Place, ...], Parameter(converter=_reads_each(place), accepts_keys=False)
+]
+LocalPaths = Annotated[tuple[Path, ...], Parameter(converter=_reads_each(local_path))]
+Counts = Annotated[tuple[int, ...], Parameter(converter=_reads_each(whole_number))]
+Weights = Annotated[tuple[float, ...], Parameter(converter=_reads_each(number))]
+Several = Parameter(consume_multiple=True)  # values after one option: --on A B C
+Names = Annotated[tuple[str, ...], Several]
 
 
 @group("Output", 99)
@@ -123,24 +338,6 @@ class ProtocolOptions:
     """Continue although the collection differs from the published one; the result is marked."""
 
 
-@group("Results", 50)
-@dataclass(frozen=True, kw_only=True)
-class StoredResults:
-    """The places of stored results."""
-
-    results: Annotated[ResultPlaces, Several] = (Path("results"),)
-    """Stored results: folders, or URLs such as s3://bucket/prefix."""
-
-
-@group("Results", 50)
-@dataclass(frozen=True, kw_only=True)
-class KeptResults:
-    """The place where results are read and new ones are stored."""
-
-    results: OutPlace = Path("results")
-    """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
-
-
 @group("Intervals and p-values", 60)
 @dataclass(frozen=True, kw_only=True)
 class Resamples:
@@ -178,39 +375,6 @@ class TrainingWork:
     """auto is the GPU where there is one, else the CPU."""
     save_every: Positive = 500
     """Steps between checkpoints, from which an interrupted training continues."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Options of a command that reads collections."""
-
-    places: Places = Places()
-    output: Output = Output()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodingOptions(DataOptions):
-    """Options of a command that encodes."""
-
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(EncodingOptions):
-    """Options of a command that evaluates."""
-
-    protocol: ProtocolOptions = ProtocolOptions()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecisionOptions(EvaluationOptions):
-    """Options of a command that evaluates what has no stored result, and compares."""
-
-    measure: str | None = None
-    """Measure to use, instead of each collection's main one."""
-    results: KeptResults = KeptResults()
-    resampling: Resamples = Resamples()
 
 
 def _at_most(value: int, most: int) -> None:

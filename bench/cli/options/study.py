@@ -5,25 +5,26 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bench.cli.options.shared import (
-    DataOptions,
-    DecisionOptions,
-    Hardware,
-    Resamples,
-    group,
-)
-from bench.cli.options.values import (
     Counts,
+    Hardware,
     LocalPath,
+    ModelUse,
     Names,
     OutFolder,
+    OutPlace,
+    Output,
+    Places,
     Positive,
+    ProtocolOptions,
     Rate,
+    Resamples,
     Several,
+    group,
 )
 
 
 @dataclass(frozen=True)
-class AblateOptions(DataOptions):
+class AblateOptions:
     """Run an ablation: change one field per row, train and evaluate with several seeds, report the
     effects.
 
@@ -59,6 +60,8 @@ class AblateOptions(DataOptions):
     """Continue although a collection differs from the published one; the report is marked."""
     resampling: Resamples = Resamples()
     hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @group("Schedule", 10)
@@ -89,7 +92,7 @@ class BestCheckpoint:
 
 
 @dataclass(frozen=True)
-class WatchOptions(DecisionOptions):
+class WatchOptions:
     """Evaluate the checkpoints of a running training as they are completed.
 
     A checkpoint is evaluated when it is complete and its files no longer change. The ledger and the
@@ -110,5 +113,15 @@ class WatchOptions(DecisionOptions):
     """Folder of the ledger and the curve. Default: DIR/watch."""
     keep_vectors: bool = False
     """Keep the vectors of each checkpoint, which are otherwise removed after its evaluation."""
+    measure: str | None = None
+    """Measure to use, instead of each collection's main one."""
+    results: OutPlace = Path("results")
+    """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
     end: WatchEnd = WatchEnd()
     best: BestCheckpoint = BestCheckpoint()
+    protocol: ProtocolOptions = ProtocolOptions()
+    resampling: Resamples = Resamples()
+    use: ModelUse = ModelUse()
+    hardware: Hardware = Hardware()
+    places: Places = Places()
+    output: Output = Output()

@@ -3,16 +3,20 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from bench.cli.options.shared import DataOptions, TrainingSettings, TrainingWork, group
-from bench.cli.options.values import (
+from bench.cli.options.shared import (
     LocalPaths,
     Names,
     OutFolder,
+    Output,
+    Places,
     Positive,
     Rate,
     Several,
+    TrainingSettings,
+    TrainingWork,
     Weight,
     Weights,
+    group,
 )
 from foundation.errors import BenchError
 
@@ -64,7 +68,7 @@ class FinetuningSettings(TrainingSettings):
 
 
 @dataclass(frozen=True)
-class PretrainOptions(DataOptions):
+class PretrainOptions:
     """Pre-train an encoder on the corpora of collections.
 
     The same command continues an interrupted training. `list presets` names the presets.
@@ -86,10 +90,12 @@ class PretrainOptions(DataOptions):
     """Folder of the checkpoint."""
     settings: PretrainingSettings = PretrainingSettings()
     work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class FinetuneOptions(DataOptions):
+class FinetuneOptions:
     """Fine-tune an encoder on the judged queries of collections.
 
     The same command continues an interrupted training. Training queries that read like the test
@@ -120,6 +126,8 @@ class FinetuneOptions(DataOptions):
     """Further collections whose test queries must stay out of the training."""
     settings: FinetuningSettings = FinetuningSettings()
     work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @group("Continual learning", 20)
@@ -160,7 +168,7 @@ class AgainstForgetting:
 
 
 @dataclass(frozen=True)
-class AdaptOptions(PretrainOptions):
+class AdaptOptions:
     """Continue pre-training on one collection after the other, with a checkpoint for each.
 
     The same command continues an interrupted training; collections may be added at the end of --on.
@@ -172,16 +180,22 @@ class AdaptOptions(PretrainOptions):
         python -m bench adapt retromae-small --on beir/nfcorpus beir/fiqa --out models/plain
     """
 
+    preset: str
+    """Name of a shipped preset for pre-training, or a .toml file."""
     _: KW_ONLY
     on: Names
     """Collections, suites or folders, in the order in which they are learnt."""
     out: OutFolder
     """Folder of the checkpoints."""
     against: AgainstForgetting = AgainstForgetting()
+    settings: PretrainingSettings = PretrainingSettings()
+    work: TrainingWork = TrainingWork()
+    places: Places = Places()
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
-class ComposeOptions(DataOptions):
+class ComposeOptions:
     """Combine trained adapters, or trained models, of one base.
 
     average: the mean of the weights, one adapter as fast as each (AdapterSoup), of one method and
@@ -225,3 +239,5 @@ class ComposeOptions(DataOptions):
     """For route: split of the collections whose queries are the domains' texts."""
     base: str = ""
     """Model that the trainings began from, for arithmetic: card, folder or Hub id."""
+    places: Places = Places()
+    output: Output = Output()

@@ -1,0 +1,92 @@
+"""Options by composition: what a record says is what can be typed."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, ClassVar
+
+import pytest
+from cyclopts import App, Parameter
+
+from bench.cli.main import COMMANDS, option_slots, run_command, usage
+from bench.cli.options.shared import Names, Only, check_used, group, slots
+from foundation.errors import BenchError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Settings of some package, which knows nothing of the command line.
+
+    Attributes:
+        rule: how to decide.
+        margin: what is accepted.
+    """
+
+    rule: str = "loss"
+    margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin <= 1:
+            raise BenchError(f"a margin of {self.margin} is no share", "--margin 0.01")
+
+
+@dataclass(frozen=True)
+class DecideOptions:
+    """Decide."""
+
+    only: ClassVar[Only] = {"margin": {"rule": "margin"}, "quick": {"on": True}}
+
+    names: tuple[str, ...]
+    _: KW_ONLY
+    on: Names = ()
+    quick: bool = False
+    terms: Annotated[Terms, group("Rule", 1)] = Terms()
+
+
+def parsed(*words: str) -> Any:
+    app = App(result_action="return_value", exit_on_error=False)
+
+    def command(options: Any) -> Any:
+        check_used(options)
+        return options
+
+    command.__annotations__ = {"options": Annotated[DecideOptions, Parameter(name="*")]}
+    app.default(command)
+    return app(words)
+
+
+def test_settings_of_another_package_are_options() -> None:
+    options = parsed("a", "b", "--rule", "margin", "--margin", "0.2", "--on", "x", "y")
+    assert options == DecideOptions(("a", "b"), on=("x", "y"), terms=Terms("margin", 0.2))
+    assert [slot.shown for slot in slots(DecideOptions)] == [
+        "NAMES",
+        "--on",
+        "--quick",
+        "--rule",
+        "--margin",
+    ]
+    assert usage("decide", DecideOptions).endswith("decide NAMES... [OPTIONS]")
+    with pytest.raises(BenchError, match="is no share"):
+        parsed("a", "--rule", "margin", "--margin", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["a", "--margin", "0.2"], "--rule margin"), (["a", "--quick"], "is for --on")],
+)
+def test_what_would_be_ignored_is_refused(words: list[str], named: str) -> None:
+    with pytest.raises(BenchError, match=named):
+        parsed(*words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_record_names_each_option_once_and_conditions_of_options_it_has(name: str) -> None:
+    record = COMMANDS[name][0]
+    names = [slot.name for slot in slots(record)]
+    assert len(set(names)) == len(names) == option_slots()[name]
+    only: Only = getattr(record, "only", {})
+    assert {*only, *(other for needs in only.values() for other in needs)} <= {*names}
+
+
+def test_positionals_stand_first_in_the_usage_line_and_in_the_hint() -> None:
+    with pytest.raises(BenchError) as raised:
+        run_command(["run", "--model", "minilm", "stdlib-code"])
+    assert raised.value.hint.endswith("run NAMES... --model MODEL... [OPTIONS]")
