@@ -72,16 +72,12 @@ class Pretrain:
 
     def reads(self, settings: Table) -> dict[str, str]:
         """The corpora, and the files that training starts from."""
-        from retrievers.training.objectives.diffcse import RANDOM
-
         corpora = {
             dataset.name: dataset.corpus.sha256 for dataset in self.space.datasets(settings["on"])
         }
         start = settings.get("start", {"model": ""})  # without one, the key of [base] says it all
         named = start["model"] or (start.get("scratch") or {}).get("tokenizer")
-        hashes = {**corpora, **(hashes_of(named) if named else {})}  # truncation is in the settings
-        generator = settings["objective"].get("generator", RANDOM)
-        return hashes if generator == RANDOM else {**hashes, **hashes_of(generator, "generator ")}
+        return {**corpora, **(hashes_of(named) if named else {})}  # truncation is in the settings
 
     def work(self, settings: Table, model: str, out: Path) -> Cost:
         """Train; a training that was killed goes on."""

@@ -13,17 +13,17 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class Optimizer(Record, kw_only=True):
-    """AdamW (Loshchilov and Hutter, 2019) or LAMB (You et al., 2020), and its schedule.
+    """AdamW (Loshchilov and Hutter, 2019) and its schedule.
 
     Attributes:
-        algorithm: ``adamw``, or ``lamb`` (see `engine.lamb`).
+        algorithm: ``adamw``; part of the identity of trainings that exist.
         lr: highest learning rate.
         warmup: share of the steps over which it rises from 0.
         schedule: how it falls to 0 afterwards; ``constant`` does not.
         max_grad_norm: gradients are scaled down to this norm.
     """
 
-    algorithm: Literal["adamw", "lamb"] = "adamw"
+    algorithm: Literal["adamw"] = "adamw"
     lr: Above0 = 1e-4
     warmup: Share = 0.1
     weight_decay: Share = 0.01

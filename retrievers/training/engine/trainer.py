@@ -22,7 +22,6 @@ from foundation.failures import lacks_memory
 from retrievers.training.engine.context import Progress
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
 from retrievers.training.engine.fit import FitSettings
-from retrievers.training.engine.lamb import Lamb
 from retrievers.training.engine.loaders import tokenizing_alone
 from retrievers.training.engine.processes import is_first
 from retrievers.training.engine.step_checkpoints import (
@@ -98,12 +97,6 @@ class FiniteLossMixin:
                 resume_from_checkpoint=str(start) if start else None
             )
         return Fitted(time.perf_counter() - began, step_of(start))
-
-    def get_optimizer_cls_and_kwargs(self, args: Any, model: Any = None) -> Any:
-        """The optimizer's class and settings; the Trainer knows no LAMB."""
-        if self.settings.optimizer.algorithm == "lamb":
-            return Lamb, {"lr": args.learning_rate}
-        return super().get_optimizer_cls_and_kwargs(args, model)  # type: ignore[misc]
 
     def check_finite(self, step: int) -> None:
         """Stop where the loss or a weight is not a number.

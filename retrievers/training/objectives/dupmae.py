@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.records import Record
-from retrievers.encoders.cls_and_bag import bag_of_words
 from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
@@ -87,7 +86,9 @@ class DupMAETraining(EnhancedDecoding):
             real: bool ``(texts, length)``, False at padding.
             tokens: int64 ``(texts, length)``, the ordinary tokens as they are, -100 elsewhere.
         """
-        logs = functional.log_softmax(bag_of_words(states, real, self.encoder.head), dim=1)
+        logits = self.encoder.head(states[:, 1:])
+        logits = logits.masked_fill(~real[:, 1:, None].bool(), float("-inf"))
+        logs = functional.log_softmax(logits.amax(dim=1), dim=1)
         ordinary = tokens != IGNORED
         bag = torch.zeros_like(logs).scatter_reduce(
             1, tokens.where(ordinary, 0), ordinary.to(logs.dtype), "amax"

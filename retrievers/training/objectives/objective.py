@@ -58,10 +58,7 @@ OBJECTIVES = {
     "cotmae": "retrievers.training.objectives.cotmae:CoTMAE",
     "condenser": "retrievers.training.objectives.condenser:Condenser",
     "cocondenser": "retrievers.training.objectives.cocondenser:CoCondenser",
-    "seed": "retrievers.training.objectives.seed:SEED",
     "simcse": "retrievers.training.objectives.simcse:SimCSE",
-    "diffcse": "retrievers.training.objectives.diffcse:DiffCSE",
-    "ict": "retrievers.training.objectives.ict:ICT",
 }
 
 

@@ -1,6 +1,5 @@
 """Parts of a document drawn at random: pairs that objectives relate."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -9,8 +8,6 @@ import numpy as np
 from retrievers.training.objectives.masking import NOT_A_WORD, TokenBatch, pad
 
 Context = Literal["nearby", "overlap", "random"]
-_WORD = re.compile(r"\S+")
-_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
 
 
 def draw_spans(
@@ -71,30 +68,3 @@ def two_starts(
     shared = int(rng.integers(1, size // 2 + 1)) if context == "overlap" and size > 1 else 0
     first = int(rng.integers(tokens - 2 * size + shared + 1))
     return first, first + size - shared
-
-
-def sentence_and_rest(
-    text: str, most_words: int, kept: float, rng: np.random.Generator
-) -> tuple[str, str]:
-    """A sentence of a text, and the text without it or, with probability ``kept``, with it.
-
-    A sentence ends with the line, or at a full stop, question mark or exclamation mark before white
-    space. A text of one sentence gives its first and second half instead, of one word itself twice.
-
-    Args:
-        text: words are what white space separates.
-        most_words: of the text; what follows is left out.
-    """
-    words = [word.span() for word in _WORD.finditer(text)]
-    if len(words) > most_words:
-        words = words[:most_words]
-        text = text[: words[-1][1]]
-    if len(words) < 2:
-        return text, text
-    sentences = [sentence.span() for sentence in _SENTENCE.finditer(text)]
-    if len(sentences) < 2:
-        middle = words[len(words) // 2][0]
-        return text[:middle].strip(), text[middle:].strip()
-    start, end = sentences[rng.integers(len(sentences))]
-    rest = text if rng.random() < kept else f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
-    return text[start:end], rest

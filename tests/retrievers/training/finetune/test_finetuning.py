@@ -96,30 +96,18 @@ ANCE = """
 name = "contrastive"
 in_batch = false
 [optimizer]
-algorithm = "lamb"
 lr = 0.01
 warmup = 0.0
 weight_decay = 0.0
 """
 
 
-def test_a_training_without_the_batch_and_with_lamb_finds_the_relevant_documents(tmp_path):
+def test_a_training_without_the_batch_finds_the_relevant_documents(tmp_path):
     start = model(tmp_path)
     for name, steps in (("before", 1), ("after", 120)):
         settings = preset(REFRESHED.replace("= 2\n", "= 20\n") + ANCE, steps=steps)
         finetune(settings, start, examples(), on_cpu(tmp_path / name), mine=Search())
     assert first_words_found(tmp_path / "after") > first_words_found(tmp_path / "before") + 0.2
-
-
-def test_lamb_goes_on_as_if_it_had_not_been_stopped(tmp_path):
-    settings, start = preset(BM25 + ANCE), model(tmp_path)
-    whole = on_cpu(tmp_path / "whole", save_every=3)
-    finetune(settings, start, examples(), whole, mine=Search())
-    stopped = on_cpu(tmp_path / "out", save_every=3, progress=killed_at(4, "round 1"))
-    with pytest.raises(KilledError):
-        finetune(settings, start, examples(), stopped, mine=Search())
-    finetune(settings, start, examples(), on_cpu(tmp_path / "out", save_every=3), mine=Search())
-    assert same_weights(tmp_path / "whole", tmp_path / "out")
 
 
 @pytest.mark.parametrize("table", [BM25, REFRESHED])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.cotmae import CoTMAE
-from retrievers.training.objectives.spans import draw_spans, sentence_and_rest, two_starts
+from retrievers.training.objectives.spans import draw_spans, two_starts
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
@@ -112,38 +112,3 @@ def test_every_overlap_and_every_place_of_it_are_equally_likely() -> None:
 
 def test_spans_of_one_token_do_not_overlap() -> None:
     assert two_starts(2, 1, "overlap", np.random.default_rng(0)) == (0, 1)
-
-
-TEXT = "The river rose. Was it e.g. the rain? A bridge fell!\n\nStones at 3.5 m"
-SENTENCES = ["The river rose.", "Was it e.g.", "the rain?", "A bridge fell!", "Stones at 3.5 m"]
-
-
-def test_a_sentence_is_taken_out_of_its_text() -> None:
-    rng = np.random.default_rng(0)
-    found = Counter(sentence_and_rest(TEXT, 99, 0.0, rng)[0] for _ in range(500))
-    assert set(found) == set(SENTENCES)
-    for _ in range(20):
-        sentence, rest = sentence_and_rest(TEXT, 99, 0.0, rng)
-        assert sentence not in rest
-        others = [one for one in SENTENCES if one != sentence]
-        assert rest.split() == " ".join(others).split()
-
-
-def test_a_share_of_the_texts_keeps_its_sentence() -> None:
-    rng = np.random.default_rng(0)
-    assert {sentence_and_rest(TEXT, 99, 1.0, rng)[1] for _ in range(20)} == {TEXT}
-    kept = sum(sentence_and_rest(TEXT, 99, 0.1, rng)[1] == TEXT for _ in range(1_000))
-    assert abs(kept - 100) < 4 * 90**0.5
-
-
-def test_sentences_are_drawn_from_what_the_encoder_will_read() -> None:
-    rng = np.random.default_rng(0)
-    found = {sentence_and_rest(TEXT, 4, 1.0, rng) for _ in range(50)}
-    assert found == {(one, "The river rose. Was") for one in ("The river rose.", "Was")}
-
-
-def test_a_text_of_one_sentence_gives_its_halves() -> None:
-    found = sentence_and_rest("a river of stones", 99, 0.1, np.random.default_rng(0))
-    assert found == ("a river", "of stones")
-    assert sentence_and_rest("river", 99, 0.0, np.random.default_rng(0)) == ("river", "river")
-    assert sentence_and_rest("a b c d e", 3, 0.0, np.random.default_rng(0)) == ("a", "b c")

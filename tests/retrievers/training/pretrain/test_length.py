@@ -17,7 +17,6 @@ OBJECTIVES = [
     {"name": "condenser"},
     {"name": "cocondenser"},
     {"name": "cotmae"},
-    {"name": "ict"},
     {"name": "simcse"},
 ]
 
