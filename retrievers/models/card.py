@@ -59,21 +59,6 @@ class CardPrompts(Record, kw_only=True):
     datasets: dict[str, Prompts] = {}
 
 
-class Network(Record):
-    """Architecture and sizes of a checkpoint, as its ``config.json`` states them.
-
-    Attributes:
-        type: ``model_type``.
-        width: of the hidden states.
-        vocabulary: number of tokens that have an embedding.
-    """
-
-    type: str
-    layers: int
-    width: int
-    vocabulary: int
-
-
 class CardAdapter(Record, kw_only=True):
     """An adapter folder to attach; ``auto`` reads the kind from its ``adapter_config.json``."""
 
@@ -119,7 +104,6 @@ class Card(Record, kw_only=True):
         checkpoint: a Hub id, or a folder (relative to the card's file).
         query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
         package: ``package/folder`` of an installed package that carries the same weights.
-        network: what the checkpoint is; a plain checkpoint of the same may be used in the same way.
         weights_sha256: of the file of weights, checked wherever it came from.
         segment_ids: whether the second segment of a pair gets token type 1.
         truncation_side: where a text that is too long loses its tokens.
@@ -144,7 +128,6 @@ class Card(Record, kw_only=True):
     query_checkpoint: str = ""
     query_revision: str = BRANCH
     package: str = ""
-    network: Network | None = None
     weights_sha256: str = ""
     pooling: Pooling = "none"
     stages: tuple[CardStage, ...] = ()

@@ -16,7 +16,6 @@ from foundation.suggestions import did_you_mean
 from retrievers.models.card import BRANCH, Card, all_cards, card_names, load_card
 from retrievers.models.checkpoint import Checkpoint, position_limit, read_config
 from retrievers.models.locate import fetch_file, locate
-from retrievers.models.matching_cards import plain_checkpoint
 from retrievers.models.st_folder import StFolder, is_st_folder, read_st_folder
 
 COSINE_ASSUMED = (
@@ -32,7 +31,6 @@ OF_ONE_CHECKPOINT = (
     "dim",
     "revision",
     "package",
-    "network",
     "weights_sha256",
     "trained_on",
     "expected",
@@ -101,7 +99,7 @@ def _card_like(card: Card, checkpoint: str) -> Card:
 
 def _card_of_folder(folder: Path, typed: str) -> Card:
     if not is_st_folder(folder):
-        raise plain_checkpoint(typed, folder)
+        raise _plain_checkpoint(typed)
     content = read_st_folder(folder)
     limit = position_limit(read_config(folder / content.inner))
     length = min((n for n in (content.max_tokens, limit) if n is not None), default=512)
@@ -142,10 +140,18 @@ def _card_of_repository(repository: str) -> Card:
         if card.checkpoint == repository:
             raise BenchError(f"{repository} has a card", f"name its card: {name}")
     if fetch_file(repository, BRANCH, "modules.json") is None:
-        config = fetch_file(repository, BRANCH, "config.json")
-        raise plain_checkpoint(repository, config.parent if config else None)
+        raise _plain_checkpoint(repository)
     card = _card_of_folder(locate(repository, BRANCH, base=Path.cwd()), repository)
     return replace_fields(card, {"checkpoint": repository})
+
+
+def _plain_checkpoint(typed: str) -> BenchError:
+    return BenchError(
+        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
+        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
+        "its page or paper says how it was trained; then add --like CARD, a card that is used in "
+        "the same way (`python -m bench list models`), or write card.toml into its folder",
+    )
 
 
 def provenance(checkpoint: str, revision: str, base: Path, resolved: Checkpoint) -> tuple[str, str]:
