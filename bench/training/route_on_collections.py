@@ -7,20 +7,20 @@ from bench.training.leaks import seen
 from bench.training.training_sets import Split
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from retrievers.adapters.routing import By, route_adapters
+from retrievers.adapters.routing import route_adapters
 from retrievers.encoders.routed import learn_router
 from retrievers.models.model import Model
 
 
 def route_on(
-    base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset], by: By | None
+    base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset], by_query: bool
 ) -> None:
     """Write adapters that queries, or collections, choose among.
 
     Args:
         training: for each adapter the collection of its domain, opened with the split whose
             queries are its texts.
-        by: how a query chooses; None where its collection does.
+        by_query: whether each query chooses; else its collection does.
 
     Raises:
         BenchError: not one collection for each adapter, one without such queries, or see
@@ -33,7 +33,7 @@ def route_on(
         )
     domains = [seen([dataset.name]) for dataset in training]
     router = None
-    if by:
+    if by_query:
         texts = [Split.of(dataset).queries.texts for dataset in training]
-        router = by, learn_router(by, base, texts)
+        router = learn_router(base, texts)
     route_adapters(base, folders, out, domains, router)

@@ -119,8 +119,6 @@ def training_set(splits: Sequence[Split]) -> TrainingSet:
         ),
         documents=documents,
         trained_on=seen([split.dataset.name for split in splits]),
-        domain_of=np.repeat(np.arange(len(splits)), [len(split.queries) for split in splits]),
-        domains=tuple(seen([split.dataset.name]) for split in splits),
     )
 
 

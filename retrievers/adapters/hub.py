@@ -8,7 +8,7 @@ from typing import Any
 from foundation.errors import BenchError
 from foundation.records import read_object, write_json
 from retrievers.adapters.attach import NAME, load_adapterhub, norm_weights, reft_units
-from retrievers.adapters.composition import ROUTING, Routing, Setup, check_runs
+from retrievers.adapters.composition import Setup, check_runs
 from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS
 from retrievers.adapters.libraries import check_options, import_library
 from retrievers.adapters.settings import FUSION, UNION, Adapter
@@ -122,52 +122,6 @@ def put_into(network: Any, adapter: Adapter, below: Sequence[Path]) -> Callable[
     check_runs(network, stacked)
     network.set_active_adapters(stacked.block())
     return lambda folder: save_setup(network, folder, stacked.block())
-
-
-def put_private(
-    network: Any, adapter: Adapter, domains: Sequence[Sequence[str]]
-) -> tuple[Callable[[Path], None], Callable[[int], None]]:
-    """Freeze a network and put in what is trained: a shared adapter, and one on it for each domain.
-
-    Args:
-        domains: of each private adapter, the collections that it is for.
-
-    Returns:
-        What writes them to a folder, routed by collection; and what makes those of a domain the
-        ones that are used.
-
-    Raises:
-        BenchError: fewer than two domains, or a method that cannot be stacked.
-    """
-    import adapters
-
-    if len(domains) < 2:
-        raise BenchError("private adapters are for two collections or more", "name them: --on A B")
-    settings = configuration(adapter.method, adapter.options)
-    adapters.init(network)
-    names = tuple(f"private_{place}" for place in range(1, len(domains) + 1))
-    for name in (NAME, *names):
-        network.add_adapter(name, config=settings)
-    stacks = [Setup("Stack", (NAME, name)) for name in names]
-    for stack in stacks:
-        check_runs(network, stack)
-    network.train_adapter([NAME, *names])
-    if adapter.init_scale is not None:
-        _draw_bottlenecks(network, adapter.init_scale)
-
-    def use(domain: int) -> None:
-        network.set_active_adapters(stacks[domain].block())
-
-    def write(folder: Path) -> None:
-        for name, stack in zip(names, stacks, strict=True):
-            save_setup(network, folder / name, stack.block())
-        save_one(network, folder / NAME, NAME)
-        of_each = tuple(map(tuple, domains))
-        routing = Routing(by="collection", adapters=names, domains=of_each, otherwise=NAME)
-        write_json(folder / ROUTING, routing)
-
-    use(0)
-    return write, use
 
 
 def _draw_bottlenecks(network: Any, scale: float) -> None:

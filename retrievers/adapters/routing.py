@@ -3,17 +3,14 @@
 By query: the one whose domain a query is closest to, among the training queries of each domain,
 as the base encodes them. The rule is linear in the unit vector x of the query: the largest of
 w_i x + b_i, and of equal ones the first. ``centroid`` is the nearest mean (Chronopoulou et al.,
-AdapterSoup, EACL Findings 2023, choose a corpus's adapters by the similarity of mean vectors);
-``classifier`` is multinomial logistic regression, of vectors whose coordinates have a mean variance
-of 1, so that its penalty means the same for any encoder. A query is compared with documents as its
-own adapter encodes them, see `retrievers.encoders.routed`.
+AdapterSoup, EACL Findings 2023, choose a corpus's adapters by the similarity of mean vectors). A
+query is compared with documents as its own adapter encodes them, see `retrievers.encoders.routed`.
 """
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from safetensors import SafetensorError
@@ -21,13 +18,11 @@ from safetensors.numpy import load_file, save_file
 
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from foundation.records import read_json, write_json
+from foundation.records import write_json
 from retrievers.adapters.composition import ROUTER, ROUTING, Routing
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork
 from retrievers.models.model import Model
-
-By = Literal["centroid", "classifier"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,53 +63,14 @@ class Router:
         return cls(held["weight"], held["bias"])
 
 
-def fit_router(by: By, domains: Sequence[Float32Array]) -> Router:
-    """The rule that finds the domain of a text.
+def fit_router(domains: Sequence[Float32Array]) -> Router:
+    """Return the rule that finds the domain of a text: the nearest mean.
 
     Args:
         domains: of each, vectors of its texts by the base, float32 ``(n_i, dim)``, one or more.
     """
-    texts = [unit(vectors) for vectors in domains]
-    if by == "centroid":
-        means = np.stack([vectors.mean(axis=0) for vectors in texts])
-        return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
-    labels = np.repeat(np.arange(len(texts)), [len(vectors) for vectors in texts])
-    return _logistic_regression(np.concatenate(texts), labels, len(texts))
-
-
-def _logistic_regression(x: Float64Array, labels: Int64Array, classes: int) -> Router:
-    from scipy.optimize import minimize
-
-    width, spread = x.shape[1], float(np.sqrt(x.var(axis=0).mean())) or 1.0
-    solved = minimize(
-        logistic_loss,
-        np.zeros(classes * (width + 1)),
-        args=(x / spread, labels, classes),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-14, "gtol": 1e-8},
-    )
-    return Router(solved.x[:-classes].reshape(classes, width) / spread, solved.x[-classes:])
-
-
-def logistic_loss(
-    parameters: Float64Array, x: Float64Array, labels: Int64Array, classes: int
-) -> tuple[float, Float64Array]:
-    """Sum of cross-entropies of a softmax, with half the squared weights, and its gradient.
-
-    Args:
-        parameters: weights ``(classes, dim)``, row by row, then a bias for each class, which is
-            not penalised.
-    """
-    weight, bias = parameters[:-classes].reshape(classes, -1), parameters[-classes:]
-    scores = x @ weight.T + bias
-    scores -= scores.max(axis=1, keepdims=True)
-    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    rows = np.arange(len(x))
-    loss = 0.5 * float((weight**2).sum()) - float(logs[rows, labels].sum())
-    errors = np.exp(logs)
-    errors[rows, labels] -= 1
-    return loss, np.concatenate([(errors.T @ x + weight).ravel(), errors.sum(axis=0)])
+    means = np.stack([unit(vectors).mean(axis=0) for vectors in domains])
+    return Router(means, -0.5 * (means**2).sum(axis=1))  # |x - m|^2 = |x|^2 - 2 (x m - |m|^2/2)
 
 
 def unit(vectors: Float32Array) -> Float64Array:
@@ -129,7 +85,7 @@ def route_adapters(
     folders: Sequence[Path],
     out: Path,
     domains: Sequence[Sequence[str]],
-    router: tuple[By, Router] | None = None,
+    router: Router | None = None,
 ) -> None:
     """Write trained adapters as one model of which each query, or collection, chooses.
 
@@ -146,7 +102,7 @@ def route_adapters(
     parts = parts_of(base, folders, composed=True)
     names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
     routing = Routing(
-        by=router[0] if router else "collection",
+        by="centroid" if router else "collection",
         adapters=names,
         domains=tuple(map(tuple, domains)),
     )
@@ -156,15 +112,7 @@ def route_adapters(
         for name, part in zip(names, parts.folders, strict=True):
             shutil.copytree(part, folder / name)
         if router:
-            router[1].save(folder / ROUTER)
+            router.save(folder / ROUTER)
         write_json(folder / ROUTING, routing)
 
     AdaptedNetwork(base, "routed", write).save(out, card)
-
-
-def let_queries_choose(folder: Path, by: By, router: Router) -> None:
-    """Have queries choose among adapters that a folder routes by collection."""
-    routing = read_json(folder / ROUTING, Routing)
-    router.save(folder / ROUTER)
-    changed = Routing(by=by, adapters=routing.adapters, domains=routing.domains)
-    write_json(folder / ROUTING, changed)

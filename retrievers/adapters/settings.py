@@ -34,13 +34,6 @@ class Adapter(Record, kw_only=True):
         lr: learning rate instead of the optimizer's: adapters want a higher one than encoders.
         init_scale: of a bottleneck's weights, which are drawn from a normal distribution of this
             deviation, cut at two of them, as Houlsby et al. do; None for the library's way.
-        private: every collection has an adapter of its own besides, stacked on this one, which all
-            share; a batch has queries of one collection and trains its two. Shared and private
-            parts are those of Liu et al., ACL 2017 (without their adversarial loss), the stack is
-            MAD-X's.
-        chosen_by: what chooses the private adapter afterwards: the ``collection`` that is searched
-            (with the shared one alone where it was not trained on), or each query by ``centroid``
-            or ``classifier``, see `retrievers.adapters.routing`.
         norms: the LayerNorms of the encoder are trained too (Houlsby et al., ICML 2019); they are
             kept with the adapter. Of AdapterHub, and for an adapter that is used alone.
     """
@@ -52,8 +45,6 @@ class Adapter(Record, kw_only=True):
     lr: Annotated[float, msgspec.Meta(gt=0)] | None = None
     init_scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
     norms: bool = False
-    private: bool = False
-    chosen_by: Literal["collection", "centroid", "classifier"] = "collection"
 
     def __post_init__(self) -> None:
         if self.library == "peft" and self.over:
@@ -62,10 +53,6 @@ class Adapter(Record, kw_only=True):
             raise ValueError(
                 "norms are trained with an adapter of AdapterHub that is over no other"
             )
-        if self.private and (self.library == "peft" or self.over or self.norms):
-            raise ValueError("private adapters are of AdapterHub, over no others, without norms")
-        if self.chosen_by != "collection" and not self.private:
-            raise ValueError("chosen_by is for private adapters: private = true")
         if self.init_scale is not None and self.method not in BOTTLENECKS:
             raise ValueError(f"init_scale is for bottlenecks: {', '.join(BOTTLENECKS)}")
         if self.method == FUSION and len(self.over) < 2:

@@ -6,7 +6,7 @@ is not copied.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,14 +42,11 @@ class AdaptedNetwork:
     Attributes:
         base: whose weights are frozen.
         write: writes the adapter to a folder.
-        use: makes the private adapter of a domain, by its number, the one that is used; None where
-            there are none.
     """
 
     base: Model
     kind: AdapterKind
     write: Callable[[Path], None]
-    use: Callable[[int], None] | None = None
 
     def save(self, out: Path, card: Card) -> None:
         """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
@@ -73,19 +70,12 @@ class AdaptedNetwork:
         write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
 
 
-def add_adapter(
-    network: Any,
-    settings: Adapter,
-    base: Model,
-    seed: int,
-    domains: Sequence[Sequence[str]] = (),
-) -> AdaptedNetwork:
+def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> AdaptedNetwork:
     """Freeze a network and put a new adapter into it, which alone is trained.
 
     Args:
         network: the Hugging Face encoder of ``base``; changed in place.
         seed: of the adapter's weights.
-        domains: collections of each private adapter, where the settings have any.
 
     Raises:
         BenchError: an unknown method or option, an adapter below that is of another base, or
@@ -100,11 +90,6 @@ def add_adapter(
     try:
         if settings.library == "peft":
             return AdaptedNetwork(base, "peft", peft.put_into(network, settings))
-        if settings.private:
-            with quiet_adapterhub():
-                write, use = hub.put_private(network, settings, domains)
-            correct_forward(network)
-            return AdaptedNetwork(base, "routed", write, use)
         below = [find_adapter(Path(folder), base) for folder in settings.over]
         with quiet_adapterhub():
             write = hub.put_into(network, settings, below)

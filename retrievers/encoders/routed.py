@@ -15,7 +15,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.adapters.composition import ROUTER
-from retrievers.adapters.routing import By, Router, fit_router
+from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Advance, Encoder
 from retrievers.encoders.transformer import TransformerEncoder
@@ -49,9 +49,7 @@ def open_routed(
     return ByQuery(model.recipe, base, tuple(parts.values()), folder / ROUTER)
 
 
-def learn_router(
-    by: By, base: Model, domains: Sequence[Sequence[str]], device: str = "auto"
-) -> Router:
+def learn_router(base: Model, domains: Sequence[Sequence[str]], device: str = "auto") -> Router:
     """The rule that finds the domain of a query, from queries of each.
 
     Args:
@@ -63,7 +61,7 @@ def learn_router(
         drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:QUERIES])
         return encoder.encode_queries([texts[row] for row in drawn.tolist()])
 
-    return fit_router(by, [vectors(texts) for texts in domains])
+    return fit_router([vectors(texts) for texts in domains])
 
 
 class ByCollection:

@@ -44,10 +44,10 @@ def compose(options: ComposeOptions) -> int:
         stack_adapters(base, options.folders, options.out)
     elif options.how == "route":
         space = workspace(options.places)
-        by = None if options.by == "collection" else options.by
-        split = options.split if by else None
+        by_query = options.by == "centroid"
+        split = options.split if by_query else None
         training = [space.dataset(name, split) for name in space.expand(options.on)]
-        route_on(base, options.folders, options.out, training, by)
+        route_on(base, options.folders, options.out, training, by_query)
     elif options.how == "outputs":
         add_outputs(base, options.folders, options.out, options.weights)
     else:

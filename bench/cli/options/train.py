@@ -135,16 +135,13 @@ class FinetuneOptions:
 class AgainstForgetting:
     """The method of continual pre-training against forgetting."""
 
-    method: Literal[
-        "plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate", "merge"
-    ] = "plain"
+    method: Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill"] = "plain"
     """plain: no measure against forgetting; ewc: penalise changes of weights that earlier
     collections depend on; das: soften updates of units that earlier collections and general
     knowledge depend on; adapter: one adapter per collection, on the frozen start model; replay:
     read kept texts of earlier collections again; joint: read all collections so far at once, the
     upper bound; distill: keep the predictions of the model before each collection (Learning without
-    Forgetting); separate: one model per collection, each from the start model; merge: those models
-    added up into one (branch-train-merge, task arithmetic)."""
+    Forgetting)."""
     measured: Positive = 256
     """Texts per collection on which importance is measured; the authors of DAS read 10,000."""
     strength: Weight = 5_000.0
@@ -162,9 +159,6 @@ class AgainstForgetting:
     """Weight of what distill adds to the loss."""
     temperature: Weight = 2.0
     """Temperature of the predictions that distill compares."""
-    scale: Weight | None = None
-    """Factor of merge for what each collection changed, also negative. Default: 1/k after k
-    collections, the mean of their models."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +198,9 @@ class ComposeOptions:
     is what `finetune` with an adapter or `adapt --method adapter` wrote, or an adapter inside one.
     Weights that are learned come from `finetune` with adapter.method = "fusion".
     route: side by side, of which each query takes one. By default it is the adapter whose domain it
-    is closest to: --by centroid (the nearest mean) or classifier (logistic regression), among the
-    training queries of the collections of --on, as the base encodes them. Documents are encoded by
-    every adapter, and each query is compared with those of its own. With --by collection, the
-    collection that is searched takes its adapter.
+    is closest to, the nearest mean among the training queries of the collections of --on, as the
+    base encodes them. Documents are encoded by every adapter, and each query is compared with those
+    of its own. With --by collection, the collection that is searched takes its adapter.
     arithmetic: whole models that were trained from --base; what each changed is added to it, times
     its weight (task arithmetic), which may be below 0. With weights of sum 1, it is their mean.
 
@@ -233,7 +226,7 @@ class ComposeOptions:
     arithmetic."""
     on: Names = ()
     """For route: the collection of each adapter's domain, in the order of the folders."""
-    by: Literal["centroid", "classifier", "collection"] = "centroid"
+    by: Literal["centroid", "collection"] = "centroid"
     """For route: what chooses the adapter of a query."""
     split: str = "train"
     """For route: split of the collections whose queries are the domains' texts."""

@@ -7,7 +7,6 @@ when the same call is made again; domains can be added at its end.
 
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ from retrievers.training.continual.distill import Distill
 from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
 from retrievers.training.continual.measuring import Measurement
-from retrievers.training.continual.merge import merge
 from retrievers.training.continual.replay import joined, replayed
 from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.processes import world_size
@@ -45,13 +43,10 @@ logger = logging.getLogger(__name__)
 
 STATES = "states"
 MADE_FROM = "made_from"  # metadata of a state file
-OF_DOMAINS = "domains"  # folder of the models that are merged
-Method = Literal[
-    "plain", "ewc", "das", "adapter", "replay", "joint", "distill", "separate", "merge"
-]
+Method = Literal["plain", "ewc", "das", "adapter", "replay", "joint", "distill"]
 OF_MASKED_WORDS = ("ewc", "das", "adapter", "distill")
-KEPT_APART = ("adapter", "separate")  # each domain is searched with what was trained on it alone
-FROM_THE_START = (*KEPT_APART, "joint", "merge")  # every training begins where the sequence does
+KEPT_APART = ("adapter",)  # each domain is searched with what was trained on it alone
+FROM_THE_START = (*KEPT_APART, "joint")  # every training begins where the sequence does
 
 
 class Adaptation(Record, kw_only=True):
@@ -62,9 +57,7 @@ class Adaptation(Record, kw_only=True):
             add to masked language modelling, and ``adapter`` trains an adapter per domain, each
             on the encoder that the sequence starts from; ``replay`` reads earlier domains again,
             and ``joint`` reads all domains so far at once; ``distill`` keeps the answers of the
-            model before a domain; see their modules. ``separate`` trains a model per domain, each
-            from where the sequence starts: nothing is forgotten, and nothing handed on; ``merge``
-            adds those models up into one after each domain.
+            model before a domain; see their modules.
         measured: texts of a domain that its importance or Fisher information is measured on; the
             authors of DAS read 10,000.
         strength: of EWC's penalty.
@@ -74,7 +67,6 @@ class Adaptation(Record, kw_only=True):
         replayed: share of the texts of a training that are of the buffer.
         weight: of what ``distill`` adds to the loss.
         temperature: of the predictions that it compares.
-        scale: of ``merge``, for what each domain changed; None for 1/k after k domains.
     """
 
     method: Method = "plain"
@@ -86,11 +78,6 @@ class Adaptation(Record, kw_only=True):
     replayed: Rate = 0.5
     weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
-    scale: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.scale is not None and not math.isfinite(self.scale):
-            raise ValueError(f"scale is {self.scale}, and must be a finite number")
 
 
 @dataclass(frozen=True)
@@ -119,7 +106,7 @@ def adapt(
     Args:
         preset: of each training; its objective must be ``mlm`` for `OF_MASKED_WORDS`.
         domains: in the order that they are learnt, each once.
-        context: whose folder gets the checkpoints, see `folder_of`, with ``states`` or ``domains``
+        context: whose folder gets the checkpoints, see `folder_of`, with ``states``
             where the method keeps any.
 
     Returns:
@@ -185,11 +172,6 @@ def check_settings(preset: Pretraining, adaptation: Adaptation) -> None:
         if not preset.start.model:
             raise BenchError("an adapter needs a model that it is for", "name one with --start")
         check_method(_adapter(adaptation))
-    if adaptation.method == "merge" and not preset.start.model:
-        raise BenchError(
-            "merge needs a model that all trainings begin from, and the preset starts a new one",
-            "name one with --start",
-        )
 
 
 def _adapter(adaptation: Adaptation) -> Adapter:
@@ -217,22 +199,13 @@ class _Sequence:
 
     def train(self, place: int) -> Trained:
         """The checkpoint after a domain."""
-        if self.adaptation.method != "merge":
-            return self._pretrain(place, self.folder(place))
-        last = self._pretrain(place, self._domain_folder(place))
-        models = {self.domains[i].name: self._domain_folder(i) for i in range(place + 1)}
-        inside = self.context.inside(self.folder(place))
-        return merge(self.preset, models, self.adaptation.scale, last, inside)
-
-    def _pretrain(self, place: int, folder: Path) -> Trained:
-        """The training on a domain, from `start`."""
         joint = self.adaptation.method == "joint"
         read = self.domains[0 if joint else place : place + 1]
         objective = self.objective(place)
         return pretrain(
             msgspec.structs.replace(self._preset(place), objective=objective),
             self.texts(place),
-            self.context.inside(folder),
+            self.context.inside(self.folder(place)),
             trained_on=tuple(name for each in read for name in each.seen or (each.name,)),
         )
 
@@ -248,10 +221,6 @@ class _Sequence:
 
     def folder(self, place: int) -> Path:
         return folder_of(self.context.out, place, self.domains[place].name)
-
-    def _domain_folder(self, place: int) -> Path:
-        """Folder of the model that was trained on one domain alone."""
-        return self.context.out / OF_DOMAINS / self.folder(place).name
 
     def start(self, place: int) -> Start:
         """Where the training on a domain starts."""

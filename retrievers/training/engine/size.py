@@ -29,23 +29,19 @@ class Size(Record, kw_only=True):
         return self.trained / self.parameters
 
 
-def write_size(
-    network: Any, folder: Path, files: Iterable[Path], trained: int | None = None
-) -> None:
+def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
     """Count parameters and bytes, and write ``size.json``.
 
     Args:
         network: as it was trained.
         folder: of the training.
         files: that were written; of these, those of weights count.
-        trained: parameters that were trained; None for all that are not frozen.
     """
     counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
-    unfrozen = sum(count for count, requires_grad in counts if requires_grad)
     weights = [path for path in files if path.suffix in WEIGHTS]
     size = Size(
         parameters=sum(count for count, _ in counts),
-        trained=unfrozen if trained is None else trained,
+        trained=sum(count for count, requires_grad in counts if requires_grad),
         saved_bytes=sum(path.stat().st_size for path in weights),
     )
     write_json(folder / SIZE_FILE, size)

@@ -11,8 +11,6 @@ from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.order import Order, draw_negatives, random_negatives
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
-DOMAIN = "domain"  # of a batch
-
 
 @dataclass(frozen=True, eq=False)
 class Pool:
@@ -45,7 +43,6 @@ class Batches:
     Attributes:
         keys: of all relevant documents and all negatives.
         count: negatives of each query.
-        domain_of: number of the domain of each query, where each batch is of one.
     """
 
     examples: TrainingSet
@@ -55,7 +52,6 @@ class Batches:
     inputs: Inputs
     count: int
     seed: int
-    domain_of: Int64Array | None = None
     valid_label_columns: tuple[str, ...] = ()  # the trainer asks for it
 
     def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
@@ -74,8 +70,6 @@ class Batches:
             titles, bodies = self.examples.documents.read(documents)
             for name, tensor in self.inputs.documents(titles, bodies).items():
                 batch[f"document_{column}_{name}"] = tensor
-        if self.domain_of is not None:
-            batch[DOMAIN] = torch.tensor([int(self.domain_of[queries[0]])])
         if self.pool is not None and self.pool.scores is not None:
             pairs = zip(queries.tolist(), rows.T, strict=True)
             labels = np.stack([self._scores(query, own_rows) for query, own_rows in pairs])

@@ -11,11 +11,9 @@ from typing import Any
 
 import msgspec
 
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
-from retrievers.models.card import Card
-from retrievers.models.checkpoint import HEADS, HEADS_FILE
 from retrievers.models.model import Model, resolve_model
+from retrievers.models.recipe import Recipe
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.processes import world_size
 from retrievers.training.engine.run_folder import RunFolder
@@ -44,8 +42,7 @@ class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
         examples: sha256 (hex) of queries and relevant documents.
         trained_on: what the finished card states.
         processes: that share each step.
-        below: sha256 of the files of adapters that a new one is put on, or of a language-model
-            head that is trained and lies apart from the encoder.
+        below: sha256 of the files of adapters that a new one is put on.
     """
 
     preset: dict[str, Any]
@@ -108,9 +105,9 @@ def finetune(
         examples=examples.sha256,
         trained_on=card.trained_on,
         processes=world_size(),
-        below=preset.adapter.hashes_below() if preset.adapter else _head_apart(model, card),
+        below=preset.adapter.hashes_below() if preset.adapter else {},
     )
-    _try_part(preset, model, card, examples)
+    _try_part(preset, model, training_recipe(model, card, preset))
     folder = RunFolder(context.out, training)
     if finished := folder.result(Finetuned):
         return finished
@@ -146,22 +143,14 @@ def _train_rounds(task: FinetuneTask) -> Finetuned:
     )
 
 
-def _head_apart(model: Model, card: Card) -> dict[str, str]:
-    """The sha256 of a language-model head that lies apart, where it is trained."""
-    if model.document is None or card.pooling != "cls+bow":
-        return {}
-    path = model.document.root / HEADS / HEADS_FILE
-    return {HEADS: sha256_of_file(path)} if path.is_file() else {}
-
-
-def _try_part(preset: Finetuning, model: Model, card: Card, examples: TrainingSet) -> None:
+def _try_part(preset: Finetuning, model: Model, recipe: Recipe) -> None:
     """Choose what is trained of the network once, so that what cannot be is known before all."""
     from retrievers.adapters.train import add_adapter
 
     if preset.adapter is None and preset.part is None:
         return
-    network = network_of(build_student(model, training_recipe(model, card, preset)))
+    network = network_of(build_student(model, recipe))
     if preset.adapter is not None:
-        add_adapter(network, preset.adapter, model, preset.seed, examples.domains)
+        add_adapter(network, preset.adapter, model, preset.seed)
     if preset.part is not None:
         train_only(network, preset.part)

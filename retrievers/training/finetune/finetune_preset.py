@@ -13,7 +13,7 @@ from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.finetune.negatives import Mining
-from retrievers.training.finetune.trained_part import Part, Sparse
+from retrievers.training.finetune.trained_part import Part
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -221,8 +221,7 @@ class Finetuning(Record, kw_only=True):
         own = self.adapter or self.part
         if own is None:
             return self.optimizer
-        adapter, sparse = self.adapter, isinstance(self.part, Sparse)
-        decays = adapter.allows_weight_decay if adapter else not sparse
+        decays = self.adapter is None or self.adapter.allows_weight_decay
         decay = self.optimizer.weight_decay if decays else 0.0
         return msgspec.structs.replace(
             self.optimizer, lr=own.lr or self.optimizer.lr, weight_decay=decay

@@ -47,17 +47,11 @@ class Inputs:
         return self._tensors([(prompt + text, None) for text in texts], True)
 
     def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
-        """Token ids, mask and segment ids of documents, int64 ``(n, longest)``.
-
-        Where documents are pooled otherwise than queries: bool ``is_document`` ``(n,)``, too.
-        """
+        """Token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
         rule, prompt = self._recipe.title_join, self._recipe.prompts.document
         separator = str(self._tokenizer.sep_token) if rule == "sep" else ""
         pairs = zip(titles, texts, strict=True)
-        tensors = self._tensors([join(rule, prompt, *pair, separator) for pair in pairs], False)
-        if self._recipe.pooling == "cls+bow":
-            tensors["is_document"] = torch.ones(len(texts), dtype=torch.bool)
-        return tensors
+        return self._tensors([join(rule, prompt, *pair, separator) for pair in pairs], False)
 
     def _tensors(self, segments: "Sequence[Segments]", are_queries: bool) -> Tensors:
         recipe = self._recipe

@@ -8,6 +8,7 @@ queries: a query that would bring one is put off to a later batch.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
-DOMAINS = 1  # beside a training's seed: of the domain of each batch
 PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
 
 
@@ -39,41 +39,23 @@ class Order:
 
 
 def order_of(
-    examples: TrainingSet,
-    keys: TextKeys,
-    batch_size: int,
-    steps: int,
-    seed: int,
-    domain_of: Int64Array | None = None,
+    examples: TrainingSet, keys: TextKeys, batch_size: int, steps: int, seed: int
 ) -> Order:
     """The batches of a training.
 
     Args:
         keys: of all relevant documents.
-        domain_of: number of the domain of each query, where a batch has queries of one alone: it
-            is drawn at random, as often as the domain has queries.
 
     Raises:
         BenchError: see `check_batch`.
     """
-    of_each = np.zeros(len(examples), np.int64) if domain_of is None else domain_of
-    known, counts = np.unique(of_each, return_counts=True)
-    check_batch(int(counts.min()), batch_size)
+    check_batch(len(examples), batch_size)
     own = [frozenset(keys.of(rows).tolist()) for rows in examples.positives]
-
-    def batches_of(domain: int) -> Iterator[_Batch]:
-        queries = np.flatnonzero(of_each == domain)
-        stream = (
-            _Candidate(q, row, int(keys.of(np.array([row]))[0]))
-            for q, row in _epochs(examples, queries, seed)
-        )
-        return _batches(stream, own, batch_size)
-
-    streams = [batches_of(domain) for domain in known.tolist()]
-    drawn = np.random.default_rng((seed, DOMAINS)).choice(
-        len(known), size=steps, p=counts / counts.sum()
+    stream = (
+        _Candidate(query, row, int(keys.of(np.array([row]))[0]))
+        for query, row in _epochs(examples, seed)
     )
-    batches = [next(streams[place]) for place in drawn.tolist()]
+    batches = list(islice(_batches(stream, own, batch_size), steps))
     return Order(
         np.array([[shown.query for shown in batch.chosen] for batch in batches], np.int64),
         np.array([[shown.positive for shown in batch.chosen] for batch in batches], np.int64),
@@ -166,16 +148,14 @@ class _Batch:
         return True
 
 
-def _epochs(examples: TrainingSet, queries: Int64Array, seed: int) -> Iterator[tuple[int, int]]:
-    """Query and relevant document, epoch after epoch, without end; of some queries."""
-    epoch = 0
-    while True:
+def _epochs(examples: TrainingSet, seed: int) -> Iterator[tuple[int, int]]:
+    """Query and relevant document, epoch after epoch, without end."""
+    for epoch in count():
         rng = np.random.default_rng((seed, epoch))
-        order, draws = rng.permutation(len(queries)), rng.random(len(queries))
-        for place in order.tolist():
-            rows = examples.positives[queries[place]]
-            yield int(queries[place]), int(rows[int(draws[place] * len(rows))])
-        epoch += 1
+        order, draws = rng.permutation(len(examples)), rng.random(len(examples))
+        for query in order.tolist():
+            rows = examples.positives[query]
+            yield query, int(rows[int(draws[query] * len(rows))])
 
 
 def _batches(

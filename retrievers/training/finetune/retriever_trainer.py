@@ -21,7 +21,6 @@ from foundation.errors import BenchError
 from retrievers.training.engine.fit import FitSettings, PlacedArguments
 from retrievers.training.engine.processes import world_size
 from retrievers.training.engine.trainer import FiniteLossMixin
-from retrievers.training.finetune.collate import DOMAIN
 
 
 class RetrieverArguments(PlacedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]
@@ -38,13 +37,10 @@ class PlacesTrainer(FiniteLossMixin):
     Attributes:
         kind: of its arguments.
         may_have_unused: whether the model may have parameters that no loss depends on.
-        use: makes the adapters of a batch's domain those that are used; None where all batches
-            are of one.
     """
 
     kind: ClassVar[type[PlacedArguments]]
     may_have_unused: ClassVar[bool]
-    use: Callable[[int], None] | None = None
 
     @classmethod
     def build(
@@ -76,9 +72,6 @@ class PlacesTrainer(FiniteLossMixin):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **others: Any
     ) -> Any:
         """The loss, which goes to the loss curve too."""
-        domain = inputs.pop(DOMAIN, None)
-        if self.use is not None and domain is not None:
-            self.use(int(domain))
         masks = [value for name, value in inputs.items() if name.endswith("attention_mask")]
         result = super().compute_loss(model, inputs, return_outputs, **others)  # type: ignore[misc]
         loss = result[0] if return_outputs else result

@@ -8,20 +8,15 @@ was killed in any phase ends as if it had not been.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from msgspec import structs
-from safetensors.torch import load_file
 
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.identify import FOLDER
-from retrievers.adapters.routing import By, Router, let_queries_choose
 from retrievers.adapters.train import AdaptedNetwork, add_adapter
-from retrievers.encoders.routed import learn_router
 from retrievers.models.card_file import write_card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
@@ -45,24 +40,15 @@ from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.negatives import Mining, Source, merged, mine_source
 from retrievers.training.finetune.order import order_of
 from retrievers.training.finetune.retriever_trainer import RetrieverTrainer, per_device
-from retrievers.training.finetune.sparse import (
-    MASK,
-    fisher_information,
-    hold_to,
-    largest,
-    moved,
-    write_mask,
-)
 from retrievers.training.finetune.student import (
     build_student,
     network_of,
-    saved_network_of,
     tokenizer_of,
     training_recipe,
 )
 from retrievers.training.finetune.task import FinetuneTask
 from retrievers.training.finetune.teacher import score_negatives
-from retrievers.training.finetune.trained_part import FisherMask, LotteryTicket, Sparse, train_only
+from retrievers.training.finetune.trained_part import train_only
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 logger = logging.getLogger(__name__)
@@ -156,10 +142,8 @@ class Student:
         self.model = build_student(task.model, recipe)
         network = network_of(self.model)
         self.adapted: AdaptedNetwork | None = None
-        self.trained: int | None = None  # weights, where single ones are chosen
         if preset.adapter is not None:
-            domains = examples.domains
-            self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed, domains)
+            self.adapted = add_adapter(network, preset.adapter, task.model, preset.seed)
         if preset.part is not None:
             train_only(network, preset.part)
         if preset.gradient_checkpointing:
@@ -167,10 +151,7 @@ class Student:
         self.round, self.task, self.examples = round_, task, examples
         self.inputs = Inputs(tokenizer_of(self.model), network, recipe)
         keys = TextKeys.read(examples.documents, examples.positives)
-        private = preset.adapter is not None and preset.adapter.private
-        self.domain_of = examples.domain_of if private else None
-        size, seed = preset.batch_size, preset.seed
-        self.order = order_of(examples, keys, size, steps, seed, self.domain_of)
+        self.order = order_of(examples, keys, preset.batch_size, steps, preset.seed)
         if self.order.crowded and is_first():
             logger.warning(
                 "in %d of %d batches a document is relevant to two queries, and counts as a "
@@ -193,34 +174,18 @@ class Student:
 
     def save(self, folder: Path) -> None:
         """Write what was trained, as a folder that can be evaluated; the card comes last."""
-        network, card = saved_network_of(self.model), self.task.card
+        network, card = network_of(self.model), self.task.card
         if self.adapted is None:
             save_files(network, tokenizer_of(self.model), folder, card)
-            write_size(network, folder, folder.iterdir(), self.trained)
+            write_size(network, folder, folder.iterdir())
             write_card(card, folder)
         else:
             self.adapted.save_files(folder)
-            if self._router is not None:
-                let_queries_choose(folder / FOLDER, *self._router)
             write_size(network, folder, (folder / FOLDER).rglob("*"))
             self.adapted.save_card(folder, card)
 
-    @cached_property
-    def _router(self) -> tuple[By, Router] | None:
-        """The rule by which queries choose among private adapters; None where they do not."""
-        adapter, of_each = self.task.preset.adapter, self.domain_of
-        if adapter is None or adapter.chosen_by == "collection" or of_each is None:
-            return None
-        texts: list[list[str]] = [[] for _ in self.examples.domains]
-        for domain, text in zip(of_each.tolist(), self.examples.queries, strict=True):
-            texts[domain].append(text)
-        device = self.settings.context.device
-        return adapter.chosen_by, learn_router(adapter.chosen_by, self.task.model, texts, device)
-
     def train(self, pool: Pool | None) -> Fitted:
         """Train all phases that are not done."""
-        if isinstance(part := self.task.preset.part, Sparse):
-            self._choose_weights(part, pool)
         checkpoints = self.settings.checkpoints
         begin, seconds, resumed_at = 0, 0.0, step_of(last_whole(checkpoints))
         for until in self._phase_ends():
@@ -237,25 +202,6 @@ class Student:
         every, steps = self.round.mining.refresh_steps, self.settings.steps
         return [*range(every, steps, every), steps] if every else [steps]
 
-    def _choose_weights(self, part: FisherMask | LotteryTicket, pool: Pool | None) -> None:
-        """Train the weights of a mask alone, which is made once and kept."""
-        network, out = network_of(self.model), self.settings.context.out
-        folder, ticket = out / "mask", out / "ticket"
-        if not (folder / MASK).is_file():
-            if isinstance(part, FisherMask):
-                scores = fisher_information(self._trainer(pool), network, part.batches)
-            else:
-                task = self.task
-                whole = structs.replace(task.preset, part=None, steps=part.steps, epochs=None)
-                context = self.settings.context.inside(ticket)
-                replace(self.round, task=replace(task, preset=whole), context=context).train()
-                scores = moved(network, ticket)
-            if is_first():
-                write_mask(largest(scores, part.share), folder)
-                shutil.rmtree(ticket, ignore_errors=True)
-        wait_for(folder / MASK)
-        self.trained = hold_to(network, load_file(str(folder / MASK)))
-
     def _phase(self, pool: Pool | None, until: int) -> Fitted:
         return self._trainer(pool).fit(self.settings, until)
 
@@ -270,7 +216,6 @@ class Student:
             inputs=self.inputs,
             count=preset.hard_negatives,
             seed=preset.seed,
-            domain_of=self.domain_of,
         )
         loss = loss_of(
             preset.loss,
@@ -278,9 +223,7 @@ class Student:
             temperature=temperature_of(preset.loss, self.task.card.similarity),
             devices=world_size(),
         )
-        trainer = RetrieverTrainer.build(self.model, loss, batches, self.settings)
-        trainer.use = self.adapted.use if self.adapted else None
-        return trainer
+        return RetrieverTrainer.build(self.model, loss, batches, self.settings)
 
     def _refreshed(self, step: int) -> Pool:
         """Negatives as the model of a step finds them; the phase begins there or goes on."""

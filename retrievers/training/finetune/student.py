@@ -7,13 +7,10 @@ import importlib
 from typing import Any
 
 import msgspec
-from torch import Tensor, nn
 
 from foundation.errors import BenchError
 from retrievers.adapters.virtual_tokens import check_positions
-from retrievers.encoders.cls_and_bag import joint_vectors, keep_largest, load_cls_and_bag
 from retrievers.models.card import Card
-from retrievers.models.language_head import head_of
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
 from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model
@@ -59,16 +56,10 @@ def finished_card(model: Model, preset: Finetuning, trained_on: tuple[str, ...])
         "source": preset.source,
     }
     finished = preset.use.of(replace_fields(card, dropped | kept))
-    trained = (*ST_POOLING, "cls+bow")
-    if finished.pooling not in trained:
+    if finished.pooling not in ST_POOLING:
         raise BenchError(
             f"pooling by {finished.pooling!r} is not trained here",
-            f"set use.pooling to one of {', '.join(trained)}",
-        )
-    if finished.pooling == "cls+bow" and (preset.adapter or preset.part):
-        raise BenchError(
-            "with pooling by 'cls+bow' the encoder is trained with its language-model head",
-            "leave adapter and part out, or set use.pooling to another",
+            f"set use.pooling to one of {', '.join(ST_POOLING)}",
         )
     _check_lengths(model, finished, preset)
     return finished
@@ -104,8 +95,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     checkpoint = model.document
     if checkpoint is None:
         raise BenchError(f"{model.card.name} has no checkpoint to train")
-    with_head = load_cls_and_bag(checkpoint, recipe).model if recipe.pooling == "cls+bow" else None
-    network = with_head.base_model if with_head else load_network(checkpoint, recipe)
+    network = load_network(checkpoint, recipe)
     tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
     local = {"local_files_only": True, "trust_remote_code": False}
     with quiet_transformers():  # of weights that are replaced in the next line
@@ -117,10 +107,7 @@ def build_student(model: Model, recipe: Recipe) -> Any:
         )
     transformer.model, transformer.processor = network, tokenizer
     transformer.max_seq_length = max(recipe.max_query_tokens, recipe.max_document_tokens)
-    if with_head:
-        pooling: nn.Module = JointPooling(with_head)
-    else:
-        pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
+    pooling = Pooling(network.config.hidden_size, pooling_mode=ST_POOLING[recipe.pooling])
     modules = [transformer, pooling, *([Normalize()] if recipe.normalize else [])]
     return package.SentenceTransformer(
         modules=modules,
@@ -129,38 +116,9 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     )
 
 
-class JointPooling(nn.Module):
-    """`[CLS]` beside a bag of words as a module of sentence-transformers; see `ClsAndBag`.
-
-    Documents are known by a tensor ``is_document`` among their inputs, see `Inputs`.
-
-    Args:
-        model: the encoder with its head.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.head = head_of(model)
-        self.model = (model,)  # a tuple, so that its encoder is not registered here, too
-
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """With ``sentence_embedding`` ``(n, width + words)``."""
-        states = features["token_embeddings"]
-        vectors = joint_vectors(states, features["attention_mask"], self.head)
-        if "is_document" in features:
-            vectors = keep_largest(vectors, states.shape[-1])
-        return {**features, "sentence_embedding": vectors}
-
-
 def network_of(student: Any) -> Any:
     """The Hugging Face encoder inside a SentenceTransformer."""
     return student[0].model
-
-
-def saved_network_of(student: Any) -> Any:
-    """The Hugging Face model to save: with its language-model head where vectors depend on it."""
-    pooling = student[1]
-    return pooling.model[0] if isinstance(pooling, JointPooling) else network_of(student)
 
 
 def tokenizer_of(student: Any) -> Any:

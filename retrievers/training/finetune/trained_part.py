@@ -1,4 +1,4 @@
-"""Parts of an encoder that are fine-tuned alone: biases, last layers, single weights.
+"""Parts of an encoder that are fine-tuned alone: biases, or the last layers.
 
 ``biases``: BitFit, Ben Zaken, Ravfogel and Goldberg, "BitFit: Simple Parameter-efficient
 Fine-tuning for Transformer-based Masked Language-models", ACL 2022,
@@ -8,13 +8,9 @@ are trained and all else is frozen.
 ``last-layers``: Lee, Tang and Lin, "What Would Elsa Do? Freezing Layers During Transformer
 Fine-Tuning", 2019, https://arxiv.org/abs/1911.03090. Of L layers, those after L − n are trained;
 the embeddings and the layers below are frozen.
-
-``fisher`` and ``lottery-ticket``: sparse fine-tuning, see `sparse`.
 """
 
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -46,49 +42,15 @@ class LastLayers(Record, kw_only=True, tag_field="name", tag="last-layers"):
     lr: Above0 | None = None
 
 
-class Sparse(Record, kw_only=True, tag_field="name"):
-    """Single weights, all over the encoder; see `FisherMask` and `LotteryTicket`.
-
-    Attributes:
-        share: of the encoder's weights that is trained.
-        lr: see `Biases`.
-    """
-
-    share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.005
-    lr: Above0 | None = None
-
-
-class FisherMask(Sparse, kw_only=True, tag_field="name", tag="fisher"):
-    """The weights with the largest Fisher information.
-
-    Attributes:
-        batches: that it is estimated on, the first of the training.
-    """
-
-    batches: Count = 64
-
-
-class LotteryTicket(Sparse, kw_only=True, tag_field="name", tag="lottery-ticket"):
-    """The weights that move most in a training of all of them.
-
-    Attributes:
-        steps: of that training.
-    """
-
-    steps: Count
-
-
-Part = Biases | LastLayers | FisherMask | LotteryTicket
+Part = Biases | LastLayers
 
 
 def train_only(network: "PreTrainedModel", part: Part) -> None:
-    """Freeze what is not of the part; single weights are chosen later.
+    """Freeze what is not of the part.
 
     Raises:
         BenchError: the part has more layers than the encoder.
     """
-    if isinstance(part, Sparse):
-        return
     if isinstance(part, Biases):
         trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
     else:

@@ -35,17 +35,12 @@ class TrainingSet:
         positives: for each query the rows of its relevant documents, one or more, rising.
         documents: of all collections, one after the other.
         trained_on: names of the collections, which the finished card states.
-        domain_of: number of the collection of each query, int64 ``(q,)``; None where that does not
-            matter.
-        domains: names by which each of those is known.
     """
 
     queries: tuple[str, ...]
     positives: tuple[Int64Array, ...]
     documents: Documents
     trained_on: tuple[str, ...]
-    domain_of: Int64Array | None = None
-    domains: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.queries:
@@ -66,8 +61,6 @@ class TrainingSet:
             positives=tuple(self.positives[query] for query in taken),
             documents=self.documents,
             trained_on=self.trained_on,
-            domain_of=None if self.domain_of is None else self.domain_of[queries],
-            domains=self.domains,
         )
 
     @cached_property

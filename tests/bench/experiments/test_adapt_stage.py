@@ -44,7 +44,7 @@ max_document_tokens = 12
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", "ewc", "adapter", "distill", "separate", "merge"]
+values = ["plain", "ewc", "adapter", "distill"]
 
 [[axes]]
 name = "order"
@@ -52,7 +52,7 @@ field = "adapt.on"
 labels = ["one first", "two first"]
 values = [["./one", "./two"], ["./two", "./one"]]
 """
-APART = ("method=adapter", "method=separate")
+APART = ("method=adapter",)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_dry_run_trains_nothing_and_continual_means_ablate(here, place):
     pytest.importorskip("adapters", exc_type=ImportError)
     shown = run(here, "--dry-run", "--out", place / "dry")
     assert shown.code == ExitCode.OK, shown.stderr
-    assert "14 cells: 7 rows, 2 seeds; 28 tasks left" in shown.stdout
+    assert "10 cells: 5 rows, 2 seeds; 20 tasks left" in shown.stdout
     assert "adapt.method: plain -> ewc" in shown.stdout
     assert "adapt.on: ./one, ./two -> two first" in shown.stdout
     assert run(here, "--dry-run", "--out", place / "dry").stdout == shown.stdout
@@ -201,7 +201,7 @@ def test_the_report_shows_every_matrix_and_what_was_kept_apart(place, report):
     assert "## What was gained and forgotten" in text
     for name in ("reference", "method=ewc: adapt.method", "order=two first: adapt.on"):
         assert f"\n### {name}" in text
-    assert text.count("\n#### nDCG@10 of successive trainings") == 7
+    assert text.count("\n#### nDCG@10 of successive trainings") == 5
     assert text.count("\n# ") == 0  # but the title: one page of a site
     of_orders = [report["rows"][place]["sequence"] for place in (0, -1)]
     for kind in ("gained", "forgotten"):
@@ -316,7 +316,6 @@ def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_sq
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
     assert axes["method"].values == get_args(Method)
-    assert (axes["scale"].against, axes["scale"].values) == ("method=merge", (0.5,))
     orders = axes["order"].values
     assert orders[0] == grid.adapt["on"]
     for domains in (*orders, *zip(*orders, strict=True)):
@@ -338,7 +337,7 @@ evaluate = { on = ["./one", "./two"] }
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", "ewc", "adapter", "distill", "separate", "merge"]
+values = ["plain", "ewc", "adapter", "distill"]
 
 [variants.fresh]
 base = { preset = "fresh.toml", on = ["./one", "./two", "./three"] }
@@ -398,9 +397,7 @@ def test_a_method_for_masked_words_after_a_base_is_refused_before_any_work(
     (place / "fresh.toml").write_text(FRESH)
     (place / "other.toml").write_text(other)
     grid = GOES_ON.replace('adapt = { preset = "fresh.toml"', 'adapt = { preset = "other.toml"')
-    grid = grid.replace(
-        '["plain", "ewc", "adapter", "distill", "separate", "merge"]', f'["{method}"]'
-    )
+    grid = grid.replace('["plain", "ewc", "adapter", "distill"]', f'["{method}"]')
     (place / "refused.toml").write_text(grid)
     typed = ("--variant", "fresh", "--out", tmp_path / "out", *options)
     done = run(here, *typed, file="refused.toml")

@@ -57,7 +57,7 @@ def adapt(bench: Bench, *arguments: object):
     return bench("adapt", *arguments, *places)
 
 
-@pytest.mark.parametrize("method", ["ewc", "das", "distill", "separate"])
+@pytest.mark.parametrize("method", ["ewc", "das", "distill", "replay"])
 def test_it_prints_the_command_that_scores_each_checkpoint(
     bench, folders, preset, tmp_path, method
 ):
@@ -108,8 +108,6 @@ def test_the_card_of_the_start_says_how_all_are_used():
         (["--method", "distill", "--temperature", "0"], "temperature", "--help"),
         (["--method", "das", "--gradient-checkpointing"], "gated units", "--accumulate"),
         (["--method", "ewc", "--set", "objective.name=retromae"], "not retromae", "plain"),
-        (["--method", "merge"], "needs a model that all trainings begin from", "--start"),
-        (["--method", "merge", "--scale", "nan"], "scale", "number"),
         (["--max-tokens", "17"], "positions for 16", "max_tokens = 16"),
         (["--start", "minilmm"], "no card and no folder 'minilmm'", "minilm"),
     ],

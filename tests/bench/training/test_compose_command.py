@@ -79,18 +79,18 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         write_qrels(tmp_path / name, {(query, "d9"): 1, ("q3", "d1"): 1}, "train")
     folders = [trained / "one", trained / "two"]
     on = ["--on", *(tmp_path / name for name in names), "--cache-dir", bench.cache]
-    for by in ("classifier", "collection"):
+    for by in ("centroid", "collection"):
         done = bench("compose", "route", *folders, *on, "--by", by, "--out", tmp_path / by)
         assert done.code == ExitCode.OK, done.stderr
-    models = [*folders, tmp_path / "classifier", tmp_path / "collection"]
+    models = [*folders, tmp_path / "centroid", tmp_path / "collection"]
     collections = [tmp_path / name for name in names]
     places = ("--cache-dir", bench.cache, "--out", bench.out)
     done = bench("run", *collections, "--model", *models, *places)
     assert done.code == ExitCode.OK, done.stderr
-    chosen = open_encoder(resolve_model(str(tmp_path / "classifier")), "cpu").route
+    chosen = open_encoder(resolve_model(str(tmp_path / "centroid")), "cpu").route
     for name in names:
         parts = [per_query(bench.out, name, one)[1] for one in ("one", "two")]
-        result, routed = per_query(bench.out, name, "classifier")
+        result, routed = per_query(bench.out, name, "centroid")
         assert result.recipe.dim == 2 * 32
         for query, score in routed.items():
             (number,) = chosen([QUERIES[query]])

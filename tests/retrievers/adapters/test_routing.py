@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from foundation.errors import BenchError
 from retrievers.adapters.composition import ROUTER, Routing
 from retrievers.adapters.parts import base_of
-from retrievers.adapters.routing import Router, fit_router, logistic_loss, route_adapters, unit
+from retrievers.adapters.routing import Router, fit_router, route_adapters, unit
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
@@ -32,7 +32,7 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
     neighbors = pytest.importorskip("sklearn.neighbors")
     domains = clouds()
     texts = np.concatenate(clouds(seed=1))
-    chosen = fit_router("centroid", domains).choose(texts)
+    chosen = fit_router(domains).choose(texts)
     nearest = []
     for text in texts.astype(float):
         x = text / np.sqrt((text**2).sum())
@@ -47,45 +47,9 @@ def test_the_nearest_mean_is_that_of_brute_force_and_of_scikit_learn():
     np.testing.assert_array_equal(chosen, known.predict(unit(texts)))
 
 
-def test_the_classifier_is_the_optimum_that_scikit_learn_finds():
-    linear = pytest.importorskip("sklearn.linear_model")
-    domains = clouds()
-    x, labels = unit(np.concatenate(domains)), np.repeat(range(3), [40, 25, 30])
-    x /= (spread := np.sqrt(np.mean((x - x.mean(0)) ** 2)))
-    known = linear.LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(x, labels)
-    router = fit_router("classifier", domains)
-    weight = router.weight * spread
-    np.testing.assert_allclose(weight, known.coef_, atol=1e-4)
-    shift = router.bias - known.intercept_  # the same for all classes: biases are not penalised
-    np.testing.assert_allclose(shift, shift[0], atol=1e-4)
-    best = np.concatenate([weight.ravel(), router.bias])
-    loss, gradient = logistic_loss(best, x, labels, 3)
-    assert np.abs(gradient).max() < 1e-4
-    assert (
-        loss
-        <= logistic_loss(np.concatenate([known.coef_.ravel(), known.intercept_]), x, labels, 3)[0]
-        + 1e-9
-    )
-
-
-def test_the_gradient_is_the_difference_of_losses():
-    domains = clouds(sizes=(5, 4), dim=3)
-    x, labels = unit(np.concatenate(domains)), np.repeat(range(2), [5, 4])
-    at = np.random.default_rng(3).normal(0, 1, 2 * 4)
-    loss, gradient = logistic_loss(at, x, labels, 2)
-    by_hand = 0.5 * (at[:6] ** 2).sum()
-    for text, label in zip(x, labels, strict=True):
-        scores = [text @ at[3 * k : 3 * k + 3] + at[6 + k] for k in range(2)]
-        by_hand += np.log(sum(np.exp(scores))) - scores[label]
-    assert loss == pytest.approx(by_hand)
-    for place, step in enumerate(1e-6 * np.eye(8)):
-        ahead, behind = (logistic_loss(at + sign * step, x, labels, 2)[0] for sign in (1, -1))
-        assert gradient[place] == pytest.approx((ahead - behind) / 2e-6, abs=1e-6)
-
-
 @given(arrays(np.float32, (3, 4), elements=NUMBERS), st.permutations(range(3)))
 def test_of_equally_near_domains_the_first_is_taken(vectors, order):
-    same = fit_router("centroid", [vectors[:1]] * 3)
+    same = fit_router([vectors[:1]] * 3)
     assert same.choose(vectors).tolist() == [0, 0, 0]
     weight = np.stack([vectors[0], vectors[0], vectors[1]])[order].astype(float)
     router = Router(weight, np.zeros(3))
@@ -98,7 +62,7 @@ def test_of_equally_near_domains_the_first_is_taken(vectors, order):
 @given(st.floats(0.125, 8, width=16))
 def test_the_length_of_a_vector_routes_nothing(factor):
     domains, texts = clouds(), np.concatenate(clouds(seed=2))
-    router = fit_router("centroid", domains)
+    router = fit_router(domains)
     np.testing.assert_array_equal(
         router.choose(texts), router.choose((texts * factor).astype(np.float32))
     )
@@ -120,18 +84,17 @@ def trained(tmp_path_factory):
     return folder
 
 
-def routed(trained, out, by="centroid"):
+def routed(trained, out):
     folders = [trained / "one", trained / "two"]
     base = base_of(folders)
     encoder = open_encoder(base, "cpu")
-    router = fit_router(by, [encoder.encode_queries(texts[1:]) for texts in DOMAINS])
-    route_adapters(base, folders, out, [["a"], ["b/c"]], (by, router))
+    router = fit_router([encoder.encode_queries(texts[1:]) for texts in DOMAINS])
+    route_adapters(base, folders, out, [["a"], ["b/c"]], router)
     return resolve_model(str(out))
 
 
-@pytest.mark.parametrize("by", ["centroid", "classifier"])
-def test_each_query_is_compared_with_documents_by_the_adapter_of_its_domain(trained, tmp_path, by):
-    whole = open_encoder(routed(trained, tmp_path / "out", by), "cpu")
+def test_each_query_is_compared_with_documents_by_the_adapter_of_its_domain(trained, tmp_path):
+    whole = open_encoder(routed(trained, tmp_path / "out"), "cpu")
     queries = [texts[0] for texts in DOMAINS] + DOMAINS[1][5:7] + DOMAINS[0][3:4]
     labels = [0, 1, 1, 1, 0]
     assert whole.route(queries).tolist() == labels
@@ -155,12 +118,11 @@ def test_the_rule_and_every_adapter_are_part_of_the_fingerprint(trained, tmp_pat
     (tmp_path / "out").rename(tmp_path / "moved")
     card = (tmp_path / "moved" / "card.toml").read_text()
     assert resolve_model(str(tmp_path / "moved")).recipe.fingerprint == first.fingerprint, card
-    other = routed(trained, tmp_path / "other", "classifier").recipe
     rule = tmp_path / "moved" / "adapter" / ROUTER
     rule.write_bytes(rule.read_bytes()[:-1] + b"\1")
     changed = resolve_model(str(tmp_path / "moved")).recipe
     parts = [resolve_model(str(trained / name)).recipe for name in ("one", "two")]
-    assert len({each.fingerprint for each in (first, other, changed, *parts)}) == 5
+    assert len({each.fingerprint for each in (first, changed, *parts)}) == 4
 
 
 def test_a_damaged_or_missing_part_is_one_error(trained, tmp_path):

@@ -170,7 +170,7 @@ class StopsAfter:
             raise StoppedError
 
 
-@pytest.mark.parametrize("method", ["distill", "separate", "merge"])
+@pytest.mark.parametrize("method", ["distill", "replay"])
 def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     start, tmp_path, method
 ):
@@ -184,72 +184,6 @@ def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     halves = run(start, out, method, count=2)
     assert halves[1].resumed_at == 2
     assert all(equal(a.folder, b.folder) for a, b in zip(whole, halves, strict=True))
-
-
-def test_separate_is_a_training_of_each_domain_from_the_start(start, plain, tmp_path):
-    trained = run(start, tmp_path / "plain", "separate")
-    assert equal(trained[0].folder, plain[0].folder)
-    for number, (domain, own) in enumerate(zip(DOMAINS, trained, strict=True)):
-        pretrain(preset(start), domain.texts, on_cpu(tmp_path / str(number)))
-        assert equal(own.folder, tmp_path / str(number))
-        assert resolve_model(own.folder).card.trained_on == (domain.name,)
-
-
-def merged(start: Path, out: Path, **options: Any) -> list[dict[str, torch.Tensor]]:
-    """Weights after each of two domains, then those of the model of each domain alone."""
-    found = run(start, out, "merge", count=2, **options)
-    alone = [out / "domains" / Path(each.folder).name for each in found]
-    return [weights(folder) for folder in (*(each.folder for each in found), *alone)]
-
-
-@pytest.mark.parametrize("scale", [None, 0.7, -0.5])
-def test_after_each_domain_merge_is_the_start_and_the_scaled_changes_of_all(base, tmp_path, scale):
-    first, second, *alone = merged(base, tmp_path / "x", scale=scale)
-    before = weights(base)
-    assert any(name.startswith("heads ") for name in before)
-    for count, sums in ((1, first), (2, second)):
-        assert sums.keys() == before.keys()
-        for name, value in sums.items():
-            zero = before[name].numpy().astype(np.float64)
-            changes = sum(each[name].numpy().astype(np.float64) - zero for each in alone[:count])
-            expected = zero + (1 / count if scale is None else scale) * changes
-            np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6, atol=1e-7)
-
-
-def test_merge_adds_up_the_models_of_separate_with_heads_that_are_new(start, tmp_path):
-    apart = [weights(each.folder) for each in run(start, tmp_path / "separate", "separate", 2)]
-    *_, last, one, other = merged(start, tmp_path / "x")
-    for name, value in last.items():
-        assert torch.equal(one[name], apart[0][name])
-        assert torch.equal(other[name], apart[1][name])
-        torch.testing.assert_close(value, (one[name] + other[name]) / 2, rtol=1e-6, atol=1e-7)
-
-
-def test_a_merged_model_of_any_objective_is_searched_with_and_trained_on(base, tmp_path):
-    changed = preset(base, objective={"name": "retromae"})
-    found = adapt(changed, DOMAINS[:2], settings("merge"), on_cpu(tmp_path / "x"))
-    model = resolve_model(found[1].folder)
-    assert model.card.trained_on == ("general", "my/first", "my/second")
-    vectors = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
-    assert np.isfinite(vectors).all()
-    further = msgspec.structs.replace(changed, start=Start(model=found[1].folder))
-    pretrain(further, TEXTS, on_cpu(tmp_path / "further"))
-
-
-def test_a_merge_that_was_killed_is_made_again_and_another_scale_is_refused(base, tmp_path):
-    out = tmp_path / "x"
-    found = run(base, out, "merge", count=2)
-    first, second = (Path(each.folder) for each in found)
-    expected, written = weights(second), (first / "model.safetensors").stat().st_mtime_ns
-    for name in ("card.toml", "trained.json", "model.safetensors"):  # the card is written last
-        (second / name).unlink()
-    again = run(base, out, "merge")
-    assert again[:2] == found
-    assert Path(again[2].folder) == folder_of(out, 2, "third")  # domains can be added
-    assert (first / "model.safetensors").stat().st_mtime_ns == written
-    assert all(torch.equal(value, expected[name]) for name, value in weights(second).items())
-    with pytest.raises(BenchError, match="holds another training: it differs in scale"):
-        run(base, out, "merge", scale=0.7)
 
 
 def test_a_domain_can_be_added_at_the_end(start, plain):

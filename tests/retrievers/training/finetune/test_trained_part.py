@@ -81,7 +81,7 @@ def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
     dpr = load_preset("dpr-small")
     parts = {name: own for name in FILES.names() if (own := load_preset(name)).part}
     assert {own.part.__struct_config__.tag for own in parts.values()} == {
-        *("biases", "last-layers", "fisher", "lottery-ticket")
+        *("biases", "last-layers")
     }
     for own in parts.values():
         fields = ("rounds", "batch_size", "hard_negatives", "steps", "max_document_tokens")
