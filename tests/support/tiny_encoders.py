@@ -7,8 +7,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from retrievers.training.objectives.example import Example
 from retrievers.training.objectives.masked_lm import MaskedLM
+from retrievers.training.objectives.objective import Example
 
 ARCHITECTURES = ("bert", "roberta")
 WORDS = [

@@ -24,18 +24,16 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
+import numpy as np
 from torch import Tensor, nn
 
 from retrievers.training.objectives.condenser import Condenser, CondenserTraining
-from retrievers.training.objectives.contrast import span_contrast
-from retrievers.training.objectives.example import Collator, Example
-from retrievers.training.objectives.gradient_cache import in_sub_batches
+from retrievers.training.objectives.contrast import in_sub_batches, span_contrast
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch
-from retrievers.training.objectives.spans import draw_spans
+from retrievers.training.objectives.masking import TokenBatch, draw_spans
 
 
-class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
+class CoCondenser(Condenser, kw_only=True):
     """Settings of coCondenser: those of `Condenser`, and gradient caching.
 
     Attributes:
@@ -43,7 +41,6 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
             each of its documents.
     """
 
-    name: ClassVar[str] = "cocondenser"
     contrasts: ClassVar[bool] = True
     reads_documents: ClassVar[bool] = True
     sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -56,17 +53,11 @@ class CoCondenser(Condenser, kw_only=True, tag_field="name", tag="cocondenser"):
         """
         return CoCondenserTraining(encoder, self)
 
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+    def read(
+        self, texts: Sequence[str], tokenizer: Any, max_tokens: int, rng: np.random.Generator
+    ) -> TokenBatch:
         """See `Objective`; the two spans of a text are neighbours in the batch."""
-        vocabulary = Vocabulary.of(tokenizer)
-
-        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            rng = generator(examples)
-            texts = [example["text"] for example in examples]
-            tokens = draw_spans(tokenizer, texts, max_tokens, ["random"], rng)
-            return masked_batch(tokens, self.mask, vocabulary, rng)
-
-        return collate
+        return draw_spans(tokenizer, texts, max_tokens, ["random"], rng)
 
 
 class CoCondenserTraining(CondenserTraining):

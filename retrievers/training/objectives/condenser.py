@@ -21,7 +21,7 @@ words; AdamW, learning rate 1e-4 with linear warm-up (a tenth of the steps) and 
 0.01, 1,024 texts of 128 tokens in a step, 8 epochs.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from retrievers.training.objectives.mlm import MLM
 Outputs = tuple[Tensor, Tensor, Tensor]
 
 
-class Condenser(MLM, kw_only=True, tag_field="name", tag="condenser"):
+class Condenser(MLM, kw_only=True):
     """Settings of Condenser, beside those of `MLM`.
 
     Attributes:
@@ -45,7 +45,6 @@ class Condenser(MLM, kw_only=True, tag_field="name", tag="condenser"):
         late_mlm: whether the last layer predicts too.
     """
 
-    name: ClassVar[str] = "condenser"
     head_layers: Annotated[int, msgspec.Meta(ge=1)] = 2
     skip_from: Annotated[int, msgspec.Meta(ge=0)] | None = None
     late_mlm: bool = True

@@ -34,35 +34,30 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import msgspec
 import numpy as np
 
-from retrievers.training.objectives.example import Example
-from retrievers.training.objectives.masking import TokenBatch
+from retrievers.training.objectives.masking import Context, TokenBatch, draw_spans
 from retrievers.training.objectives.objective import Rate
 from retrievers.training.objectives.retromae import RetroMAE
-from retrievers.training.objectives.spans import Context, draw_spans
 
 
-class CoTMAE(RetroMAE, kw_only=True, tag_field="name", tag="cotmae"):
+class CoTMAE(RetroMAE, kw_only=True):
     """Settings of CoT-MAE: those of `RetroMAE` with the defaults of this paper, and its contexts.
 
     Attributes:
         contexts: kinds of pairs; each document gets one of them at random.
     """
 
-    name: ClassVar[str] = "cotmae"
     reads_documents: ClassVar[bool] = True
     decoding: Literal["enhanced", "basic"] = "basic"
     decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
     decoder_mask: Rate = 0.45
     contexts: Annotated[tuple[Context, ...], msgspec.Meta(min_length=1)] = get_args(Context)
 
-    def read_and_told(
-        self,
-        examples: Sequence[Example],
-        tokenizer: Any,
-        max_tokens: int,
-        rng: np.random.Generator,
-    ) -> tuple[TokenBatch, TokenBatch]:
-        """See `RetroMAE`; the spans of a document are neighbours in a batch, and exchanged."""
-        texts = [example["text"] for example in examples]
-        read = draw_spans(tokenizer, texts, max_tokens, self.contexts, rng)
-        return read, read.take(np.arange(2 * len(texts)) ^ 1)  # rows 1, 0, 3, 2, …
+    def read(
+        self, texts: Sequence[str], tokenizer: Any, max_tokens: int, rng: np.random.Generator
+    ) -> TokenBatch:
+        """See `Objective`; the spans of a document are neighbours in a batch."""
+        return draw_spans(tokenizer, texts, max_tokens, self.contexts, rng)
+
+    def told(self, tokens: TokenBatch) -> TokenBatch:
+        """See `RetroMAE`; each span from the embedding of the other."""
+        return tokens.take(np.arange(len(tokens.ids)) ^ 1)  # rows 1, 0, 3, 2, …

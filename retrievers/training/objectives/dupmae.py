@@ -24,22 +24,21 @@ paper's own search is by both kinds of states, .410; see `retrievers.encoders.cl
 Defaults: w = 0.1, as in the authors' code, and those of RetroMAE.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foundation.records import Record
-from retrievers.training.objectives.example import Collator
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import IGNORED
-from retrievers.training.objectives.objective import Rate
+from retrievers.training.objectives.masking import IGNORED, TokenBatch, Vocabulary
+from retrievers.training.objectives.objective import Batch, Rate, Settings
 from retrievers.training.objectives.retromae import EnhancedDecoding, RetroMAE
 
 
-class DupMAE(Record, kw_only=True, tag_field="name", tag="dupmae"):
+class DupMAE(Settings, kw_only=True):
     """Settings of DupMAE.
 
     Attributes:
@@ -48,7 +47,6 @@ class DupMAE(Record, kw_only=True, tag_field="name", tag="dupmae"):
         bow_weight: w.
     """
 
-    name: ClassVar[str] = "dupmae"
     encoder_mask: Rate = 0.3
     decoder_mask: Rate = 0.5
     bow_weight: Annotated[float, msgspec.Meta(gt=0)] = 0.1
@@ -57,10 +55,10 @@ class DupMAE(Record, kw_only=True, tag_field="name", tag="dupmae"):
         """See `Objective`."""
         return DupMAETraining(encoder, self.bow_weight)
 
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+    def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`; it is RetroMAE's."""
         retromae = RetroMAE(encoder_mask=self.encoder_mask, decoder_mask=self.decoder_mask)
-        return retromae.collator(tokenizer, max_tokens)
+        return retromae.batch(tokens, vocabulary, rng)
 
 
 class DupMAETraining(EnhancedDecoding):

@@ -1,4 +1,4 @@
-"""Whole-word masks, vectorised: no Python loop over tokens.
+"""Tokens of texts and of spans, and whole-word masks without a Python loop over tokens.
 
 A word is what the tokenizer's first step splits off, so that the pieces of a word are masked
 together (whole-word masking, https://github.com/google-research/bert, release of May 2019).
@@ -7,18 +7,17 @@ Everything drawn comes from a generator that the caller seeds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from foundation.arrays import BoolArray, Int64Array
 from foundation.errors import BenchError
-from retrievers.training.objectives.example import Example
 
 NOT_A_WORD = -1
 IGNORED = -100  # label that cross-entropy leaves out
 KEPT, RANDOM = 0.1, 0.1  # of the masked tokens: shown as they are, replaced by a random one
+Context = Literal["nearby", "overlap", "random"]
 CONTEXTS = 256  # masks of a text that the rows of enhanced decoding share
 
 
@@ -99,9 +98,64 @@ def renumber(words: Int64Array) -> Int64Array:
     return np.where(words == NOT_A_WORD, NOT_A_WORD, begins.cumsum(axis=1) - 1)
 
 
-def generator(examples: Sequence[Example]) -> np.random.Generator:
-    """A generator that depends on nothing but which examples these are."""
-    return np.random.default_rng([example["draw"] for example in examples])
+def draw_spans(
+    tokenizer: Any,
+    texts: Sequence[str],
+    max_tokens: int,
+    contexts: Sequence[Context],
+    rng: np.random.Generator,
+) -> TokenBatch:
+    """Tokens of two spans of each text, drawn from all of its tokens.
+
+    The spans of a text are equally long: as long as is read or, of a short text, half of its
+    tokens. They are cut between tokens, so that no part of a text is out of reach. A text of fewer
+    than two tokens is both spans itself. Each text is tokenised once, as a whole.
+
+    Args:
+        tokenizer: fast tokenizer of Hugging Face.
+        max_tokens: of a span, special tokens included.
+        contexts: kinds of pairs, see `two_starts`; each text gets one of them at random.
+
+    Returns:
+        Rows 2i and 2i + 1 are the spans of text i, in the order of the text.
+    """
+    room = max_tokens - tokenizer.num_special_tokens_to_add()
+    encoded = tokenizer(list(texts), truncation=False, verbose=False)
+    ids, words = [], []
+    for encoding in encoded.encodings:
+        text_ids = np.array(encoding.ids)
+        text_words = np.array([NOT_A_WORD if word is None else word for word in encoding.word_ids])
+        special = np.array(encoding.special_tokens_mask, dtype=bool)
+        (own,) = np.nonzero(~special)
+        size = min(room, len(own) // 2)
+        context = contexts[int(rng.integers(len(contexts)))]
+        starts = two_starts(len(own), size, context, rng) if size else (0, 0)
+        for start in starts:
+            kept = special.copy()  # a span is between the special tokens of its text
+            kept[own[start : start + max(size, 1)]] = True
+            ids.append(text_ids[kept])
+            words.append(text_words[kept])
+    return pad(ids, words, tokenizer.pad_token_id)
+
+
+def two_starts(
+    tokens: int, size: int, context: Context, rng: np.random.Generator
+) -> tuple[int, int]:
+    """First token of either span of a text; every place that a kind allows is equally likely.
+
+    Args:
+        tokens: of the text, at least ``2 * size``.
+        size: tokens of a span, at least 1.
+        context: ``nearby``, the second span follows the first; ``overlap``, it begins in the second
+            half of the first, by a number of shared tokens that is drawn before the place, and
+            follows it where they are of one token; ``random``, anywhere behind the first.
+    """
+    if context == "random":
+        first, second = sorted(rng.choice(tokens - 2 * size + 2, 2, replace=False).tolist())
+        return first, second - 1 + size
+    shared = int(rng.integers(1, size // 2 + 1)) if context == "overlap" and size > 1 else 0
+    first = int(rng.integers(tokens - 2 * size + shared + 1))
+    return first, first + size - shared
 
 
 def whole_word_mask(words: Int64Array, rate: float, rng: np.random.Generator) -> BoolArray:
@@ -170,7 +224,7 @@ def replace_masked(
 
 def masked_copy(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Int64Array, Int64Array]:
     """Inputs of a masked language model, and the tokens it must predict.
 
     Returns:
@@ -178,19 +232,18 @@ def masked_copy(
     """
     masked = whole_word_mask(tokens.words, rate, rng)
     inputs = replace_masked(tokens.ids, masked, vocabulary, rng)
-    return torch.from_numpy(inputs), torch.from_numpy(np.where(masked, tokens.ids, IGNORED))
+    return inputs, np.where(masked, tokens.ids, IGNORED)
 
 
 def masked_batch(
     tokens: TokenBatch, rate: float, vocabulary: Vocabulary, rng: np.random.Generator
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Int64Array | BoolArray]:
     """The batch of a masked language model; see `masked_copy`."""
     inputs, labels = masked_copy(tokens, rate, vocabulary, rng)
-    attention = torch.from_numpy(tokens.real)
-    return {"input_ids": inputs, "attention_mask": attention, "labels": labels}
+    return {"input_ids": inputs, "attention_mask": tokens.real, "labels": labels}
 
 
-def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> torch.Tensor:
+def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> BoolArray:
     """The context that each token is reconstructed from in RetroMAE's enhanced decoding.
 
     Of every text so many whole-word masks are drawn as it has tokens, but at most `CONTEXTS`, each
@@ -215,4 +268,4 @@ def context_mask(tokens: TokenBatch, rate: float, rng: np.random.Generator) -> t
     places = np.arange(length)
     seen[:, places, places] = False
     seen[:, :, 0] = True
-    return torch.from_numpy(seen)
+    return seen

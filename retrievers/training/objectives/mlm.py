@@ -11,41 +11,30 @@ Whole words are masked, at 15 % of the tokens. The head's decoder is the table o
 a checkpoint without a head gets a new one around it.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
-
+import numpy as np
 from torch import Tensor, nn
 
-from foundation.records import Record
-from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.masking import Vocabulary, generator, masked_batch, tokenize
-from retrievers.training.objectives.objective import Rate
+from retrievers.training.objectives.masking import TokenBatch, Vocabulary, masked_batch
+from retrievers.training.objectives.objective import Batch, Rate, Settings
 
 
-class MLM(Record, kw_only=True, tag_field="name", tag="mlm"):
+class MLM(Settings, kw_only=True):
     """Settings of masked language modelling.
 
     Attributes:
         mask: share of the tokens that is masked.
     """
 
-    name: ClassVar[str] = "mlm"
     mask: Rate = 0.15
 
     def build_module(self, encoder: MaskedLM) -> nn.Module:
         """See `Objective`."""
         return MLMTraining(encoder)
 
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+    def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`."""
-        vocabulary = Vocabulary.of(tokenizer)
-
-        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            return masked_batch(tokens, self.mask, vocabulary, generator(examples))
-
-        return collate
+        return masked_batch(tokens, self.mask, vocabulary, rng)
 
 
 class MLMTraining(nn.Module):

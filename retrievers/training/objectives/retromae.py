@@ -25,16 +25,13 @@ decoder shares embeddings and head with the encoder, and is dropped.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foundation.records import Record
-from retrievers.training.objectives.example import Collator, Example
 from retrievers.training.objectives.masked_lm import MaskedLM, TransformerLayer, after_cls, summed
 from retrievers.training.objectives.masking import (
     IGNORED,
@@ -42,15 +39,13 @@ from retrievers.training.objectives.masking import (
     TokenBatch,
     Vocabulary,
     context_mask,
-    generator,
     masked_batch,
     masked_copy,
-    tokenize,
 )
-from retrievers.training.objectives.objective import Rate
+from retrievers.training.objectives.objective import Batch, Rate, Settings
 
 
-class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
+class RetroMAE(Settings, kw_only=True):
     """Settings of RetroMAE; the defaults are the paper's.
 
     Attributes:
@@ -62,7 +57,6 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
             through the sentence embedding: a control of what it causes, not the paper's.
     """
 
-    name: ClassVar[str] = "retromae"
     decoding: Literal["enhanced", "basic"] = "enhanced"
     decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 1
     encoder_mask: Rate = 0.3
@@ -80,45 +74,25 @@ class RetroMAE(Record, kw_only=True, tag_field="name", tag="retromae"):
             return EnhancedDecoding(encoder, blind)
         return BasicDecoding(encoder, self.decoder_layers, blind)
 
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+    def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`."""
-        vocabulary = Vocabulary.of(tokenizer)
+        batch = masked_batch(tokens, self.encoder_mask, vocabulary, rng)
+        return batch | self._decoder_batch(self.told(tokens), vocabulary, rng)
 
-        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            rng = generator(examples)
-            read, told = self.read_and_told(examples, tokenizer, max_tokens, rng)
-            batch = masked_batch(read, self.encoder_mask, vocabulary, rng)
-            return batch | self._decoder_batch(told, vocabulary, rng)
-
-        return collate
-
-    def read_and_told(
-        self,
-        examples: Sequence[Example],
-        tokenizer: Any,
-        max_tokens: int,
-        rng: np.random.Generator,
-    ) -> tuple[TokenBatch, TokenBatch]:
-        """Texts that the encoder reads, and those that the decoder tells from their embeddings.
-
-        They are the same texts here.
-        """
-        tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-        return tokens, tokens
+    def told(self, tokens: TokenBatch) -> TokenBatch:
+        """Texts that the decoder tells from the embeddings of those that the encoder reads."""
+        return tokens
 
     def _decoder_batch(
         self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator
-    ) -> dict[str, Tensor]:
+    ) -> Batch:
         if self.decoding == "basic":
             inputs, labels = masked_copy(tokens, self.decoder_mask, vocabulary, rng)
-            seen = torch.from_numpy(tokens.real)
-            return {"decoder_input_ids": inputs, "decoder_labels": labels, "decoder_context": seen}
-        labels = torch.from_numpy(np.where(tokens.words == NOT_A_WORD, IGNORED, tokens.ids))
-        return {
-            "decoder_input_ids": torch.from_numpy(tokens.ids),
-            "decoder_labels": labels,
-            "decoder_context": context_mask(tokens, self.decoder_mask, rng),
-        }
+            seen = tokens.real
+        else:
+            inputs, labels = tokens.ids, np.where(tokens.words == NOT_A_WORD, IGNORED, tokens.ids)
+            seen = context_mask(tokens, self.decoder_mask, rng)
+        return {"decoder_input_ids": inputs, "decoder_labels": labels, "decoder_context": seen}
 
 
 class RetroMAETraining(nn.Module, ABC):

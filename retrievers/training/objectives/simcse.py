@@ -12,31 +12,28 @@ Defaults: t = 0.05, dropout of the checkpoint (0.1); for BERT-base 64 texts in a
 rate 3e-5, one epoch over a million sentences of Wikipedia, 32 tokens.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+import numpy as np
 import torch
-from torch import Tensor, from_numpy, nn
+from torch import Tensor, nn
 
 from foundation.errors import BenchError
-from foundation.records import Record
-from retrievers.training.objectives.contrast import cosine_contrast
-from retrievers.training.objectives.example import Collator, Example
-from retrievers.training.objectives.gradient_cache import in_sub_batches
+from retrievers.training.objectives.contrast import cosine_contrast, in_sub_batches
 from retrievers.training.objectives.masked_lm import MaskedLM, initialise
-from retrievers.training.objectives.masking import tokenize
+from retrievers.training.objectives.masking import TokenBatch, Vocabulary
+from retrievers.training.objectives.objective import Batch, Settings
 
 
-class SimCSE(Record, kw_only=True, tag_field="name", tag="simcse"):
+class SimCSE(Settings, kw_only=True):
     """Settings of SimCSE.
 
     Attributes:
         temperature: t.
-        sub_batch: texts that are encoded at a time, see `gradient_cache`; None encodes all at once.
+        sub_batch: texts that are encoded at a time, see `contrast`; None encodes all at once.
     """
 
-    name: ClassVar[str] = "simcse"
     contrasts: ClassVar[bool] = True
     similarity: ClassVar[str] = "cos"
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05
@@ -50,17 +47,9 @@ class SimCSE(Record, kw_only=True, tag_field="name", tag="simcse"):
         """
         return SimCSETraining(encoder, self)
 
-    def collator(self, tokenizer: Any, max_tokens: int) -> Collator:
+    def batch(self, tokens: TokenBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> Batch:
         """See `Objective`; the texts as they are."""
-
-        def collate(examples: Sequence[Example]) -> dict[str, Tensor]:
-            tokens = tokenize(tokenizer, [example["text"] for example in examples], max_tokens)
-            return {
-                "input_ids": from_numpy(tokens.ids),
-                "attention_mask": from_numpy(tokens.real),
-            }
-
-        return collate
+        return {"input_ids": tokens.ids, "attention_mask": tokens.real}
 
 
 class SimCSETraining(nn.Module):

@@ -87,7 +87,7 @@ def texts_of(
     Documents are read as they are where the preset truncates them, and by an objective that draws
     its spans from whole documents.
     """
-    if preset.long_texts == "truncate" or getattr(preset.objective, "reads_documents", False):
+    if preset.long_texts == "truncate" or preset.objective.reads_documents:
         return documents
 
     def advance(done: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from retrievers.training.engine.processes import world_size
-from retrievers.training.objectives.example import Collator
+from retrievers.training.objectives.objective import Collator
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.stream import Stream
 

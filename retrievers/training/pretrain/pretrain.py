@@ -22,7 +22,7 @@ from retrievers.training.engine.processes import is_first, world_size
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.save import save_checkpoint, save_heads
 from retrievers.training.engine.trainer import Fitted, writing
-from retrievers.training.objectives.example import Collator
+from retrievers.training.objectives.objective import Collator
 from retrievers.training.pretrain.blocks import texts_of
 from retrievers.training.pretrain.length import steps_of, texts_per_step
 from retrievers.training.pretrain.preset import Pretraining, to_table
@@ -241,7 +241,7 @@ def check_distinct(preset: Pretraining, texts: int) -> None:
 
 def contrasts(preset: Pretraining) -> bool:
     """True where texts of a batch are each other's negatives."""
-    return bool(getattr(preset.objective, "contrasts", False))
+    return preset.objective.contrasts
 
 
 def advice_for(preset: Pretraining) -> Advice:
@@ -270,7 +270,7 @@ def _less_memory(preset: Pretraining) -> str:
 
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:
     """The card of the finished checkpoint: ``[CLS]`` vectors, compared as they were trained."""
-    cosine = getattr(preset.objective, "similarity", "dot") == "cos"
+    cosine = preset.objective.similarity == "cos"
     return Card(
         name="card",
         title=f"{preset.title}, {steps:,} steps",

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.objectives.example import Example
+from retrievers.training.objectives.objective import Example
 
 SAMPLED_TEXTS = 1_000
 

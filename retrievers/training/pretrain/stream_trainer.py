@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback
 
 from retrievers.training.engine.fit import FitSettings, PlacedArguments
 from retrievers.training.engine.trainer import FiniteLossMixin
-from retrievers.training.objectives.example import Collator
+from retrievers.training.objectives.objective import Collator
 from retrievers.training.pretrain.length import real_tokens
 from retrievers.training.pretrain.stream import Stream
 

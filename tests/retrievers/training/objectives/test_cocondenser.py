@@ -12,8 +12,7 @@ from foundation.errors import BenchError
 from retrievers.training.engine.save import load_heads, save_heads
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.condenser import Condenser
-from retrievers.training.objectives.contrast import span_contrast
-from retrievers.training.objectives.gradient_cache import in_sub_batches
+from retrievers.training.objectives.contrast import in_sub_batches, span_contrast
 from retrievers.training.objectives.objective import read_objective
 from tests.retrievers.training.objectives.test_condenser import slow_losses
 from tests.retrievers.training.objectives.test_contrast import slow_span_contrast

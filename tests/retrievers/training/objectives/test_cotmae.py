@@ -10,8 +10,8 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from retrievers.training.objectives.cotmae import CoTMAE
+from retrievers.training.objectives.masking import Context
 from retrievers.training.objectives.objective import read_objective
-from retrievers.training.objectives.spans import Context
 from tests.retrievers.training.objectives.test_cocondenser import is_part
 from tests.support import slow_transformer as slow
 from tests.support import tiny_encoders as tiny
@@ -146,16 +146,16 @@ def test_pairs_lie_in_their_document_as_their_kind_says(context: Context, tmp_pa
 
 
 def test_every_kind_of_context_is_as_frequent(tmp_path: Path, monkeypatch: Any) -> None:
-    from retrievers.training.objectives import spans
+    from retrievers.training.objectives import masking
 
     drawn: Counter[str] = Counter()
-    two_starts = spans.two_starts
+    two_starts = masking.two_starts
 
     def counted(tokens: int, size: int, context: Context, rng: Any) -> tuple[int, int]:
         drawn[context] += 1
         return two_starts(tokens, size, context, rng)
 
-    monkeypatch.setattr(spans, "two_starts", counted)
+    monkeypatch.setattr(masking, "two_starts", counted)
     CoTMAE().collator(tiny.tokenizer(tmp_path), 14)(tiny.examples(["alpha beta"] * 600))
     assert set(drawn) == {"nearby", "overlap", "random"}
     # 4 standard deviations of a count of 200

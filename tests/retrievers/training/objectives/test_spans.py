@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.cotmae import CoTMAE
-from retrievers.training.objectives.spans import draw_spans, two_starts
+from retrievers.training.objectives.masking import draw_spans, two_starts
 from retrievers.training.pretrain.start import open_start
 from tests.support import small_starts as small
 from tests.support import tiny_encoders as tiny
