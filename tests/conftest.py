@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import tqdm  # noqa: F401  it reads TQDM_DISABLE once, and a command with --quiet sets it
+import tqdm  # noqa: F401  it reads TQDM_DISABLE once
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
@@ -85,7 +85,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.ConditionalS
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """What a command sets for its process, such as --quiet, ends with the test."""
+    """What a command sets for its process ends with the test."""
     with mock.patch.dict(os.environ):
         yield
 

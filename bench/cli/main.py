@@ -135,7 +135,7 @@ def _command(name: str, record: type[Any]) -> Any:
 
     def command(options: Any) -> int:
         check_used(options)
-        _prepare(options)
+        _prepare()
         check_before_work(options)
         module = importlib.import_module(f"bench.cli.commands.{function}")
         code: int = getattr(module, function)(options)
@@ -170,17 +170,12 @@ def _as_bench_error(error: CycloptsError) -> BenchError:
     return BenchError(shortened(str(error)), hint)
 
 
-def _prepare(options: Any) -> None:
+def _prepare() -> None:
     """Settings that libraries read when they are imported."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # some libraries set their own loggers to DEBUG
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])
     logging.addLevelName(logging.WARNING, "warning")
-    if options.output.quiet:
-        os.environ["TQDM_DISABLE"] = "1"
-    elif not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "10")  # a log file is not redrawn
-    places = getattr(options, "places", None)
-    if places is not None and places.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

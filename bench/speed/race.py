@@ -168,7 +168,7 @@ def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
     """``run`` into an empty cache: the corpus is built and every text is encoded."""
     places = ["--cache-dir", str(fresh / "cache"), "--out", str(fresh / "results")]
     command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
-    return [*command, "--device", job.device, "--json", "--quiet", "--yes", "--offline"]
+    return [*command, "--device", job.device, "--json", "--yes"]
 
 
 def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> RaceEvaluation:

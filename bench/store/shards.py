@@ -192,7 +192,7 @@ def stored(vectors: Float32Array, recipe: Recipe) -> npt.NDArray[np.floating]:
         raise BenchError(
             f"{recipe.model}: {lost:,} numbers of these vectors are too large for float16: "
             f"the largest is {largest:,.0f}, and float16 ends at 65,504",
-            "leave out --store-dtype float16",
+            "leave out --set store_dtype=float16",
         )
     return content
 

@@ -143,7 +143,7 @@ class Tower:
                 raise BenchError(
                     f"{self._recipe.model}: {max_tokens} tokens have no room for a text, since "
                     f"{special} are the tokenizer's own",
-                    f"allow {special + 1} or more: --max-query-tokens, --max-document-tokens",
+                    f"allow {special + 1} or more: max_query_tokens, max_document_tokens",
                 )
         with self._clock.phase("tokenise"):
             return self._texts(segments, max_tokens)

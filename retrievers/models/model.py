@@ -150,7 +150,7 @@ def _with_query_prompt(card: Card, text: str) -> Card:
         BenchError: the model reads no prompts.
     """
     if card.kind == "bm25":
-        raise BenchError(f"{card.name} puts no prompt before queries", "leave --query-prompt out")
+        raise BenchError(f"{card.name} puts no prompt before queries", "leave query_prompt out")
     datasets = {
         name: Prompts(query=text, document=prompts.document)
         for name, prompts in card.prompts.datasets.items()

@@ -89,7 +89,7 @@ def test_a_result_of_a_real_run_has_its_ranking(tmp_path):
     documents = {"d1": ("", "lift of a wing"), "d2": ("", "heat in a slab")}
     folder = write_collection(tmp_path / "tiny", documents, {"q": "wing"}, {("q", "d1"): 1})
     command = Bench(tmp_path)
-    assert command("run", folder, "--model", "bm25", "--quiet").code == 0
+    assert command("run", folder, "--model", "bm25").code == 0
     (stored,) = find_results(command.out)
     result = bench.load_result(Path(stored.folder) / "result.json")
     assert result.run.doc_ids.to_pylist()[0] == "d1"

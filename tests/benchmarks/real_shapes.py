@@ -180,8 +180,8 @@ class Work:
     def run(self, dim: int) -> dict[str, Any]:
         """One `run --recompute` in a process of its own: time, peak, stages."""
         words = ["run", str(self.collection), "--model", str(self.card(dim))]
-        words += ["--trust-code", "--store-dtype", "float16", "--device", "cpu", "--recompute"]
-        words += ["--max-memory", self.max_memory, "--yes", "--quiet"]
+        words += ["--trust-code", "--set", "store_dtype=float16", "--device", "cpu", "--recompute"]
+        words += ["--max-memory", self.max_memory, "--yes"]
         words += ["--out", str(self.folder / "out"), "--cache-dir", str(self.cache)]
         start = time.perf_counter()
         child = os.posix_spawn(

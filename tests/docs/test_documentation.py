@@ -114,7 +114,7 @@ def test_the_workflow_of_the_tutorial_decides_as_it_says(tmp_path):
 
     (step,) = (step for step in workflow()["steps"] if step.get("name") == "Check")
     assert bash(step["run"]) == 2  # no result of the baseline is committed
-    made = "python -m bench run $COLLECTIONS --model $BASELINE --out baseline-results --quiet"
+    made = "python -m bench run $COLLECTIONS --model $BASELINE --out baseline-results"
     assert bash(made) == 0
     assert bash(step["run"]) == 0
     assert "OK" in (tmp_path / "summary.md").read_text()

@@ -24,7 +24,7 @@ def evaluate(collection: Path, cache: Path) -> tuple[int, list[object], str]:
     stdout, stderr = io.StringIO(), io.StringIO()
     out = cache.parent / "out"
     shutil.rmtree(out, ignore_errors=True)
-    command = ["run", str(collection), "--model", "hashing", "bm25", "--json", "--quiet"]
+    command = ["run", str(collection), "--model", "hashing", "bm25", "--json"]
     logging.getLogger().addHandler(warnings := logging.StreamHandler(stderr))
     with redirect_stdout(stdout), redirect_stderr(stderr):
         code = main([*command, "--cache-dir", str(cache), "--out", str(out)])

@@ -15,7 +15,7 @@ from unittest import mock
 from bench.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_SETTINGS = ("BENCH_CACHE", "BENCH_DATA", "HF_HUB_OFFLINE")
+OWN_SETTINGS = ("BENCH_CACHE", "BENCH_DATA")
 
 DOCUMENTS = {
     "d1": ("Wings", "the lift of a wing grows with the angle of attack"),
@@ -101,6 +101,7 @@ class Bench:
     """The command line with a cache and results of its own, below ``place``."""
 
     place: Path
+    online: bool = False
 
     @property
     def out(self) -> Path:
@@ -116,6 +117,7 @@ class Bench:
         with mock.patch.dict(os.environ), redirect_stdout(stdout), redirect_stderr(stderr):
             for name in OWN_SETTINGS:
                 os.environ.pop(name, None)
+            os.environ["HF_HUB_OFFLINE"] = "0" if self.online else "1"
             try:
                 code = main(self._words(arguments))
             except SystemExit as stop:  # argparse
@@ -148,6 +150,7 @@ class Bench:
 def start(command: list[str], **popen: object) -> subprocess.Popen[str]:
     left_out = (*OWN_SETTINGS, "TQDM_DISABLE", "TQDM_MININTERVAL")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment["HF_HUB_OFFLINE"] = "1"
     options = {"cwd": ROOT, "env": environment, "text": True, "preexec_fn": heed_ctrl_c, **popen}
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options

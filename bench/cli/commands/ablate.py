@@ -268,8 +268,6 @@ def _typed(options: AblateOptions) -> str:
     usual = Resampling()
     if options.resampling.resamples != usual.resamples:
         words += ["--resamples", str(options.resampling.resamples)]
-    if options.resampling.seed != usual.seed:
-        words += ["--seed", str(options.resampling.seed)]
     return shlex.join(words)
 
 

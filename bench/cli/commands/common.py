@@ -1,9 +1,12 @@
 """The workspace, model and resampling that the options of a command describe."""
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
 
 from bench.cache_folders import cache_folder, shared_vectors
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
@@ -12,9 +15,11 @@ from bench.evaluate.memory import parse_size
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
+from foundation.records import Record, convert_table
 from reports.findings import finding_lines
 from reports.plots.style import can_plot
 from retrievers.adapters.bases import Bases
+from retrievers.models.recipe import StoreDtype
 
 DEFAULT_HARDWARE = Hardware()
 
@@ -34,7 +39,7 @@ def workspace(
     return Workspace(
         cache_dir=cache_folder(places.cache_dir),
         data_dir=places.data_dir,
-        offline=places.offline,
+        offline=os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"),
         device=hardware.device,
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
@@ -69,16 +74,53 @@ def print_remark(collection: str, finding: Finding) -> None:
     print(finding_lines(finding, collection), file=sys.stderr)
 
 
+class CardSettings(Record):
+    """What ``--set`` gives a model instead of its card's."""
+
+    max_query_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_document_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    query_prompt: str | None = None
+    store_dtype: StoreDtype = "float32"
+
+
 def load_model(
     space: Workspace, name: str, use: ModelUse, bases: Bases | None = None
 ) -> LoadedModel:
     """The model of this name with its encoder, as the options say."""
-    settings = asdict(use)
+    own = convert_table(assignments(use.set), CardSettings, "--set")
+    dtype, backend = (None, use.dtype) if use.dtype == "int8" else (use.dtype, None)
     return space.load(
-        name, bases, **settings | {"store_dtype": settings["store_dtype"] or "float32"}
+        name,
+        bases,
+        like=use.like,
+        adapter=use.adapter,
+        dtype=dtype,
+        backend=backend,
+        trust_code=use.trust_code,
+        **msgspec.structs.asdict(own),
     )
+
+
+def assignments(typed: Sequence[str]) -> dict[str, Any]:
+    """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string.
+
+    Raises:
+        BenchError: one has no name or no value.
+    """
+    overrides = {}
+    for assignment in typed:
+        name, sign, value = assignment.partition("=")
+        if not (name and sign):
+            raise BenchError(
+                f"--set {assignment} is not FIELD=VALUE", "such as --set optimizer.warmup=0"
+            )
+        try:
+            overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
+        except msgspec.DecodeError:
+            overrides[name] = value
+    return overrides
 
 
 def resampling_of(options: Resamples) -> Resampling:
     """The resampling behind intervals and p-values."""
-    return Resampling(options.resamples, options.seed)
+    return Resampling(options.resamples)

@@ -103,7 +103,8 @@ def _arguments(options: SpeedOptions) -> tuple[str, ...]:
     words = ["--model", options.model]
     for name, value in asdict(options.use).items():
         option = f"--{name.replace('_', '-')}"
-        words += [option] if value is True else [option, str(value)] if value else []
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [option] if each is True else [option, str(each)] if each else []
     return tuple(words)
 
 

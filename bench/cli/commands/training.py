@@ -1,7 +1,6 @@
 """Parts of the commands that train: fields of a preset as typed, progress, and the report."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
+from bench.cli.commands.common import assignments
 from bench.cli.options.shared import TrainingSettings, TrainingWork
 from bench.cli.options.train import FinetuneOptions, PretrainOptions
 from bench.cli.printing import print_json
-from foundation.errors import BenchError
 from reports.plots.style import can_plot
 from reports.plots.training import draw_losses
 from retrievers.training.engine.context import Progress, TrainingContext
@@ -34,26 +33,6 @@ def typed_changes(settings: TrainingSettings, lr: str = "optimizer.lr") -> dict[
     fields = {"lr": lr, "start": "start.model"}
     own = assignments(asked.pop("set"))
     return {fields.get(k, k): value for k, value in asked.items() if value is not None} | own
-
-
-def assignments(typed: Sequence[str]) -> dict[str, Any]:
-    """``optimizer.warmup=0.2`` as a name and a value; what is no TOML value is a string.
-
-    Raises:
-        BenchError: one has no name or no value.
-    """
-    overrides = {}
-    for assignment in typed:
-        name, sign, value = assignment.partition("=")
-        if not (name and sign):
-            raise BenchError(
-                f"--set {assignment} is not FIELD=VALUE", "such as --set optimizer.warmup=0"
-            )
-        try:
-            overrides[name] = msgspec.toml.decode(f"value = {value}")["value"]
-        except msgspec.DecodeError:
-            overrides[name] = value
-    return overrides
 
 
 class TrainingBars:

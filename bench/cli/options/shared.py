@@ -16,7 +16,7 @@ from cyclopts import Group, Parameter, Token, validators
 
 from bench.results.location import Place, place_of
 from foundation.errors import BenchError
-from retrievers.models.recipe import Backend, Dtype, StoreDtype
+from retrievers.models.recipe import Dtype
 
 # Options that another option must allow: {"weights": {"how": ("average", "arithmetic")}} refuses
 # --weights where HOW is another; True is for "given", False for "not given".
@@ -249,8 +249,6 @@ class Output:
 
     json: bool = False
     """One JSON document on stdout."""
-    quiet: bool = False
-    """No progress on stderr."""
 
 
 @group("Folders", 90)
@@ -264,8 +262,6 @@ class Places:
     """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache folder.
     At a URL such as s3://bucket/prefix several machines share vectors; all else, and copies of
     these, stay in the default folder."""
-    offline: bool = False
-    """Download nothing."""
 
 
 @group("Model settings", 20)
@@ -277,22 +273,13 @@ class ModelUse:
     """Use a plain checkpoint with this card's pooling, prompts and lengths."""
     adapter: str | None = None
     """Folder of an AdapterHub or PEFT adapter to attach."""
-    dtype: Dtype | None = None
-    """Precision of weights and activations. Default: the card's."""
-    backend: Backend | None = None
-    """Library that runs the model. Default: torch. onnx, int8 and int7 run on the CPU. int8 is
-    faster and changes the vectors, so its results are another recipe; int7 has weights of 7 bits
-    and is what int8 means on a processor without VNNI instructions."""
-    store_dtype: StoreDtype | None = None
-    """Precision of stored vectors. Default: float32. float16 halves the disk space, and its results
-    are another recipe."""
-    query_prompt: str | None = None
-    """Text put before every query, on all collections. Default: the card's. Stored vectors of
-    documents are reused."""
-    max_query_tokens: Positive | None = None
-    """Truncate queries to this many tokens. Default: the card's."""
-    max_document_tokens: Positive | None = None
-    """Truncate documents to this many tokens. Default: the card's."""
+    dtype: Dtype | Literal["int8"] | None = None
+    """Precision of weights and activations. Default: the card's. int8, on the CPU, is faster and
+    changes the vectors, so its results are another recipe."""
+    set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
+    """FIELD=VALUE instead of the card's, repeatable: max_query_tokens, max_document_tokens (length
+    at which texts are cut), query_prompt (put before every query, on all collections), store_dtype
+    (float16 halves the disk space of vectors, and its results are another recipe)."""
     trust_code: bool = False
     """Allow a card to run a third party's encoder class."""
 
@@ -345,8 +332,6 @@ class Resamples:
 
     resamples: Annotated[Positive, Parameter(validator=lambda _, n: _at_most(n, 1_000_000))] = 9_999
     """Number of resamples of the queries, at most 1,000,000."""
-    seed: Count = 0
-    """Random seed of the resamples."""
 
 
 @group("Instead of the preset's settings", 30)

@@ -134,7 +134,7 @@ def test_the_command_line_writes_a_site_with_pairs_and_claims(capsys, results, m
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     monkeypatch.chdir(results.parent)
     words = "leaderboard --format html --pair better worse --changed 1 --published dupmae"
-    assert main([*words.split(), "--resamples", "199", "--quiet"]) == 0
+    assert main([*words.split(), "--resamples", "199"]) == 0
     assert Path(capsys.readouterr().out.strip()) == Path("leaderboard/index.html")
     assert Path("leaderboard/pairs/better-worse.html").is_file()
     data = script_data(Path("leaderboard/data.js"))

@@ -1,4 +1,4 @@
-"""A first try of a collection (--limit), and another prompt for queries (--query-prompt)."""
+"""A first try of a collection (--limit), and another prompt for queries."""
 
 import json
 
@@ -27,7 +27,7 @@ def whole(tmp_path) -> Dataset:
 
 
 def run(capsys, tmp_path, dataset: Dataset, *words: str) -> dict:
-    folders = ["--cache-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--json", "--quiet"]
+    folders = ["--cache-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
     command = ["run", str(dataset.reader.folder), "--model", "hashing", *folders, *words]
     assert run_command(command) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
@@ -77,12 +77,12 @@ def test_a_limit_that_is_no_number_of_queries_is_refused(limit):
 
 def test_another_query_prompt_is_another_recipe_and_encodes_no_document(capsys, tmp_path, whole):
     plain = run(capsys, tmp_path, whole)
-    prompted = run(capsys, tmp_path, whole, "--query-prompt", "find: ")
+    prompted = run(capsys, tmp_path, whole, "--set", "query_prompt=find: ")
     assert plain["timings"]["encoded_documents"] > 0
     assert prompted["timings"]["encoded_documents"] == 0
     assert prompted["recipe"]["prompts"]["query"] == "find: "
     assert prompted["fingerprint"] != plain["fingerprint"]
-    again = run(capsys, tmp_path, whole, "--query-prompt", "")
+    again = run(capsys, tmp_path, whole, "--set", "query_prompt=")
     assert again["fingerprint"] == plain["fingerprint"]
 
 

@@ -42,7 +42,7 @@ def test_a_disk_that_is_full_is_named_with_the_file_and_what_to_do(
     places = {"data": data, "new": tmp_path / "new", "old": bench.out}
     words = [word.format(**places) for word in COMMANDS[case]]
     caches = ["--cache-dir", bench.cache] if case.startswith("check") else []
-    done = finish(bench.start(*words, *caches, "--quiet", preexec_fn=partial(limited, 40)))
+    done = finish(bench.start(*words, *caches, preexec_fn=partial(limited, 40)))
     assert done.code == (4 if case == "check" else 2), done.stderr  # 4: a collection is MISSING
     assert "Traceback" not in done.stderr
     assert re.search(f"(error|warning|evaluated): .*{tmp_path}/.*: File too large", done.stderr)

@@ -61,7 +61,7 @@ def test_the_genuine_shape_of_arguana_is_official_and_its_dangling_judgements_ar
     assert "published" not in done.stderr  # no count differs from the published one
     # the query's own document is out, and the queries without a counterargument score 0
     assert 0.9 < result.measures["R@100"] <= (1_406 - DANGLING) / 1_406
-    done = bench("verify", "beir/arguana", "--data-dir", arguana, "--offline")
+    done = bench("verify", "beir/arguana", "--data-dir", arguana)
     assert done.code == 0, done.stdout
 
 
@@ -75,7 +75,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
     whole = (cut / "corpus.jsonl").read_bytes()
     (cut / "corpus.jsonl").write_bytes(whole[: len(whole) // 2])
     names = ("beir/scifact", "beir/arguana", "beir/nfcorpus")
-    command = ("run", *names, "--model", "hashing", "--data-dir", data, "--offline")
+    command = ("run", *names, "--model", "hashing", "--data-dir", data)
     done = bench(*command)
     assert done.code == 4, done.stderr
     assert load(bench.results("beir/nfcorpus", "hashing")).result.protocol.official
@@ -100,7 +100,7 @@ def test_of_several_collections_one_that_cannot_be_had_is_a_gap(
 
 
 def test_the_mean_of_a_suite_with_a_gap_is_a_gap(bench: Bench, bench_data: Path) -> None:
-    done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data, "--offline")
+    done = bench("run", "beir-13", "--model", "hashing", "--data-dir", bench_data)
     assert done.code == 4, done.stderr
     assert "11 of 13: beir/trec-covid, beir/nq, beir/hotpotqa, beir/fiqa and 7 more" in done.stdout
     assert done.stdout.count("downloads are off") == 11
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_searched_in_the_memory_is_a_gap_and_others_are_e
 
 
 def test_where_nothing_can_be_evaluated_it_is_bad_input(bench: Bench) -> None:
-    done = bench("run", "beir/scifact", "beir/arguana", "--model", "bm25", "--offline")
+    done = bench("run", "beir/scifact", "beir/arguana", "--model", "bm25")
     assert done.code == 2
     assert done.stdout == ""
     assert done.stderr.count("warning: ") == 2

@@ -24,7 +24,7 @@ def test_a_run_of_trec_dl_needs_its_judgements_and_no_passage(
     for name in files:
         shutil.copy(bench_data / "msmarco-sample" / name, folder)
     run = bench_data / "runs" / f"dl{year}.tas-b.trec"
-    places = ("--data-dir", tmp_path / "data", "--offline")
+    places = ("--data-dir", tmp_path / "data")
     done = bench("score", run, "--dataset", f"msmarco/dl{year}", *places)
     assert done.code == 0, done.stderr
     result = load(bench.results(f"msmarco/dl{year}", f"dl{year}.tas-b")).result
@@ -42,7 +42,7 @@ def test_without_judgements_the_documents_are_not_asked_for(
     tmp_path: Path, bench_data: Path
 ) -> None:
     bench, run = Bench(tmp_path), bench_data / "runs" / "dl19.tas-b.trec"
-    done = bench("score", run, "--dataset", "msmarco/dl19", "--offline")
+    done = bench("score", run, "--dataset", "msmarco/dl19")
     assert done.code == 2
     assert "msmarco-test2019-queries.tsv" in done.stderr
     assert "collectionandqueries" not in done.stderr

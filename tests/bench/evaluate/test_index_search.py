@@ -119,7 +119,7 @@ def test_recall_is_that_of_brute_force_without_the_querys_own_document(
 
 @pytest.mark.parametrize(
     "options",
-    [("--index", "IVF4,Flat?nprobe=3"), ("--index", SPEC, "--store-dtype", "float16")],
+    [("--index", "IVF4,Flat?nprobe=3"), ("--index", SPEC, "--set", "store_dtype=float16")],
     ids=["spec", "vectors"],
 )
 def test_another_spec_or_other_vectors_are_another_index(bench, folder, built, options):
@@ -319,7 +319,7 @@ def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path)
     refused = bench(*asked)
     assert refused.code == 2
     assert "is an index of words, 300 documents" in refused.stderr
-    half = ("--store-dtype", "float16", "--from-index", tmp_path / "deployed")
+    half = ("--set", "store_dtype=float16", "--from-index", tmp_path / "deployed")
     refused = bench("run", folder, "--model", "hashing", *half)
     assert refused.code == 2
     assert "its vectors are not those of hashing with these settings" in refused.stderr

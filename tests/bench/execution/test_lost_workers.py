@@ -91,7 +91,7 @@ def test_tiles_of_a_lost_worker_are_searched_by_another(undisturbed, processes):
 
 
 def run_with_workers(bench, collection, card, **popen):
-    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu", "--quiet")
+    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu")
     return bench.start(*words, **popen)
 
 

@@ -41,7 +41,7 @@ def test_a_node_that_is_removed_costs_what_it_had_in_hand(
 
 def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(card, tmp_path):
     bench, collection = Bench(tmp_path), several_shards(tmp_path / "words", shards=12)
-    words = ("run", collection, "--model", card, "--device", "cpu", "--quiet", "--engine", "ray")
+    words = ("run", collection, "--model", card, "--device", "cpu", "--engine", "ray")
     with cluster() as nodes:
         run = bench.start(*words, "--workers", 1, "--address", nodes.address)
         wait_for_a_shard(bench, run)

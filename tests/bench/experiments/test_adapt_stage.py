@@ -77,7 +77,7 @@ def here(place):
 
 
 def run(bench, *options, file="tiny.toml"):
-    fixed = ("--cache-dir", bench.cache, "--device", "cpu", "--offline", "--resamples", 199)
+    fixed = ("--cache-dir", bench.cache, "--device", "cpu", "--resamples", 199)
     return bench("ablate", file, *fixed, "--no-rehearsal", *options)
 
 

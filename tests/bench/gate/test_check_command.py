@@ -21,7 +21,7 @@ class Place:
     def another(self, name: str) -> Path:
         """A second collection, as the first, with results of BM25."""
         folder = write_collection(self.bench.place / name, *SIXTY)
-        done = self.bench("run", folder, "--model", "bm25", "--quiet")
+        done = self.bench("run", folder, "--model", "bm25")
         assert done.code == 0, done.stderr
         return folder
 
@@ -34,7 +34,7 @@ class Place:
         """The same without ``--on``."""
         places = ("--results", self.bench.out, "--cache-dir", self.bench.cache)
         typed = ("check", checkpoint, "--baseline", baseline, *arguments, *places)
-        return self.bench(*typed, "--resamples", 199, "--offline", "--quiet")
+        return self.bench(*typed, "--resamples", 199)
 
     def check(self, checkpoint: object, baseline: str, *arguments: object) -> tuple[int, dict, str]:
         """Exit code, the JSON document, and what went to stderr."""
@@ -51,7 +51,7 @@ def place(tmp_path, monkeypatch) -> Place:
     monkeypatch.chdir(tmp_path)  # so that the name of a folder is its path
     collection = write_collection(tmp_path / "tiny", *SIXTY)
     place = Place(Bench(tmp_path), collection)
-    done = place.bench("run", collection, "--model", "bm25", "--quiet")
+    done = place.bench("run", collection, "--model", "bm25")
     assert done.code == 0, done.stderr
     return place
 
@@ -79,8 +79,8 @@ def test_a_collection_without_a_baseline_is_missing_and_exits_4(place, tmp_path)
 
 def test_two_recipes_of_the_baseline_on_another_collection_are_in_nobodys_way(place, tmp_path):
     other = place.another("other")
-    for words in ([place.collection, other], [other, "--store-dtype", "float16"]):
-        done = place.bench("run", *words, "--model", "hashing", "--quiet")
+    for words in ([place.collection, other], [other, "--set", "store_dtype=float16"]):
+        done = place.bench("run", *words, "--model", "hashing")
         assert done.code == 0, done.stderr
     done = place.run("hashing", "hashing")
     assert done.code == ExitCode.OK, done.stderr
@@ -111,7 +111,7 @@ def test_a_result_of_the_baseline_that_is_gone_is_missing_if_it_was_checked_ther
 
 def test_a_result_that_only_the_candidate_has_makes_the_baselines_missing(place):
     second = place.another("second")
-    place.bench("run", second, "--model", "hashing", "--quiet")
+    place.bench("run", second, "--model", "hashing")
     remove(place.bench.results("second", "bm25"))
     done = place.anywhere("hashing", "bm25")
     assert done.code == ExitCode.MISSING
@@ -121,7 +121,7 @@ def test_a_result_that_only_the_candidate_has_makes_the_baselines_missing(place)
 
 def test_results_of_other_models_do_not_widen_a_check(place):
     second = place.another("second")
-    place.bench("run", second, "--model", "hashing", "--quiet")
+    place.bench("run", second, "--model", "hashing")
     remove(place.bench.results("second", "bm25"))
     assert place.anywhere("bm25", "bm25").code == ExitCode.OK
     other = place.card("other", 64)
@@ -165,7 +165,7 @@ def remove(folder: Path) -> None:
 
 def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
     seen = place.card("seen", 64, trained_on=("tiny",))
-    place.bench("run", place.collection, "--model", place.card("plain", 32), "--quiet")
+    place.bench("run", place.collection, "--model", place.card("plain", 32))
     done = place.run(seen, "plain", "--floor", 1)
     assert "the candidate, seen, was trained on tiny" in done.stdout
     assert "the baseline, plain, was not" in done.stdout
@@ -177,7 +177,7 @@ def test_a_candidate_that_was_trained_on_what_it_is_checked_on_is_said(place):
 
 def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
     seen = place.card("seen", 64, trained_on=("tiny",))
-    place.bench("run", place.collection, "--model", seen, "--quiet")
+    place.bench("run", place.collection, "--model", seen)
     done = place.run(place.card("plain", 32), "seen", "--floor", 1)
     assert "the baseline, seen, was trained on tiny" in done.stdout
     both = place.run(seen, "seen")
@@ -186,7 +186,7 @@ def test_a_baseline_that_was_trained_on_what_it_is_checked_on_is_said(place):
 
 
 def test_the_report_begins_with_a_plain_sentence(place):
-    place.bench("run", place.collection, "--model", "hashing", "--quiet")
+    place.bench("run", place.collection, "--model", "hashing")
     done = place.run(place.card("bad", 2), "hashing")
     assert done.code == ExitCode.REGRESSION, done.stderr
     heading, sentence = done.stdout.split("\n\n")[:2]
@@ -220,7 +220,7 @@ def test_a_folder_with_the_name_of_a_collection_beside_it_is_an_error(place):
 def test_folders_of_one_name_are_told_apart_by_the_names_that_they_declare(place, tmp_path):
     other = write_collection(tmp_path / "elsewhere" / "tiny", *SIXTY)
     (other / "dataset.toml").write_text('name = "other"')
-    place.bench("run", other, "--model", "bm25", "--quiet")
+    place.bench("run", other, "--model", "bm25")
     code, document, _ = place.check("bm25", "bm25", "--on", place.collection, other)
     assert code == 0
     assert [row["name"] for row in document["against"][0]["rows"]] == ["tiny", "other"]
@@ -261,7 +261,7 @@ def test_an_anchor_is_a_second_comparison(place):
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_encoded(place, baseline, options, message):
-    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache, "--quiet")
+    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache)
     typed = ("check", "hashing", "--baseline", baseline, "--on", place.collection, *options)
     done = place.bench(*typed, *places)
     assert done.code == ExitCode.BAD_INPUT

@@ -18,7 +18,7 @@ def folder(bench, tmp_path):
 
 def check(bench: Bench, *arguments: object):
     places = ("--results", bench.out, "--cache-dir", bench.cache)
-    return bench("check", *arguments, *places, "--quiet")
+    return bench("check", *arguments, *places)
 
 
 def test_a_model_that_ranks_as_its_baseline_may_ship(bench, folder, tmp_path):

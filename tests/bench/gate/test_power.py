@@ -38,9 +38,9 @@ def stored(tmp_path_factory):
         join = "none" if name == "copy" else "space"  # no document has a title
         fields = {"similarity": "cos", "title_join": join, "prompts.query": prompt}
         card = write_hashing_card(place / f"{name}.toml", 256, **fields)
-        done = bench("run", folder, "--model", card, *MEASURES, "--quiet")
+        done = bench("run", folder, "--model", card, *MEASURES)
         assert done.code == 0, done.stderr
-    assert bench("run", folder, "--model", "bm25", *MEASURES, "--quiet").code == 0
+    assert bench("run", folder, "--model", "bm25", *MEASURES).code == 0
     return {one.result.model: one for one in find_results(bench.out)}
 
 

@@ -58,7 +58,7 @@ def test_a_gap_says_what_asks_for_the_collection_and_a_hint_what_to_type(tmp_pat
 
 def results_of(folder):
     bench = Bench(folder)
-    assert bench("run", write_collection(folder / "a"), "--model", "hashing", "--quiet").code == 0
+    assert bench("run", write_collection(folder / "a"), "--model", "hashing").code == 0
     return find_results(bench.out)
 
 

@@ -20,7 +20,7 @@ from tests.support.training import train
 
 STEPS = (2, 4, 6)
 ROOT = Path(__file__).parents[3]
-SHORT = ("--max-query-tokens", 32, "--max-document-tokens", 32)
+SHORT = ("--set", "max_query_tokens=32", "--set", "max_document_tokens=32")
 
 
 def write_words(folder: Path, count: int = 30) -> Path:
@@ -51,8 +51,8 @@ class Place:
 
     def watch(self, *options: object, on: tuple[Path, ...] = ()) -> Finished:
         """Look twice and end."""
-        places = ("--results", self.bench.out, "--cache-dir", self.bench.cache, "--offline")
-        words = ("--like", "bert", *SHORT, "--once", "--every", 0.01, "--resamples", 199, "--quiet")
+        places = ("--results", self.bench.out, "--cache-dir", self.bench.cache)
+        words = ("--like", "bert", *SHORT, "--once", "--every", 0.01, "--resamples", 199)
         given = ("--on", *(on or (self.collection,)))
         return self.bench("watch", self.training, *given, *words, *places, *options)
 
@@ -155,7 +155,7 @@ def test_a_new_checkpoint_is_added_and_other_settings_have_a_curve_of_their_own(
     assert len(place.curve()["points"]) == 2
     hidden.rename(last)
     assert len(place.curve()["points"]) == 3
-    other = place.curve("--max-document-tokens", 16)
+    other = place.curve("--set", "max_document_tokens=16")
     assert len(other["points"]) == 3
     assert other["left_out"] == ["3 evaluations with other settings or another protocol"]
 
@@ -218,7 +218,7 @@ def test_a_baseline_is_compared_and_is_no_checkpoint(place):
 
 def test_a_baseline_of_the_name_of_a_checkpoint_does_not_take_its_place(place):
     name = f"checkpoint-{max(STEPS)}"
-    words = ("--model", place.training / name, "--like", "bert", *SHORT, "--offline", "--quiet")
+    words = ("--model", place.training / name, "--like", "bert", *SHORT)
     done = place.bench("run", place.collection, *words)
     assert done.code == ExitCode.OK, done.stderr
     done = place.watch("--baseline", name)
@@ -254,7 +254,7 @@ def test_a_folder_without_checkpoints_says_so(place, tmp_path):
 
 @pytest.mark.parametrize("ending", [("--until", 4), ("--stop-after", 0.3)])
 def test_a_watch_that_goes_on_ends_when_it_is_told_to(place, ending):
-    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache, "--quiet")
+    places = ("--results", place.bench.out, "--cache-dir", place.bench.cache)
     words = ("--like", "bert", *SHORT, "--every", 0.1, "--resamples", 99, *ending)
     done = place.bench("watch", place.training, "--on", place.collection, *words, *places)
     assert done.code == ExitCode.OK, done.stderr

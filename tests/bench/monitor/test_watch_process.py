@@ -37,7 +37,7 @@ def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_
     training, bench = tmp_path / "run", Bench(tmp_path)
     training.mkdir()
     words = ("--on", write_words(tmp_path / "tiny"), "--like", "bert", *SHORT)
-    places = ("--results", bench.out, "--cache-dir", bench.cache, "--every", 0.2, "--quiet")
+    places = ("--results", bench.out, "--cache-dir", bench.cache, "--every", 0.2)
     command = ("watch", training, *words, *places)
     program = ("tests.support.training", training, STEPS[-1], STEPS[0], 3.0)
     trainer = subprocess.Popen([sys.executable, "-m", *map(str, program)], cwd=ROOT)

@@ -43,7 +43,7 @@ def stored(collection: str, **changes) -> dict[str, Stored]:
 def test_an_exported_run_scores_as_the_result_it_is_of(bench, tmp_path, exclude_self):
     facts = f"exclude_self = {str(exclude_self).lower()}\n"
     folder = write_collection(tmp_path / "tiny", facts=facts)
-    assert bench("run", folder, "--model", "hashing", "--quiet").code == 0
+    assert bench("run", folder, "--model", "hashing").code == 0
     exported = bench(
         "export", "trec", "hashing", "--results", bench.out, "--out", tmp_path / "runs"
     )
@@ -69,7 +69,7 @@ def test_ids_with_spaces_are_evaluated_and_compared_and_only_a_trec_run_refuses_
     plain = write_collection(tmp_path / "plain" / "tiny")
     for place, source in (("spaced", folder), ("unspaced", plain)):
         out = bench.out / place
-        assert bench("run", source, "--model", "hashing", "bm25", "--out", out, "--quiet").code == 0
+        assert bench("run", source, "--model", "hashing", "bm25", "--out", out).code == 0
     for model in ("hashing", "bm25"):
         spaced, unspaced = (
             load(next((bench.out / place / "tiny" / model).iterdir())).result
@@ -174,8 +174,8 @@ def test_only_what_was_asked_for_is_exported(bench, results, tmp_path):
 
 def test_a_mixture_of_recipes_is_not_exported(bench, tmp_path):
     tiny, other = write_collection(tmp_path / "tiny"), write_collection(tmp_path / "other")
-    assert bench("run", tiny, "--model", "hashing", "--quiet").code == 0
-    short = ("--model", "hashing", "--max-document-tokens", "3", "--quiet")
+    assert bench("run", tiny, "--model", "hashing").code == 0
+    short = ("--model", "hashing", "--set", "max_document_tokens=3")
     assert bench("run", other, *short).code == 0
     export = ("export", "model-index", "--results", bench.out, "--out", tmp_path / "cards")
     refused = bench(*export, "hashing")

@@ -306,10 +306,10 @@ def test_conditions_say_where_and_with_what_it_ran():
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A git repository that the code believes to be its own."""
-    git("init", "--quiet", folder=tmp_path)
+    git("init", folder=tmp_path)
     (tmp_path / "file").write_text("as committed")
     git("add", "file", folder=tmp_path)
-    git("commit", "--quiet", "-m", "first", folder=tmp_path)
+    git("commit", "-m", "first", folder=tmp_path)
     (tmp_path / "bench").mkdir()
     monkeypatch.setattr(conditions_module, "ROOT", tmp_path)
     return tmp_path

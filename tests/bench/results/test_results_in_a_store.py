@@ -29,15 +29,15 @@ def url(server, monkeypatch, tmp_path):
 def evaluated(bench, url, tmp_path):
     """A collection with two results in the bucket."""
     folder = write_collection(tmp_path / "tiny")
-    done = bench("run", folder, "--model", "hashing", "bm25", "--out", url, "--quiet")
+    done = bench("run", folder, "--model", "hashing", "bm25", "--out", url)
     assert done.code == 0, done.stderr
     assert f"kept in {url}/tiny/hashing/" in done.stderr
     return folder
 
 
 def test_results_of_a_bucket_are_compared_as_those_of_a_folder(bench, url, evaluated, tmp_path):
-    assert bench("run", evaluated, "--model", "hashing", "bm25", "--quiet").code == 0
-    options = ("--resamples", 199, "--json", "--quiet")
+    assert bench("run", evaluated, "--model", "hashing", "bm25").code == 0
+    options = ("--resamples", 199, "--json")
     remote = bench("compare", "hashing", "bm25", "--results", url, *options)
     local = bench("compare", "hashing", "bm25", "--results", bench.out, *options)
     assert remote.code == local.code == 0, remote.stderr
@@ -45,7 +45,7 @@ def test_results_of_a_bucket_are_compared_as_those_of_a_folder(bench, url, evalu
 
 
 def test_a_leaderboard_is_made_from_a_bucket(bench, url, evaluated, tmp_path):
-    options = ("--results", url, "--resamples", 199, "--quiet")
+    options = ("--results", url, "--resamples", 199)
     site = tmp_path / "site"
     done = bench("leaderboard", *options, "--format", "html", "--out", site)
     assert done.code == 0, done.stderr
@@ -58,7 +58,7 @@ def test_a_leaderboard_is_made_from_a_bucket(bench, url, evaluated, tmp_path):
 def test_pages_go_to_a_bucket_with_their_kind_and_may_be_made_again(bench, url, evaluated):
     import s3fs
 
-    command = ("leaderboard", "--results", url, "--format", "html", "--resamples", 199, "--quiet")
+    command = ("leaderboard", "--results", url, "--format", "html", "--resamples", 199)
     for _ in range(2):
         done = bench(*command, "--out", f"{url}-site")
         assert done.code == 0, done.stderr
@@ -77,14 +77,14 @@ def test_the_gate_finds_its_baseline_in_a_bucket_and_keeps_the_candidate_there(
         "check",
         "hashing",
         *("--baseline", "hashing", "--on", evaluated, "--results", url),
-        *("--cache-dir", bench.cache, "--resamples", 199, "--quiet"),
+        *("--cache-dir", bench.cache, "--resamples", 199),
     )
     assert done.code == ExitCode.OK, done.stderr
     assert f"stored in {url}/" in done.stderr
 
 
 def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, evaluated):
-    shallow = ("--depth", 30, "--measure", "nDCG@10", "--quiet")
+    shallow = ("--depth", 30, "--measure", "nDCG@10")
     again = bench("run", evaluated, "--model", "hashing", "--out", url, *shallow)
     assert again.code == 0, again.stderr
     shown = bench("compare", "hashing@depth=30", "hashing@depth=1000", "--results", url, "--force")
@@ -92,7 +92,7 @@ def test_an_evaluation_that_is_repeated_is_kept_beside_the_first(bench, url, eva
 
 
 def test_a_result_in_a_bucket_is_shown_again_and_gets_its_run_file(bench, url, evaluated):
-    again = bench("run", evaluated, "--model", "hashing", "--out", url, "--run-file", "--quiet")
+    again = bench("run", evaluated, "--model", "hashing", "--out", url, "--run-file")
     assert again.code == 0, again.stderr
     assert f"stored in {url}/tiny/hashing/" in again.stderr
     (file,) = RemotePath(f"{url}/tiny/hashing").rglob("run.trec.gz")
@@ -100,7 +100,7 @@ def test_a_result_in_a_bucket_is_shown_again_and_gets_its_run_file(bench, url, e
 
 
 def test_rankings_are_exported_into_a_bucket(bench, url, evaluated):
-    runs = bench("export", "trec", "bm25", "--results", url, "--out", f"{url}-runs", "--quiet")
+    runs = bench("export", "trec", "bm25", "--results", url, "--out", f"{url}-runs")
     assert runs.stdout.strip() == f"{url}-runs/bm25/tiny.trec.gz"
 
 

@@ -201,7 +201,7 @@ def test_every_command_refuses_it_by_name_and_writes_nothing(command, folder, tm
     edit(folder, lambda record: record["measures"].update({"nDCG@10": 0.99}))
     names = {"{results}": tmp_path / "results", "{new}": tmp_path / "new", "{folder}": folder}
     words = [str(names.get(word, word)) for word in COMMANDS[command]]
-    assert command_line([command, *words, "--quiet"]) == ExitCode.BAD_INPUT
+    assert command_line([command, *words]) == ExitCode.BAD_INPUT
     said = capsys.readouterr()
     assert said.out == ""
     assert f"error: {folder / RESULT_FILE} contradicts itself" in said.err

@@ -278,7 +278,7 @@ def test_decisions_take_results_from_other_machines_and_the_newest_of_them(
 
 
 @pytest.mark.parametrize(
-    "asked", [("--depth", 12), ("--index", "Flat"), ("--store-dtype", "float16")], ids=str
+    "asked", [("--depth", 12), ("--index", "Flat"), ("--set", "store_dtype=float16")], ids=str
 )
 def test_decisions_take_no_result_of_another_evaluation(bench, run, for_a_decision, asked):
     assert run(*asked, "--measure", "nDCG@3")

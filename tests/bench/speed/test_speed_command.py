@@ -20,7 +20,7 @@ from foundation.errors import BenchError
 from tests.support.collections import ROOT, write_collection
 from tests.support.commands import typed
 
-SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu", "--quiet")
+SMALL = ("--repeats", 2, "--seconds", 0.01, "--rows", 300, "--device", "cpu")
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ def test_more_numbers_take_longer(dtype):
     assert 0 < small < large
 
 
-@pytest.mark.parametrize(("backend", "known"), [("torch", True), ("int7", False)])
-def test_speed_states_the_share_of_the_peak(tmp_path, capsys, monkeypatch, backend, known):
+@pytest.mark.parametrize(("dtype", "known"), [("float32", True), ("int8", False)])
+def test_speed_states_the_share_of_the_peak(tmp_path, capsys, monkeypatch, dtype, known):
     monkeypatch.setattr("bench.speed.measurement.PROBE_S", 0.05)
     tiny.write_bert(tmp_path / "bert")
     card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
-    words = ("--model", card, "--backend", backend, "--parts", "encode", "--repeats", 1)
+    words = ("--model", card, "--dtype", dtype, "--parts", "encode", "--repeats", 1)
     options = typed("speed", *words, "--seconds", 0.05, "--cache-dir", tmp_path / "cache")
     assert isinstance(options, SpeedOptions)
     assert speed(options) == ExitCode.OK

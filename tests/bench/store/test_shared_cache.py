@@ -39,7 +39,7 @@ def run(on_machine, tmp_path):
 
     def on(name: str) -> dict[str, object]:
         out = tmp_path / f"results of {name}"
-        done = on_machine(name, "run", folder, "--model", "hashing", "--quiet", "--out", out)
+        done = on_machine(name, "run", folder, "--model", "hashing", "--out", out)
         assert done.code == 0, done.stderr
         (file,) = out.rglob("result.json")
         kept: dict[str, object] = json.loads(file.read_text())

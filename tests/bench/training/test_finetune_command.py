@@ -54,7 +54,7 @@ def test_a_finished_folder_is_evaluated_at_once(bench, tmp_path):
 
 
 def test_json_is_one_document(bench):
-    done = bench(*typed("--json", "--quiet", "--steps", "2", "--seed", "3"))
+    done = bench(*typed("--json", "--steps", "2", "--seed", "3"))
     report = json.loads(done.stdout)
     assert (report["steps"], report["rounds"], report["queries"]) == (2, 1, 7)
     assert report["losses"]["last"]["step"] == 2

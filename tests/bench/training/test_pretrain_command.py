@@ -94,7 +94,7 @@ def test_bad_input_is_one_message_before_any_work(
 ):
     typed = [argument.format(preset=preset) for argument in arguments]
     on = [] if "--on" in typed else ["--on", folder]
-    done = pretrain(bench, *typed, *on, "--out", tmp_path / "out", "--offline")
+    done = pretrain(bench, *typed, *on, "--out", tmp_path / "out")
     assert done.code == ExitCode.BAD_INPUT
     assert message in done.stderr
     assert hint in done.stderr

@@ -23,7 +23,7 @@ class CacheSubject(Subject):
 
     def _words(self, folder: Path, out: str) -> list[str]:
         places = ("--out", str(folder / out), "--cache-dir", str(folder / "cache"))
-        words = ["run", str(folder / "collection"), "--model", "hashing", "--json", "--quiet"]
+        words = ["run", str(folder / "collection"), "--model", "hashing", "--json"]
         return [*words, *places]
 
     def mutate(self, rng: Random, folder: Path) -> str:

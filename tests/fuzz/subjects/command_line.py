@@ -26,10 +26,10 @@ class CommandLine(Subject):
     commands: ClassVar[tuple[str, ...]] = (
         "run {c} --model hashing --depth 10 --measure R@5 --index flat --max-memory 2GB",
         "run {c} --model hashing bm25 --split test --index IVF2,Flat?nprobe=2&seed=1",
-        "run {c} --model hashing --dtype float32 --store-dtype float16 --max-query-tokens 8",
+        "run {c} --model hashing --set store_dtype=float16 --set max_query_tokens=8",
         "score {r} --dataset {c} --depth 10 --name mine --measure AP(rel=2)",
         "estimate {c} --model hashing --probe-seconds 1 --max-memory 2GB",
-        "compare hashing bm25 --results {o} --resamples 199 --seed 1 --on own --measure nDCG@10",
+        "compare hashing bm25 --results {o} --resamples 199 --on own --measure nDCG@10",
         "check hashing --baseline bm25 --results {o} --on {c} --margin 0.01 --floor 0.1",
         "check bm25 --baseline hashing --results {o} --on {c} --rule margin --anchor bm25",
         "leaderboard --results {o} --measure nDCG@10 --resamples 199 --format csv --changed 2",
@@ -48,7 +48,7 @@ class CommandLine(Subject):
         write_beir(folder / "own", FACTS)
         from bench.__main__ import main
 
-        words = ["run", str(folder / "own"), "--model", "hashing", "bm25", "--quiet"]
+        words = ["run", str(folder / "own"), "--model", "hashing", "bm25"]
         main([*words, "--out", str(folder / "stored"), "--cache-dir", str(folder / "cache")])
 
     def mutate(self, rng: Random, folder: Path) -> str:

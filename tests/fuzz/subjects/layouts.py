@@ -20,7 +20,7 @@ class CollectionSubject(Subject):
 
     def command(self, rng: Random, folder: Path) -> list[str]:
         places = ("--out", str(folder / "out"), "--cache-dir", str(folder / "cache"))
-        return ["run", str(folder / "input"), "--model", "hashing", "--json", "--quiet", *places]
+        return ["run", str(folder / "input"), "--model", "hashing", "--json", *places]
 
     def judge(self, folder: Path, before: Path, finished: Finished) -> str:
         (result,) = finished.document()["results"]
@@ -110,7 +110,7 @@ class RunFile(Subject):
 
     def command(self, rng: Random, folder: Path) -> list[str]:
         places = ("--out", str(folder / "out"), "--cache-dir", str(folder / "cache"))
-        words = ["score", str(folder / "input" / "some.trec"), "--json", "--quiet"]
+        words = ["score", str(folder / "input" / "some.trec"), "--json"]
         return [*words, "--dataset", str(folder / "collection"), *places]
 
     def judge(self, folder: Path, before: Path, finished: Finished) -> str:

@@ -43,7 +43,7 @@ class Card(Subject):
     def command(self, rng: Random, folder: Path) -> list[str]:
         places = ("--out", str(folder / "out"), "--cache-dir", str(folder / "cache"))
         model = str(folder / "input" / "own.toml")
-        words = ["run", str(folder / "collection"), "--model", model, "--json", "--quiet"]
+        words = ["run", str(folder / "collection"), "--model", model, "--json"]
         return [*words, *places]
 
     def judge(self, folder: Path, before: Path, finished: Finished) -> str:
@@ -99,7 +99,7 @@ class Checkpoint(Subject):
     def command(self, rng: Random, folder: Path) -> list[str]:
         places = ("--out", str(folder / "out"), "--cache-dir", str(folder / "cache"))
         words = ["run", str(folder / "collection"), "--model", str(folder / "input")]
-        return [*words, "--device", "cpu", "--json", "--quiet", *places]
+        return [*words, "--device", "cpu", "--json", *places]
 
     def judge(self, folder: Path, before: Path, finished: Finished) -> str:
         found = oracle.read_beir(folder / "collection")
@@ -208,7 +208,7 @@ class Adapter(Checkpoint):
         places = ("--out", str(folder / "out"), "--cache-dir", str(folder / "cache"))
         words = ["run", str(folder / "collection"), "--model", str(folder / "base")]
         adapter = ("--adapter", str(folder / "input"))
-        return [*words, *adapter, "--device", "cpu", "--json", "--quiet", *places]
+        return [*words, *adapter, "--device", "cpu", "--json", *places]
 
     def judge(self, folder: Path, before: Path, finished: Finished) -> str:
         from peft import PeftModel

@@ -25,11 +25,11 @@ class Results(Subject):
         from bench.__main__ import main
 
         write_beir(folder / "collection", FACTS.replace("true", "false"))
-        words = ["run", str(folder / "collection"), "--model", "hashing", "bm25", "--quiet"]
+        words = ["run", str(folder / "collection"), "--model", "hashing", "bm25"]
         main([*words, "--out", str(folder / "input"), "--cache-dir", str(folder / "cache")])
 
     def command(self, rng: Random, folder: Path) -> list[str]:
-        place, common = str(folder / "input"), ["--json", "--quiet"]
+        place, common = str(folder / "input"), ["--json"]
         drawn = ["--resamples", "199"]
         commands = (
             ["compare", "hashing", "bm25", "--results", place, *drawn],
