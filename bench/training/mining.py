@@ -19,7 +19,7 @@ from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
-from retrievers.training.finetune.negatives import Mined
+from retrievers.training.finetune.training_data import Mined
 
 
 @dataclass(frozen=True)

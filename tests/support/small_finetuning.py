@@ -13,8 +13,7 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
-from retrievers.training.finetune.negatives import Mined
-from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.finetune.training_data import Mined, TrainingSet
 from tests.support import tiny_checkpoints as tiny
 
 

@@ -5,32 +5,77 @@ with the batches and negatives that it would have had; one that is finished is n
 
 In the folder: the checkpoint (see `engine.save`) with its loss curve and negatives; ``rounds/N``
 the same of the rounds before the last; ``teacher`` the cross-encoder and its scores.
+
+Where negatives are refreshed, a round is cut into phases: each ends with a checkpoint, from which
+the corpus is encoded and searched again, and from which the next phase goes on. So a training that
+was killed in any phase ends as if it had not been.
 """
 
-from typing import Any
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from retrievers.models.card import Card
+from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.recipe import Recipe
 from retrievers.training.engine.context import TrainingContext
-from retrievers.training.engine.processes import world_size
+from retrievers.training.engine.fit import Advice, FitSettings
+from retrievers.training.engine.kept_arrays import kept_array
+from retrievers.training.engine.processes import is_first, wait_for, world_size
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.size import Size, read_size
-from retrievers.training.finetune.finetune_preset import Finetuning
-from retrievers.training.finetune.negatives import Mine
-from retrievers.training.finetune.order import check_batch
+from retrievers.training.engine.step_checkpoints import (
+    CHECKPOINTS,
+    last_whole,
+    load_weights,
+    step_of,
+)
+from retrievers.training.engine.trainer import Fitted, writing
+from retrievers.training.finetune.batches import (
+    Batches,
+    Order,
+    Pool,
+    check_batch,
+    order_of,
+    per_device,
+)
+from retrievers.training.finetune.finetune_preset import (
+    Contrastive,
+    Finetuning,
+    Mining,
+    Source,
+    temperature_of,
+)
+from retrievers.training.finetune.losses import loss_of
 from retrievers.training.finetune.student import (
-    build_student,
+    Student,
     finished_card,
     import_trainer,
-    network_of,
-    training_recipe,
 )
-from retrievers.training.finetune.task import FinetuneTask
-from retrievers.training.finetune.trained_part import train_only
-from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.finetune.training_data import (
+    Mine,
+    Mined,
+    TextKeys,
+    TrainingSet,
+    merged,
+    mine_source,
+)
+
+if TYPE_CHECKING:
+    from retrievers.training.finetune.retriever_trainer import RetrieverTrainer
+
+logger = logging.getLogger(__name__)
+
+NEGATIVES = "negatives"
+REFRESHED = "refreshed"  # the model as trained so far, removed when it has mined
 
 
 class FinetuneTraining(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,13 +121,22 @@ class Finetuned(msgspec.Struct, frozen=True):
     size: Size | None = None
 
 
+def no_search(model: Model | None, depth: int) -> Mined:
+    """Refuse to search: a fine-tuning with in-batch negatives alone needs no search.
+
+    Raises:
+        BenchError: the preset mines negatives.
+    """
+    raise BenchError("this preset mines negatives, and no search was handed in")
+
+
 def finetune(
     preset: Finetuning,
     model: Model,
     examples: TrainingSet,
     context: TrainingContext,
     *,
-    mine: Mine | None = None,
+    mine: Mine = no_search,
 ) -> Finetuned:
     """Fine-tune an encoder on judged queries.
 
@@ -96,8 +150,6 @@ def finetune(
     """
     import_trainer()
     card = finished_card(model, preset, examples.trained_on)
-    if mine is None and preset.hard_negatives:
-        raise BenchError("this preset mines negatives, and no search was handed in")
     check_batch(len(examples), preset.batch_size)
     training = FinetuneTraining(
         preset=msgspec.to_builtins(preset),
@@ -107,50 +159,225 @@ def finetune(
         processes=world_size(),
         below=preset.adapter.hashes_below() if preset.adapter else {},
     )
-    _try_part(preset, model, training_recipe(model, card, preset))
+    if preset.adapter or preset.part:  # so that what does not fit is known before all
+        Student(preset, model, card)
     folder = RunFolder(context.out, training)
     if finished := folder.result(Finetuned):
         return finished
-    task = FinetuneTask(preset, model, examples, card, mine, context, folder.identity)
     with folder.claimed(context.device):
-        trained = _train_rounds(task)
+        rounds = [
+            Round(preset, model, card, examples, mine, context, folder.identity, number).train()
+            for number in range(1, len(preset.rounds) + 1)
+        ]
+        trained = msgspec.structs.replace(
+            rounds[-1],
+            rounds=len(rounds),
+            seconds=sum(each.seconds for each in rounds),
+            resumed_at=sum(each.resumed_at for each in rounds),
+            size=read_size(context.out),
+        )
         folder.finish(trained)
     return trained
 
 
-def _train_rounds(task: FinetuneTask) -> Finetuned:
-    """Train all rounds; the encoder of one mines the negatives of the next."""
-    # Imports sentence-transformers' trainers, which `import_trainer` has found.
-    from retrievers.training.finetune.rounds import Round
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: the encoder of one mines the negatives of the next.
 
-    rounds, out = task.preset.rounds, task.context.out
-    miner, seconds, resumed_at = task.model, 0.0, 0
-    for number, mining in enumerate(rounds, start=1):
-        if number > 1:
-            miner = resolve_model(str(out / "rounds" / str(number - 1)))
-        folder = out if number == len(rounds) else out / "rounds" / str(number)
-        done = Round(task, mining, miner, task.context.inside(folder), f"round {number}").train()
-        seconds += done.fitted.seconds
-        resumed_at += done.fitted.resumed_at
-    return Finetuned(
-        folder=str(out),
-        steps=done.steps,
-        rounds=len(rounds),
-        queries=done.queries,
-        seconds=seconds,
-        resumed_at=resumed_at,
-        size=read_size(out),
+    Attributes:
+        start: model where every round starts.
+        card: of what comes out.
+        mine: searches for negatives.
+        whole: context of the whole training.
+        training: identity of what is trained, see `RunFolder`.
+        number: of the round, from 1.
+    """
+
+    preset: Finetuning
+    start: Model
+    card: Card
+    examples: TrainingSet
+    mine: Mine
+    whole: TrainingContext
+    training: str
+    number: int
+
+    @property
+    def mining(self) -> Mining:
+        """Where its negatives come from."""
+        return self.preset.rounds[self.number - 1]
+
+    @property
+    def context(self) -> TrainingContext:
+        """The context of the round, whose folder gets its checkpoint."""
+        last = self.number == len(self.preset.rounds)
+        return self.whole if last else self.whole.inside(self._folder(self.number))
+
+    def _folder(self, number: int) -> Path:
+        """Folder of a round that is not the last."""
+        return self.whole.out / "rounds" / str(number)
+
+    def _miner(self) -> Model:
+        """Return the model that finds the negatives before the first step."""
+        before = self.number - 1
+        return resolve_model(str(self._folder(before))) if before else self.start
+
+    def train(self) -> Finetuned:
+        """Train, and write the checkpoint; a finished round is not repeated."""
+        examples, pool = self._first_pool()
+        return replace(self, examples=examples)._train(pool)
+
+    def _train(self, pool: Pool) -> Finetuned:
+        folder, fitted = self.context.out, Fitted(0.0, self.steps)
+        if not (folder / CARD_FILE).exists():
+            fitted = self._fit(pool)
+            if is_first():
+                with writing(folder):
+                    self.student.save(folder, self.card)
+        if is_first():
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        wait_for(folder / CARD_FILE)
+        queries = len(self.examples)
+        return Finetuned(str(folder), self.steps, 1, queries, fitted.seconds, fitted.resumed_at)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer."""
+        return self.preset.steps_for(self.mining, len(self.examples))
+
+    @cached_property
+    def student(self) -> Student:
+        """The model that is trained."""
+        return Student(self.preset, self.start, self.card)
+
+    @cached_property
+    def order(self) -> Order:
+        """The queries of each batch."""
+        keys = TextKeys.read(self.examples.documents, self.examples.positives)
+        preset, steps = self.preset, self.steps
+        order = order_of(self.examples, keys, preset.batch_size, steps, preset.seed)
+        if order.crowded and is_first():
+            logger.warning(
+                "in %d of %d batches a document is relevant to two queries, and counts as a "
+                "negative of one: lower batch_size",
+                order.crowded,
+                steps,
+            )
+        return order
+
+    @cached_property
+    def settings(self) -> FitSettings:
+        """Settings of the trainer."""
+        preset = self.preset
+        return FitSettings(
+            context=self.context,
+            stage=f"round {self.number}",
+            training=self.training,
+            optimizer=preset.trained_by(),
+            steps=self.steps,
+            batch_size=per_device(preset.batch_size),
+            seed=preset.seed,
+            precision=preset.precision,
+            save_model=lambda folder, step: self.student.save(folder, self.card),
+            advice=advice_for(preset),
+        )
+
+    def _first_pool(self) -> tuple[TrainingSet, Pool]:
+        """Negatives before the first step; with a teacher, and without queries it has none for."""
+        pool = self._mined(0, self._miner)
+        if self.preset.teacher is None:
+            return self.examples, pool
+        # Imports sentence-transformers' trainers, which `import_trainer` has found.
+        from retrievers.training.finetune.teacher import CrossEncoderTeacher
+
+        teacher = CrossEncoderTeacher(
+            settings=self.preset.teacher,
+            student=self.start,
+            examples=self.examples,
+            context=self.whole.inside(self.whole.out / "teacher"),
+            training=self.training,
+            seed=self.preset.seed,
+        )
+        return teacher.score(pool.rows, self.context.out / "teacher-scores")
+
+    def _mined(self, step: int, miner: Callable[[], Model]) -> Pool:
+        """Negatives as they are found at a step, which are kept.
+
+        Args:
+            miner: gives the model of that step; called where its negatives are not there yet.
+        """
+        parts = [self._from_source(source, step, miner) for source in self.mining.sources]
+        return Pool(merged(parts, len(self.examples)))
+
+    def _from_source(self, source: Source, step: int, miner: Callable[[], Model]) -> Int64Array:
+        name = "bm25" if source == "bm25" else f"{source}-{step:08}"
+
+        def search() -> Int64Array:
+            model = None if source == "bm25" else miner()
+            return mine_source(self.mine, model, self.examples, self.mining)
+
+        return kept_array(self.context.out / NEGATIVES / f"{name}.npy", search)
+
+    def _fit(self, pool: Pool) -> Fitted:
+        """Train all phases that are not done."""
+        checkpoints, every = self.settings.checkpoints, self.mining.refresh_steps
+        begin, seconds, resumed_at = 0, 0.0, step_of(last_whole(checkpoints))
+        for until in [*(range(every, self.steps, every) if every else ()), self.steps]:
+            if step_of(last_whole(checkpoints)) < until:
+                if begin:
+                    pool = self._refreshed(begin)
+                seconds += self._trainer(pool).fit(self.settings, until).seconds
+            begin = until
+        if seconds == 0.0 and (last := last_whole(checkpoints)):
+            load_weights(self.student.model, last)
+        return Fitted(seconds, resumed_at)
+
+    def _refreshed(self, step: int) -> Pool:
+        """Negatives as the model of a step finds them; the phase begins there or goes on."""
+        folder = self.context.out / REFRESHED
+
+        def model_of_step() -> Model:
+            checkpoint = last_whole(self.settings.checkpoints)
+            if checkpoint is None or step_of(checkpoint) != step:
+                raise BenchError(
+                    f"the negatives of step {step} are missing or damaged, and the checkpoint to "
+                    "find them again is gone",
+                    "train into another folder",
+                )
+            load_weights(self.student.model, checkpoint)
+            self.student.save(folder, self.card)
+            return resolve_model(str(folder))
+
+        pool = self._mined(step, model_of_step)
+        if is_first():
+            shutil.rmtree(folder, ignore_errors=True)
+        return pool
+
+    def _trainer(self, pool: Pool) -> "RetrieverTrainer":
+        from retrievers.training.finetune.retriever_trainer import RetrieverTrainer
+
+        preset, model = self.preset, self.student.model
+        batches = Batches(
+            examples=self.examples,
+            order=self.order,
+            pool=pool,
+            keys=TextKeys.read(self.examples.documents, [*self.examples.positives, pool.rows]),
+            inputs=self.student.inputs,
+            count=preset.hard_negatives,
+            seed=preset.seed,
+        )
+        temperature = temperature_of(preset.loss, self.card.similarity)
+        loss = loss_of(preset.loss, model, temperature=temperature, devices=world_size())
+        return RetrieverTrainer.build(model, loss, batches, self.settings)
+
+
+def advice_for(preset: Finetuning) -> Advice:
+    """Advice for less memory, and after a loss that is not a number."""
+    chunks = isinstance(preset.loss, Contrastive)
+    keeps = "set loss.chunk, which keeps the batch (GradCache); or " if chunks else ""
+    return Advice(
+        batch=f"batches of {preset.batch_size}",
+        smaller=f"{keeps}lower batch_size or max_document_tokens, or use gradient_checkpointing",
+        slower="lower the learning rate or raise the temperature, and train into another folder",
+        start_option="" if preset.adapter else "--model",
     )
-
-
-def _try_part(preset: Finetuning, model: Model, recipe: Recipe) -> None:
-    """Choose what is trained of the network once, so that what cannot be is known before all."""
-    from retrievers.adapters.train import add_adapter
-
-    if preset.adapter is None and preset.part is None:
-        return
-    network = network_of(build_student(model, recipe))
-    if preset.adapter is not None:
-        add_adapter(network, preset.adapter, model, preset.seed)
-    if preset.part is not None:
-        train_only(network, preset.part)

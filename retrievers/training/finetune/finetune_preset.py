@@ -1,4 +1,11 @@
-"""Presets of fine-tuning, strict TOML files: loss, negatives, batches, length of training."""
+"""Presets of fine-tuning, strict TOML files: loss, negatives, batches, length of training.
+
+Parts of an encoder that are trained alone: ``biases`` is BitFit, Ben Zaken, Ravfogel and Goldberg,
+ACL 2022, https://arxiv.org/abs/2106.10199. Of every layer z = W x + b and every LayerNorm
+g ⊙ x + b, the b are trained and all else is frozen. ``last-layers``: Lee, Tang and Lin, "What Would
+Elsa Do? Freezing Layers During Transformer Fine-Tuning", 2019, https://arxiv.org/abs/1911.03090. Of
+L layers, those after L − n are trained; the embeddings and the layers below are frozen.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,11 +19,44 @@ from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
-from retrievers.training.finetune.negatives import Mining
-from retrievers.training.finetune.trained_part import Part
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Source = Literal["bm25", "model"]
+
+
+class Mining(Record, kw_only=True):
+    """Where the negatives of one round of training come from.
+
+    Attributes:
+        sources: ``bm25``, ``model`` (the encoder as it is: before training, or that of the last
+            round), both, or none for in-batch negatives alone.
+        depth: documents that are searched for each query.
+        skip: how many of the best are left out, once the relevant ones are.
+        keep: negatives kept for each query and source, the best ones.
+        margin: of the model's scores: a negative scores at least this much below the lowest
+            relevant document; None for no such filter.
+        refresh_steps: search again with the encoder as trained so far, every so many steps (ANCE:
+            Xiong et al., ICLR 2021); 0 for never.
+        epochs: how often the round shows each query; None for as often as the preset says, and
+            where that sets steps.
+    """
+
+    sources: tuple[Source, ...] = ()
+    depth: int = 200
+    skip: int = 0
+    keep: int = 50
+    margin: float | None = None
+    refresh_steps: int = 0
+    epochs: Above0 | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.depth, self.keep) < 1 or min(self.skip, self.refresh_steps) < 0:
+            raise ValueError("depth and keep are 1 or more, skip and refresh_steps 0 or more")
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError("a source of negatives is named twice")
+        if "model" not in self.sources and (self.margin is not None or self.refresh_steps):
+            raise ValueError('margin and refresh_steps need the source "model"')
 
 
 class Contrastive(Record, kw_only=True, tag_field="name", tag="contrastive"):
@@ -116,6 +156,31 @@ class Teacher(Record, kw_only=True):
     def pairs_at_once(self) -> int:
         """Pairs of one forward pass: a list has one for each of its documents."""
         return self.batch_size * (1 + self.negatives if self.loss == "listwise" else 1)
+
+
+class Biases(Record, kw_only=True, tag_field="name", tag="biases"):
+    """All biases, and nothing else.
+
+    Attributes:
+        lr: learning rate instead of the optimizer's: so few weights want a higher one.
+    """
+
+    lr: Above0 | None = None
+
+
+class LastLayers(Record, kw_only=True, tag_field="name", tag="last-layers"):
+    """The last layers of the encoder.
+
+    Attributes:
+        layers: how many.
+        lr: see `Biases`.
+    """
+
+    layers: Count
+    lr: Above0 | None = None
+
+
+Part = Biases | LastLayers
 
 
 class Use(Record, kw_only=True):

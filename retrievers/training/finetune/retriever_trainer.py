@@ -17,7 +17,6 @@ from sentence_transformers.sentence_transformer import (
 from torch import nn
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from foundation.errors import BenchError
 from retrievers.training.engine.fit import FitSettings, PlacedArguments
 from retrievers.training.engine.processes import world_size
 from retrievers.training.engine.trainer import FiniteLossMixin
@@ -92,21 +91,6 @@ class RerankerTrainer(PlacesTrainer, CrossEncoderTrainer):  # type: ignore[misc]
 
     kind = RerankerArguments
     may_have_unused = False
-
-
-def per_device(batch_size: int) -> int:
-    """Examples of a batch that each of the devices gets.
-
-    Raises:
-        BenchError: the devices cannot share a batch evenly.
-    """
-    count, rest = divmod(batch_size, world_size())
-    if rest:
-        raise BenchError(
-            f"{world_size()} devices cannot share batches of {batch_size}",
-            "use a batch_size that is a multiple of the devices",
-        )
-    return count
 
 
 def _in_order(dataset: Dataset, *, batch_size: int, **others: Any) -> BatchSampler:

@@ -1,24 +1,94 @@
-"""The model that is trained, as sentence-transformers has it, and its card.
+"""The model that is trained, as sentence-transformers has it, its card, and its inputs.
 
-Weights, tokenizer and pooling are those with which the suite evaluates the finished folder.
+Weights, tokenizer and pooling are those with which the suite evaluates the finished folder, and so
+are prompts, the rule for titles, lengths and segment ids: a model that is trained on other inputs
+than it is used with is worse, and nothing says so.
 """
 
+import copy
 import importlib
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import torch
+from torch.nn import ModuleList
+from transformers import PreTrainedModel
 
+from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
+from retrievers.adapters.identify import FOLDER
+from retrievers.adapters.train import AdaptedNetwork, add_adapter
 from retrievers.adapters.virtual_tokens import check_positions
+from retrievers.encoders.document_text import Segments, join
+from retrievers.encoders.text_tokenizer import TextTokenizer
 from retrievers.models.card import Card
+from retrievers.models.card_file import write_card
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
 from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
 from retrievers.models.st_writer import ST_POOLING
-from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.engine.save import save_files
+from retrievers.training.engine.size import write_size
+from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part
 
+Tensors = dict[str, torch.Tensor]
 OF_THE_START = ("licence", "citation")  # true of what is trained from it, too
+
+
+class Student:
+    """The model that is trained, with what of it is trained, and how it is saved.
+
+    Args:
+        start: whose weights it begins with.
+        card: of what comes out.
+
+    Attributes:
+        model: a SentenceTransformer.
+        adapted: its network with an adapter; None without one.
+        inputs: of the model.
+
+    Raises:
+        BenchError: see `build_student`; or the adapter or the part does not fit.
+    """
+
+    def __init__(self, preset: Finetuning, start: Model, card: Card) -> None:
+        recipe = training_recipe(start, card, preset)
+        torch.manual_seed(preset.seed)
+        self.model = build_student(start, recipe)
+        self.adapted: AdaptedNetwork | None = None
+        if preset.adapter is not None:
+            self.adapted = add_adapter(self.network, preset.adapter, start, preset.seed)
+        if preset.part is not None:
+            train_only(self.network, preset.part)
+        if preset.gradient_checkpointing:
+            self.network.gradient_checkpointing_enable({"use_reentrant": False})
+        self.inputs = Inputs(self.tokenizer, self.network, recipe)
+
+    @property
+    def network(self) -> Any:
+        """The encoder of transformers inside the model."""
+        return self.model[0].model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer inside the model."""
+        return self.model[0].processor
+
+    def save(self, folder: Path, card: Card) -> None:
+        """Write what was trained, as a folder that can be evaluated; the card comes last."""
+        if self.adapted is None:
+            save_files(self.network, self.tokenizer, folder, card)
+            write_size(self.network, folder, folder.iterdir())
+            write_card(card, folder)
+        else:
+            self.adapted.save_files(folder)
+            write_size(self.network, folder, (folder / FOLDER).rglob("*"))
+            self.adapted.save_card(folder, card)
 
 
 def import_trainer() -> Any:
@@ -116,14 +186,90 @@ def build_student(model: Model, recipe: Recipe) -> Any:
     )
 
 
-def network_of(student: Any) -> Any:
-    """The Hugging Face encoder inside a SentenceTransformer."""
-    return student[0].model
+def train_only(network: PreTrainedModel, part: Part) -> None:
+    """Freeze what is not of the part.
+
+    Raises:
+        BenchError: the part has more layers than the encoder.
+    """
+    if isinstance(part, Biases):
+        trained = {name for name, _ in network.named_parameters() if name.endswith(".bias")}
+    else:
+        trained = _of_last_layers(network, part.layers)
+    for name, weight in network.named_parameters():
+        weight.requires_grad_(name in trained)
 
 
-def tokenizer_of(student: Any) -> Any:
-    """The tokenizer inside a SentenceTransformer."""
-    return student[0].processor
+def _of_last_layers(network: PreTrainedModel, count: int) -> set[str]:
+    """Names of the parameters of the last layers."""
+    depth = network.config.num_hidden_layers
+    if count > depth:
+        raise BenchError(
+            f"part trains the last {count} layers, and the encoder has {depth}",
+            f"part.layers = {depth} or less",
+        )
+    above = next(
+        f"{name}."
+        for name, module in network.named_modules()
+        if isinstance(module, ModuleList) and len(module) == depth
+    )
+    kept = tuple(f"{above}{layer}." for layer in range(depth - count, depth))
+    return {name for name, _ in network.named_parameters() if name.startswith(kept)}
+
+
+class Inputs:
+    """Queries and documents of one recipe as padded batches.
+
+    Args:
+        tokenizer: fast tokenizer of the checkpoint.
+        network: whose ``forward`` says whether it reads segment ids.
+        recipe: prompts, title rule, segment ids and lengths.
+    """
+
+    def __init__(self, tokenizer: Any, network: Any, recipe: Recipe) -> None:
+        reads = inspect.signature(network.forward).parameters
+        self._texts = TextTokenizer(
+            copy.deepcopy(tokenizer.backend_tokenizer),  # the tokenizer itself is saved
+            recipe.truncation_side,
+            recipe.segment_ids and "token_type_ids" in reads,
+            split_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
+        )
+        self._recipe, self._padding = recipe, int(tokenizer.pad_token_id or 0)
+        self._separator = str(tokenizer.sep_token or "")
+        if recipe.title_join == "sep" and not self._separator:
+            raise BenchError(
+                f"{recipe.model}: its tokenizer has no separator token", 'use title_join = "space"'
+            )
+
+    def queries(self, texts: Sequence[str]) -> Tensors:
+        """Token ids, mask and segment ids of queries, int64 ``(n, longest)``."""
+        prompt = self._recipe.prompts.query
+        segments = [(prompt + text, None) for text in texts]
+        return self._tensors(segments, self._recipe.max_query_tokens)
+
+    def documents(self, titles: Sequence[str], texts: Sequence[str]) -> Tensors:
+        """Token ids, mask and segment ids of documents, int64 ``(n, longest)``."""
+        rule, prompt = self._recipe.title_join, self._recipe.prompts.document
+        pairs = zip(titles, texts, strict=True)
+        segments = [join(rule, prompt, *pair, self._separator) for pair in pairs]
+        return self._tensors(segments, self._recipe.max_document_tokens)
+
+    def _tensors(self, segments: Sequence[Segments], longest: int) -> Tensors:
+        tokens = self._texts(segments, longest)
+        mask = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
+        tensors = {
+            "input_ids": _padded(tokens.ids, mask, self._padding),
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+        }
+        if tokens.types is not None:
+            tensors["token_type_ids"] = _padded(tokens.types, mask, 0)
+        return tensors
+
+
+def _padded(values: Int32Array, mask: BoolArray, fill: int) -> torch.Tensor:
+    padded = np.full(mask.shape, fill, dtype=np.int64)
+    padded[mask] = values
+    return torch.from_numpy(padded)
 
 
 def _check_trainable(model: Model) -> None:

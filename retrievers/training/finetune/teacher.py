@@ -1,134 +1,315 @@
-"""The teacher of a fine-tuning: opened or trained once, it scores the negatives of each round."""
+"""The teacher of a fine-tuning: a cross-encoder that scores what a retriever learns from.
+
+It reads query and document together (Nogueira and Cho, 2019), which is slower and better than two
+vectors. Scores are its logits, before any sigmoid. It is opened, or trained once on mined
+negatives, and scores the negatives of each round.
+"""
 
 import logging
 import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from foundation.arrays import Int64Array
+from foundation.arrays import Float32Array, Int64Array
 from foundation.atomic import replacing_in
 from foundation.errors import BenchError
 from retrievers.encoders.device import pick_device
+from retrievers.encoders.document_text import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
+from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.models.model import Model
-from retrievers.training.engine.context import Progress
+from retrievers.training.engine.context import Progress, TrainingContext
 from retrievers.training.engine.find_checkpoint import find_checkpoint
 from retrievers.training.engine.fit import Advice, FitSettings, first_process_first
+from retrievers.training.engine.kept_arrays import kept_array
 from retrievers.training.engine.processes import is_first, wait_for
 from retrievers.training.engine.step_checkpoints import CHECKPOINTS, COMPLETE, damage, seal
 from retrievers.training.engine.trainer import writing
-from retrievers.training.finetune.collate import Pool
-from retrievers.training.finetune.cross_encoder import (
-    TextPairs,
-    cross_encoder,
-    pairs_of,
-    score_pool,
-    without_close,
-)
+from retrievers.training.finetune.batches import ScoredPool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
 from retrievers.training.finetune.losses import reranker_loss
-from retrievers.training.finetune.retriever_trainer import RerankerTrainer, per_device
-from retrievers.training.finetune.task import FinetuneTask
-from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.finetune.retriever_trainer import RerankerTrainer
+from retrievers.training.finetune.training_data import Documents, TrainingSet
 
 logger = logging.getLogger(__name__)
 
+BLOCK = 256  # queries whose scores are kept at a time
+Advance = Callable[[int], None]  # told how many queries are scored
 
-def score_negatives(
-    task: FinetuneTask, rows: Int64Array, scores_folder: Path
-) -> tuple[TrainingSet, Pool]:
-    """The negatives with the teacher's scores, and the queries that have any.
+
+@dataclass(frozen=True, eq=False)
+class CrossEncoderTeacher:
+    """The teacher of a preset.
+
+    Attributes:
+        student: it is trained from the student's encoder where the settings name none.
+        context: whose folder is for a teacher that is trained.
+        training: identity of what is trained, see `RunFolder`.
+    """
+
+    settings: Teacher
+    student: Model
+    examples: TrainingSet
+    context: TrainingContext
+    training: str
+    seed: int
+
+    def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, ScoredPool]:
+        """Return the queries that have negatives, and these negatives with their scores.
+
+        Args:
+            rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
+            scores_folder: where the scores are kept.
+
+        Raises:
+            BenchError: there is no such teacher, it cannot be trained, or no negative is left.
+        """
+        examples, settings = self.examples, self.settings
+        teacher = self.open(rows)
+        on_gpu = pick_device(self.context.device).type == "cuda"
+
+        def report(done: int) -> None:
+            self.context.report(Progress("teacher scores", done, len(examples), "queries"))
+
+        pool = score_pool(
+            teacher.to("cuda" if on_gpu else "cpu"),
+            examples,
+            rows,
+            scores_folder,
+            batch_size=settings.pairs_at_once,
+            advance=report,
+        )
+        if settings.margin is not None:
+            pool = without_close(pool, settings.margin)
+        left = np.flatnonzero((pool.rows >= 0).any(axis=1))
+        if not len(left):
+            raise BenchError("no negative is left", "lower teacher.margin, or raise rounds.depth")
+        return examples.take(left), pool.take(left)
+
+    def open(self, rows: Int64Array) -> Any:
+        """Return a trained cross-encoder: the one that is named, or one that is trained once."""
+        settings, folder = self.settings, self.context.out
+        if settings.model:
+            named, _ = find_checkpoint(settings.model)
+            return cross_encoder(named, settings.max_tokens, trained=True)
+        with first_process_first(self.context.device):
+            if is_first() and (folder / COMPLETE).exists() and (problem := damage(folder)):
+                logger.warning("%s is damaged, and is trained again: %s", folder, problem)
+                (folder / COMPLETE).unlink()
+        if not (folder / COMPLETE).exists():
+            self._train(rows)
+            wait_for(folder / COMPLETE)
+        return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
+
+    def _train(self, rows: Int64Array) -> None:
+        settings, folder = self.settings, self.context.out
+        teacher = cross_encoder(self._start(), settings.max_tokens, trained=False, seed=self.seed)
+        self._fit(teacher, rows)
+        if not is_first():
+            return
+        with writing(folder):
+            with replacing_in(folder) as unfinished:
+                teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
+                teacher.tokenizer.save_pretrained(str(unfinished))
+            seal(folder)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+    def _start(self) -> Checkpoint:
+        """Return the encoder that the teacher is trained from."""
+        if self.settings.start:
+            return find_checkpoint(self.settings.start)[0]
+        if self.student.document is None:
+            raise BenchError(f"{self.student.card.name} has no checkpoint", "name teacher.start")
+        return self.student.document
+
+    def _fit(self, teacher: Any, rows: Int64Array) -> None:
+        settings = self.settings
+        pairs = pairs_of(self.examples, rows, settings, self.seed)
+        fit_settings = FitSettings(
+            context=self.context,
+            stage="teacher",
+            training=self.training,
+            optimizer=settings.optimizer,
+            steps=len(pairs) // (settings.batch_size * settings.accumulate),
+            batch_size=per_device(settings.batch_size),
+            accumulate=settings.accumulate,
+            seed=self.seed,
+            advice=Advice(
+                batch=f"batches of {settings.batch_size}",
+                smaller="lower teacher.batch_size and raise teacher.accumulate as much",
+                slower="lower teacher.optimizer.lr, and train into another folder",
+            ),
+        )
+        loss, collate = reranker_loss(teacher, settings), TextPairs(self.examples, pairs)
+        RerankerTrainer.build(teacher, loss, collate, fit_settings).fit(fit_settings)
+
+
+@dataclass(frozen=True, eq=False)
+class TextPairs:
+    """Collator of the cross-encoder's trainer: texts of queries and documents, and labels.
+
+    Attributes:
+        places: query, document and label (1 relevant, 0 not) of each place, int64 ``(n, 3)``; or of
+            each document of a list at each place, ``(n, documents, 3)``.
+    """
+
+    examples: TrainingSet
+    places: Int64Array
+    valid_label_columns: tuple[str, ...] = ()
+
+    def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+        """Texts of the places ``features[i]["place"]``."""
+        places = self.places[[feature["place"] for feature in features]]
+        queries, rows, labels = places.reshape(-1, 3).T
+        return {
+            "query": [self.examples.queries[query] for query in queries.tolist()],
+            "document": read_joined(self.examples.documents, rows),
+            "label": torch.from_numpy(labels.astype(np.float32)),
+        }
+
+
+def pairs_of(examples: TrainingSet, pool: Int64Array, settings: Teacher, seed: int) -> Int64Array:
+    """Pairs that the teacher is trained on, in order: places as in `TextPairs`, whole batches.
+
+    Each epoch shows each query once, with one relevant document and its negatives.
+    """
+    wanted = round(settings.epochs * len(examples))
+    listwise = settings.loss == "listwise"
+    places: list[Any] = []
+    for number in range(wanted):
+        epoch, at = divmod(number, len(examples))
+        if at == 0:
+            rng = np.random.default_rng((seed, 2, epoch))
+            order = rng.permutation(len(examples)).tolist()
+        query = order[at]
+        shown = [(query, int(rng.choice(examples.positives[query])), 1)]
+        negatives = rng.permutation(pool[query][pool[query] >= 0])[: settings.negatives]
+        if listwise:
+            relevant, short = examples.positives[query], settings.negatives - len(negatives)
+            others = random_negatives(relevant, len(examples.documents), short, rng)
+            negatives = np.concatenate([negatives, others])
+        shown += [(query, row, 0) for row in negatives.tolist()]
+        places += [shown] if listwise else shown
+    step = settings.batch_size * settings.accumulate
+    whole = len(places) // step * step
+    if not whole:
+        raise BenchError(
+            f"the teacher has {len(places)} {'lists' if listwise else 'pairs'} to learn from, and "
+            f"steps of {step}",
+            "lower teacher.batch_size or raise teacher.epochs",
+        )
+    return np.array(places[:whole], np.int64)
+
+
+def cross_encoder(checkpoint: Checkpoint, max_tokens: int, *, trained: bool, seed: int = 0) -> Any:
+    """A CrossEncoder with one score, on the CPU.
+
+    Args:
+        checkpoint: of an encoder, which gets a new head, or of a cross-encoder.
+        trained: whether it must have its head already.
+        seed: of a new head.
+
+    Raises:
+        BenchError: it cannot be loaded, or it has no head, or not one score.
+    """
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    architecture = str((checkpoint.config.get("architectures") or [""])[0])
+    if trained and not architecture.endswith("ForSequenceClassification"):
+        raise BenchError(
+            f"{checkpoint.folder} is no cross-encoder: its architecture is {architecture!r}",
+            "name it as teacher.start, and it is trained to be one",
+        )
+    local = {"local_files_only": True, "trust_remote_code": False}
+    torch.manual_seed(seed)
+    try:
+        with quiet_transformers():
+            transformer = Transformer(
+                str(checkpoint.folder),
+                transformer_task="sequence-classification",
+                model_kwargs={**local, "weights_only": True},
+                processor_kwargs=dict(local),
+                config_kwargs={**local} if trained else {**local, "num_labels": 1},
+            )
+    except LOAD_ERRORS as error:
+        raise BenchError(f"{checkpoint.folder} cannot be a cross-encoder: {error}") from error
+    if transformer.model.config.num_labels != 1:
+        raise BenchError(f"{checkpoint.folder} gives several scores, and one is needed")
+    transformer.processor = load_tokenizer(checkpoint)
+    transformer.max_seq_length = min(max_tokens, checkpoint.position_limit or max_tokens)
+    return CrossEncoder(modules=[transformer], device="cpu")
+
+
+def score_pool(
+    teacher: Any,
+    examples: TrainingSet,
+    rows: Int64Array,
+    folder: Path,
+    *,
+    batch_size: int,
+    advance: Advance | None = None,
+) -> ScoredPool:
+    """The negatives with the teacher's scores, which are kept in ``folder`` as they are computed.
 
     Args:
         rows: negatives of each query, int64 ``(q, keep)``, -1 where unfilled.
-        scores_folder: of what the teacher scored.
-
-    Raises:
-        BenchError: there is no such teacher, it cannot be trained, or no negative is left.
     """
-    settings, examples, device = _settings(task), task.examples, task.context.device
-    teacher = open_teacher(task, rows)
-    on_gpu = pick_device(device).type == "cuda"
+    scores = np.full(rows.shape, -np.inf, np.float32)
+    positive_scores: list[Float32Array] = []
+    for start in range(0, len(examples), BLOCK):
+        queries = range(start, min(start + BLOCK, len(examples)))
+        counts = [len(examples.positives[query]) for query in queries]
+        filled = [rows[query][rows[query] >= 0] for query in queries]
+        predict = partial(_predict, teacher, examples, queries, filled, batch_size)
+        block = kept_array(folder / f"{start:09}.npy", predict)
+        ends = np.cumsum([*counts, *map(len, filled)])
+        parts = np.split(block, ends[:-1])
+        positive_scores += parts[: len(counts)]
+        for query, own in zip(queries, parts[len(counts) :], strict=True):
+            scores[query, : len(own)] = own
+        if advance:
+            advance(queries.stop)
+    return ScoredPool(rows, scores, positive_scores)
 
-    def report(done: int) -> None:
-        task.context.report(Progress("teacher scores", done, len(examples), "queries"))
 
-    pool = score_pool(
-        teacher.to("cuda" if on_gpu else "cpu"),
-        examples,
-        rows,
-        scores_folder,
-        batch_size=settings.pairs_at_once,
-        advance=report,
+def without_close(pool: ScoredPool, margin: float) -> ScoredPool:
+    """The pool without negatives that score less than ``margin`` below the lowest relevant one."""
+    lowest = np.array([own.min() for own in pool.positive_scores], np.float32)
+    close = pool.scores > lowest[:, None] - np.float32(margin)
+    return ScoredPool(np.where(close, -1, pool.rows), pool.scores, pool.positive_scores)
+
+
+def read_joined(documents: Documents, rows: Int64Array) -> list[str]:
+    """Title and text of each row as one string."""
+    pairs = zip(*documents.read(rows), strict=True)
+    return [join("space", "", title, text)[0] for title, text in pairs]
+
+
+def _predict(
+    teacher: Any,
+    examples: TrainingSet,
+    queries: range,
+    filled: Sequence[Int64Array],
+    batch_size: int,
+) -> Float32Array:
+    """Scores of all relevant documents of some queries, then of all their negatives."""
+    own = [examples.positives[query] for query in queries]
+    asked = [
+        query
+        for rows_of in (own, filled)
+        for query, rows in zip(queries, rows_of, strict=True)
+        for _ in rows
+    ]
+    texts = read_joined(examples.documents, np.concatenate([*own, *filled]))
+    pairs = [(examples.queries[query], text) for query, text in zip(asked, texts, strict=True)]
+    scores: Float32Array = teacher.predict(
+        pairs, batch_size=batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
     )
-    if settings.margin is not None:
-        pool = without_close(pool, settings.margin)
-    left = np.flatnonzero((pool.rows >= 0).any(axis=1))
-    if not len(left):
-        raise BenchError("no negative is left", "lower teacher.margin, or raise rounds.depth")
-    return examples.take(left), pool.take(left)
-
-
-def open_teacher(task: FinetuneTask, rows: Int64Array) -> Any:
-    """A trained cross-encoder: the one that is named, or one that is trained here, once."""
-    settings, folder = _settings(task), task.teacher_folder
-    if settings.model:
-        named, _ = find_checkpoint(settings.model)
-        return cross_encoder(named, settings.max_tokens, trained=True)
-    with first_process_first(task.context.device):
-        if is_first() and (folder / COMPLETE).exists() and (problem := damage(folder)):
-            logger.warning("%s is damaged, and is trained again: %s", folder, problem)
-            (folder / COMPLETE).unlink()
-    if not (folder / COMPLETE).exists():
-        start = _start(settings, task.model)
-        teacher = cross_encoder(start, settings.max_tokens, trained=False, seed=task.preset.seed)
-        _train(teacher, task, rows)
-        if is_first():
-            with writing(folder):
-                with replacing_in(folder) as unfinished:
-                    teacher.model.save_pretrained(str(unfinished), safe_serialization=True)
-                    teacher.tokenizer.save_pretrained(str(unfinished))
-                seal(folder)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        wait_for(folder / COMPLETE)
-    return cross_encoder(open_checkpoint(folder), settings.max_tokens, trained=True)
-
-
-def _settings(task: FinetuneTask) -> Teacher:
-    if task.preset.teacher is None:
-        raise ValueError("this preset has no teacher")
-    return task.preset.teacher
-
-
-def _start(settings: Teacher, student: Model) -> Checkpoint:
-    """The encoder that the teacher is trained from; the student's, where none is named."""
-    if settings.start:
-        return find_checkpoint(settings.start)[0]
-    if student.document is None:
-        raise BenchError(f"{student.card.name} has no checkpoint", "name teacher.start")
-    return student.document
-
-
-def _train(teacher: Any, task: FinetuneTask, rows: Int64Array) -> None:
-    settings, seed = _settings(task), task.preset.seed
-    pairs = pairs_of(task.examples, rows, settings, seed)
-    fit_settings = FitSettings(
-        context=task.context.inside(task.teacher_folder),
-        stage="teacher",
-        training=task.training,
-        optimizer=settings.optimizer,
-        steps=len(pairs) // (settings.batch_size * settings.accumulate),
-        batch_size=per_device(settings.batch_size),
-        accumulate=settings.accumulate,
-        seed=seed,
-        advice=Advice(
-            batch=f"batches of {settings.batch_size}",
-            smaller="lower teacher.batch_size and raise teacher.accumulate as much",
-            slower="lower teacher.optimizer.lr, and train into another folder",
-        ),
-    )
-    loss = reranker_loss(teacher, settings)
-    trainer = RerankerTrainer.build(teacher, loss, TextPairs(task.examples, pairs), fit_settings)
-    trainer.fit(fit_settings)
+    return scores.astype(np.float32)

@@ -1,17 +1,29 @@
-"""Training data of a retriever: queries, documents, and which of them belong together."""
+"""Training data of a retriever: queries, their relevant documents, and hard negatives.
+
+Hard negatives are what a search finds for a query and nobody judged relevant. The search is handed
+in, so that this package need not know collections. What it finds is cleaned: relevant documents go,
+documents that repeat the text of a relevant one go, and so does what scores too close to the
+relevant ones to be wrong (a margin; Qu et al., RocketQA, NAACL 2021, call such documents false
+negatives).
+"""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
-from foundation.arrays import Int64Array, UInt64Array
+from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
+from retrievers.index.faiss_index import Hits
+from retrievers.models.model import Model
+from retrievers.training.finetune.finetune_preset import Mining
 
 READ_ROWS = 4_096  # documents whose texts are held at a time
+ROWS_AT_A_TIME = 1_024  # queries
 
 
 class Documents(Protocol):
@@ -106,6 +118,89 @@ class TextKeys:
     def of(self, rows: Int64Array) -> UInt64Array:
         """Keys of rows that were read, in any shape."""
         return self.keys[np.searchsorted(self.rows, rows)]
+
+
+@dataclass(frozen=True, eq=False)
+class Mined:
+    """Hits of a search for each query of a training set.
+
+    Attributes:
+        hits: best first, q x depth; rows of the training set's documents, -1 where unfilled.
+        positive_scores: for each query the scores of its relevant documents on the same scale, in
+            the order of `TrainingSet.positives`; empty arrays where there is none (BM25).
+    """
+
+    hits: Hits
+    positive_scores: Sequence[Float32Array]
+
+
+class Mine(Protocol):
+    """Searches the documents of a training set for all of its queries."""
+
+    def __call__(self, model: Model | None, depth: int) -> Mined:
+        """With an encoder, exactly; with BM25 where ``model`` is None."""
+        ...
+
+
+def hard_negatives(mined: Mined, examples: TrainingSet, settings: Mining) -> Int64Array:
+    """Negatives of each query, best first, int64 ``(q, keep)``, -1 where there are fewer."""
+    rows = np.full((len(examples), settings.keep), -1, np.int64)
+    for start in range(0, len(examples), ROWS_AT_A_TIME):
+        block = slice(start, min(start + ROWS_AT_A_TIME, len(examples)))
+        rows_read = [mined.hits.rows[block], *examples.positives[block]]
+        keys = TextKeys.read(examples.documents, rows_read)
+        for query in range(block.start, block.stop):
+            own = _of_query(mined, examples.positives[query], query, keys, settings)
+            rows[query, : len(own)] = own
+    return rows
+
+
+def merged(pools: Sequence[Int64Array], queries: int) -> Int64Array:
+    """Return the negatives of any number of sources together, each once; int64 ``(q, most)``."""
+    both = np.concatenate([np.empty((queries, 0), np.int64), *pools], axis=1)
+    kept = [np.array(list(dict.fromkeys(row[row >= 0].tolist())), np.int64) for row in both]
+    rows = np.full((len(both), max([1, *map(len, kept)])), -1, np.int64)
+    for query, own in enumerate(kept):
+        rows[query, : len(own)] = own
+    return rows
+
+
+def mine_source(
+    mine: Mine, model: Model | None, examples: TrainingSet, settings: Mining
+) -> Int64Array:
+    """The negatives that a model finds, or BM25 where it is None, as `hard_negatives` gives them.
+
+    Raises:
+        BenchError: not one query has a negative.
+    """
+    if model is None:  # BM25's scores are on no scale that a margin could be of
+        settings = msgspec.structs.replace(
+            settings, sources=("bm25",), margin=None, refresh_steps=0
+        )
+    rows = hard_negatives(mine(model, settings.depth), examples, settings)
+    if (rows < 0).all():
+        source = "bm25" if model is None else "model"
+        raise BenchError(
+            f"the search with {source} found no negative for any query",
+            "raise depth, or lower skip and margin",
+        )
+    return rows
+
+
+def _of_query(
+    mined: Mined, positives: Int64Array, query: int, keys: TextKeys, settings: Mining
+) -> Int64Array:
+    rows, scores = mined.hits.rows[query], mined.hits.scores[query]
+    filled = rows >= 0
+    rows, scores = rows[filled], scores[filled]
+    wrong = ~np.isin(keys.of(rows), keys.of(positives))
+    allowed = np.ones(len(rows), bool)
+    own = mined.positive_scores[query]
+    if settings.margin is not None and len(own):
+        allowed = scores <= own.min() - np.float32(settings.margin)
+    candidates = np.flatnonzero(wrong)[settings.skip :]
+    kept: Int64Array = rows[candidates[allowed[candidates]]][: settings.keep]
+    return kept
 
 
 def _batches(documents: Documents, rows: Int64Array) -> Iterator[tuple[list[str], list[str]]]:

@@ -16,8 +16,7 @@ from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import parse
-from retrievers.training.finetune.negatives import Mined
-from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.finetune.training_data import Mined, TrainingSet
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part

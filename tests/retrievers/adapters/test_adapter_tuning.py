@@ -20,12 +20,10 @@ from retrievers.models.model import resolve_model
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import load_preset
-from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.student import (
+    Inputs,
     build_student,
     finished_card,
-    network_of,
-    tokenizer_of,
     training_recipe,
 )
 from tests.support.kills import KilledError, killed_at
@@ -109,11 +107,11 @@ class Tuned:
         card = finished_card(start, settings, ())
         recipe = training_recipe(start, card, settings)
         self.model = build_student(start, recipe)
-        network = network_of(self.model)
+        network = self.model[0].model
         base = list(network.parameters())
         before = sha256(base)
         adapted = add_adapter(network, settings.adapter, start, 0)
-        inputs = Inputs(tokenizer_of(self.model), network, recipe)
+        inputs = Inputs(self.model[0].processor, network, recipe)
         used = settings.trained_by()
         trained = [one for one in network.parameters() if one.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=used.lr, weight_decay=used.weight_decay)
@@ -407,7 +405,7 @@ def test_houlsbys_adapter_begins_close_to_nothing_and_trains_the_norms(tmp_path)
     settings = preset(table("double_seq_bn", more=HOULSBY)).adapter
     card = finished_card(start, preset(table("double_seq_bn", more=HOULSBY)), ())
     student = build_student(start, training_recipe(start, card, preset()))
-    network = network_of(student)
+    network = student[0].model
     add_adapter(network, settings, start, 0)
     trained = {name: one for name, one in network.named_parameters() if one.requires_grad}
     norms = {name for name in trained if "LayerNorm" in name}

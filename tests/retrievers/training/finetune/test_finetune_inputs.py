@@ -9,12 +9,10 @@ from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.student import (
+    Inputs,
     build_student,
     finished_card,
-    network_of,
-    tokenizer_of,
     training_recipe,
 )
 from tests.support.small_finetuning import (
@@ -51,12 +49,12 @@ def test_vectors_in_training_are_those_of_the_saved_folder(tmp_path, name):
     card = finished_card(start, settings, ("toy",))
     recipe = training_recipe(start, card, settings)
     trained = build_student(start, recipe).eval()
-    inputs = Inputs(tokenizer_of(trained), network_of(trained), recipe)
+    inputs = Inputs(trained[0].processor, trained[0].model, recipe)
     texts = [*TEXTS[:5], LONG]
     with torch.no_grad():
         queries = trained(inputs.queries([*QUERIES, LONG]))["sentence_embedding"].numpy()
         documents = trained(inputs.documents(TITLES[:6], texts))["sentence_embedding"].numpy()
-    save_checkpoint(network_of(trained), tokenizer_of(trained), tmp_path / "out", card)
+    save_checkpoint(trained[0].model, trained[0].processor, tmp_path / "out", card)
     evaluated = resolve_model(str(tmp_path / "out"))
     encoder = open_encoder(evaluated, "cpu")
     assert evaluated.recipe.prompts == start.recipe.prompts
@@ -89,7 +87,7 @@ def test_a_preset_lower_cases_for_a_tokenizer_that_does_not(tmp_path):
     assert "lower_case = true" in (tmp_path / "out" / "card.toml").read_text()
 
     recipe = training_recipe(start, finished_card(start, settings, ()), settings)
-    tokenizer = tokenizer_of(build_student(start, recipe))
+    tokenizer = build_student(start, recipe)[0].processor
     assert tokenizer("ABC Ä").input_ids == tokenizer("abc ä").input_ids
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     trained = [theirs.encode, open_encoder(found, "cpu").encode_queries]

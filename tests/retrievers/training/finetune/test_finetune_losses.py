@@ -13,9 +13,8 @@ from retrievers.training.finetune.finetune_preset import (
     Teacher,
     temperature_of,
 )
-from retrievers.training.finetune.inputs import Inputs
 from retrievers.training.finetune.losses import loss_of, reranker_loss
-from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
+from retrievers.training.finetune.student import Inputs, build_student
 from tests.support.small_finetuning import QUERIES, TEXTS, TITLES, model
 
 BATCH, DIM, NEGATIVES = 4, 5, 3
@@ -163,7 +162,7 @@ def test_gradients_of_cached_batches_are_those_of_whole_ones(tmp_path, dropout):
     """With dropout too: a chunk is computed twice with the same random numbers."""
     start = model(tmp_path, normalize=True, similarity="cos")
     trained = build_student(start, start.recipe)
-    inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
+    inputs = Inputs(trained[0].processor, trained[0].model, start.recipe)
 
     def gradients(chunk, seed=0):
         trained.train(dropout)

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import Hits
-from retrievers.training.finetune.negatives import (
+from retrievers.training.finetune.finetune_preset import Mining
+from retrievers.training.finetune.training_data import (
     Mined,
-    Mining,
+    TextKeys,
+    TrainingSet,
     hard_negatives,
     merged,
     mine_source,
 )
-from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 from tests.support.small_finetuning import ListedDocuments, Search, examples, model, preset, ranked
 
 DOCUMENTS = 12
@@ -79,7 +80,7 @@ def test_unfilled_places_of_a_search_are_no_negatives():
 
 def test_sources_are_merged_without_repetition():
     pools = [np.array([[3, 1, -1], [2, -1, -1]]), np.array([[1, 5], [-1, -1]])]
-    assert merged(pools).tolist() == [[3, 1, 5], [2, -1, -1]]
+    assert merged(pools, 2).tolist() == [[3, 1, 5], [2, -1, -1]]
 
 
 def test_bm25_is_asked_without_a_model_and_has_no_margin():

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.errors import BenchError
-from retrievers.training.finetune.collate import Batches, Pool
-from retrievers.training.finetune.inputs import Inputs
-from retrievers.training.finetune.order import draw_negatives, order_of
-from retrievers.training.finetune.student import build_student, network_of, tokenizer_of
+from retrievers.training.finetune.batches import Batches, Pool, ScoredPool, draw_negatives, order_of
+from retrievers.training.finetune.student import Inputs, build_student
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 from tests.support.small_finetuning import DOCUMENTS, ListedDocuments, examples, model
 
@@ -101,13 +99,12 @@ def test_what_is_relevant_to_another_query_of_the_batch_is_not_drawn():
 def batches(tmp_path):
     start = model(tmp_path)
     trained = build_student(start, start.recipe)
-    inputs = Inputs(tokenizer_of(trained), network_of(trained), start.recipe)
+    inputs = Inputs(trained[0].processor, trained[0].model, start.recipe)
 
     def make(pool, count=2, seed=0, **fields):
         training = examples()
-        rows = [] if pool is None else [pool]
-        keys = TextKeys.read(DOCUMENTS, [*training.positives, *rows])
-        pools = None if pool is None else Pool(pool, **fields)
+        keys = TextKeys.read(DOCUMENTS, [*training.positives, pool])
+        pools = ScoredPool(pool, **fields) if fields else Pool(pool)
         own = order(training, 3, 4)
         return Batches(training, own, pools, keys, inputs, count, seed)
 

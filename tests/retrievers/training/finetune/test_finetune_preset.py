@@ -9,12 +9,12 @@ from retrievers.training.finetune.finetune_preset import (
     KL,
     PRESETS,
     Contrastive,
+    Mining,
     Use,
     changed,
     load_preset,
     parse,
 )
-from retrievers.training.finetune.negatives import Mining
 from tests.support.small_finetuning import preset
 
 PAPERS = {

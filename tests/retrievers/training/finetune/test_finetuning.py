@@ -12,8 +12,8 @@ from retrievers.training.engine import fit
 from retrievers.training.engine.context import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import changed
-from retrievers.training.finetune.negatives import Mining, hard_negatives
+from retrievers.training.finetune.finetune_preset import Mining, changed
+from retrievers.training.finetune.training_data import hard_negatives
 from tests.support.kills import KilledError, killed_at
 from tests.support.small_finetuning import (
     DOCUMENTS,

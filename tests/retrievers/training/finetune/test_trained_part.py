@@ -6,9 +6,8 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.engine.size import read_size
 from retrievers.training.finetune.finetune import finetune
-from retrievers.training.finetune.finetune_preset import FILES, from_table, load_preset
-from retrievers.training.finetune.student import build_student, network_of
-from retrievers.training.finetune.trained_part import LastLayers, train_only
+from retrievers.training.finetune.finetune_preset import FILES, LastLayers, from_table, load_preset
+from retrievers.training.finetune.student import build_student, train_only
 from tests.support.small_finetuning import examples, model, on_cpu, preset, weights
 
 LAYER = "encoder.layer.1."
@@ -71,7 +70,7 @@ def test_a_part_that_is_not_there_is_one_error(tmp_path, text, message):
 
 def test_all_layers_are_all_but_the_embeddings(tmp_path):
     start = model(tmp_path)
-    network = network_of(build_student(start, start.recipe))
+    network = build_student(start, start.recipe)[0].model
     train_only(network, LastLayers(layers=2))
     frozen = {name for name, weight in network.named_parameters() if not weight.requires_grad}
     assert {name.split(".")[0] for name in frozen} <= {"embeddings", "pooler"}

@@ -1,19 +1,23 @@
-"""Order of examples in batches: a pure function of the examples and a seed.
+"""Batches of fine-tuning: which queries come together, what is drawn for them, and their tensors.
 
-Every epoch shows every query once, with one of its relevant documents. In-batch negatives are the
-other queries' documents, so a batch should hold no document that is relevant to two of its
-queries: a query that would bring one is put off to a later batch.
+The order is a pure function of the examples and a seed. Every epoch shows every query once, with
+one of its relevant documents. In-batch negatives are the other queries' documents, so a batch
+should hold no document that is relevant to two of its queries: a query that would bring one is put
+off to a later batch.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
 import numpy as np
+import torch
 
-from foundation.arrays import Int64Array
+from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
+from retrievers.training.engine.processes import world_size
+from retrievers.training.finetune.student import Inputs
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 
 PUT_OFF = 4  # batches' worth of queries that may be put off for one batch
@@ -36,6 +40,115 @@ class Order:
     def batch_size(self) -> int:
         """Queries of a batch."""
         return int(self.queries.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Hard negatives of each query.
+
+    Attributes:
+        rows: int64 ``(q, keep)``, -1 where unfilled.
+    """
+
+    rows: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPool(Pool):
+    """Hard negatives of each query with the scores of a teacher.
+
+    Attributes:
+        scores: of the negatives, float32 ``(q, keep)``.
+        positive_scores: of each relevant document.
+    """
+
+    scores: Float32Array
+    positive_scores: Sequence[Float32Array]
+
+    def take(self, queries: Int64Array) -> "ScoredPool":
+        """The pool of some of the queries."""
+        own = [self.positive_scores[query] for query in queries]
+        return ScoredPool(self.rows[queries], self.scores[queries], own)
+
+    def labels(self, query: int, relevant: int, rows: Int64Array) -> Float32Array:
+        """Return the scores of drawn documents, float32 ``(1 + negatives,)``.
+
+        Args:
+            relevant: number of the relevant document, which comes first in ``rows``.
+        """
+        places = [int(np.flatnonzero(self.rows[query] == row)[0]) for row in rows[1:]]
+        own = self.positive_scores[query][relevant : relevant + 1]
+        return np.concatenate([own, self.scores[query][places]])
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Collator of sentence-transformers' trainer: ``query``, ``document_0`` (relevant), ...
+
+    What it draws follows from the seed and the place alone, so that a resumed training goes on
+    with the batches that it would have had.
+
+    Attributes:
+        keys: of all relevant documents and all negatives.
+        count: negatives of each query.
+    """
+
+    examples: TrainingSet
+    order: Order
+    pool: Pool
+    keys: TextKeys
+    inputs: Inputs
+    count: int
+    seed: int
+    valid_label_columns: tuple[str, ...] = ()  # the trainer asks for it
+
+    def __call__(self, features: Sequence[Mapping[str, int]]) -> dict[str, torch.Tensor]:
+        """Tensors of the places ``features[i]["place"]``, and ``label`` where a teacher scored."""
+        places = np.array([feature["place"] for feature in features])
+        queries = self.order.queries.ravel()[places]
+        steps = np.unique(places // self.order.batch_size).tolist()
+        banned = {step: self._banned(step) for step in steps}
+        own = (self._rows(p, banned[p // self.order.batch_size]) for p in places.tolist())
+        rows = np.stack(list(own), axis=1)
+        batch = {}
+        texts = [self.examples.queries[query] for query in queries.tolist()]
+        for name, tensor in self.inputs.queries(texts).items():
+            batch[f"query_{name}"] = tensor
+        for column, documents in enumerate(rows):
+            titles, bodies = self.examples.documents.read(documents)
+            for name, tensor in self.inputs.documents(titles, bodies).items():
+                batch[f"document_{column}_{name}"] = tensor
+        if isinstance(self.pool, ScoredPool):
+            pairs = zip(queries.tolist(), rows.T, strict=True)
+            labels = [self._labels(self.pool, *pair) for pair in pairs]
+            batch["label"] = torch.from_numpy(np.stack(labels))
+        return batch
+
+    def rows_at(self, place: int) -> Int64Array:
+        """The documents of a place, int64 ``(1 + count,)``: the relevant one, then negatives."""
+        return self._rows(place, self._banned(place // self.order.batch_size))
+
+    def _rows(self, place: int, banned: Sequence[int]) -> Int64Array:
+        query = int(self.order.queries.ravel()[place])
+        positive = self.order.positives.ravel()[place : place + 1]
+        rng = np.random.default_rng((self.seed, 1, place))
+        pool = self.pool.rows[query]
+        negatives = draw_negatives(pool, banned, self.keys, self.count, rng)
+        if self.count and negatives[0] < 0:  # all are relevant to others of the batch, or none is
+            negatives = draw_negatives(pool, (), self.keys, self.count, rng)
+        if self.count and negatives[0] < 0:
+            relevant, documents = self.examples.positives[query], len(self.examples.documents)
+            negatives = random_negatives(relevant, documents, self.count, rng)
+        return np.concatenate([positive, negatives])
+
+    def _labels(self, pool: ScoredPool, query: int, rows: Int64Array) -> Float32Array:
+        relevant = int(np.flatnonzero(self.examples.positives[query] == rows[0])[0])
+        return pool.labels(query, relevant, rows)
+
+    def _banned(self, step: int) -> Sequence[int]:
+        """Keys of what is relevant to any query of the step."""
+        own = [self.examples.positives[query] for query in self.order.queries[step].tolist()]
+        return self.keys.of(np.concatenate(own)).tolist() if self.count else []
 
 
 def order_of(
@@ -70,6 +183,21 @@ def check_batch(queries: int, batch_size: int) -> None:
             f"a batch of {batch_size} queries is more than the {queries} there are",
             "lower batch_size: a query twice in a batch would be its own negative",
         )
+
+
+def per_device(batch_size: int) -> int:
+    """Examples of a batch that each of the devices gets.
+
+    Raises:
+        BenchError: the devices cannot share a batch evenly.
+    """
+    count, rest = divmod(batch_size, world_size())
+    if rest:
+        raise BenchError(
+            f"{world_size()} devices cannot share batches of {batch_size}",
+            "use a batch_size that is a multiple of the devices",
+        )
+    return count
 
 
 def draw_negatives(
