@@ -27,7 +27,7 @@ from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.experiments.report_record import Report
 from bench.gate.check import Check
-from bench.monitor.quality_curve import Curve
+from bench.monitor.curve import Curve
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport
 from bench.store.indexes import IndexManifest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # `list` needs no NumPy
     from bench.comparing.statistics import Paired
-    from bench.monitor.quality_curve import Level
+    from bench.monitor.curve import Level
 
 SMALLEST_P = 0.00005  # four digits would show 0 below it
 

@@ -27,7 +27,7 @@ from bench.comparing.panels import (
     whole_panel,
 )
 from bench.comparing.statistics import Differences, Paired, Resampling, holm, paired, resample
-from bench.monitor.quality_curve import Level
+from bench.monitor.curve import Level
 from foundation.errors import BenchError
 from foundation.records import Record
 

@@ -1,15 +1,281 @@
-"""Looks at a running training until there is a reason to end."""
+"""Follower of a running training: finds complete checkpoints and evaluates each of them once.
 
+A checkpoint is complete by its content: whole weights, a configuration and a tokenizer; the state
+of the Hugging Face Trainer, which it writes last, where there is a trace of that Trainer; and
+nothing changed between two looks.
+"""
+
+import os
+import re
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from bench.monitor.scanner import CheckpointScanner, FinishedCheckpoint, ScannedFolder
-from bench.monitor.watcher import Watcher
+from bench.evaluate.pipeline import Options
+from bench.results.find import find_results
+from bench.results.location import Place
+from bench.workspace import LoadedModel, OpenDataset, Workspace
+from foundation.errors import BenchError
+from foundation.records import read_object
+from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
+from retrievers.models.recipe import Recipe
+from retrievers.models.st_folder import is_st_folder, read_st_folder
 
+STEP = re.compile(r"(?!tmp|\.).*?(\d+)")
+STATE = "trainer_state.json"
+OF_THE_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "global_step")
+INNER = "checkpoints"  # of a training's folder, where they have one of their own
+MODEL = "model"  # of a checkpoint, where its own weights are those of training, heads and all
+ZIP = b"PK"  # files of torch.save, whose list of contents comes last; older ones are not told
+CHANGING = "it is being written"
 SETTLE_S = 2.0  # between two looks at what may be being written
 PUBLISH_S = 10.0  # between two pictures of a curve that grows fast
+
+Files = Mapping[str, tuple[int, int]]  # size and time of change in ns, by path
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint at one look.
+
+    Attributes:
+        files: as they were; others under the same name are another checkpoint.
+        lacks: what it lacks to be complete; "" where it is complete.
+        broken: True where nobody will complete it: the Trainer's state, which comes last, is
+            there, or a later checkpoint is complete.
+    """
+
+    folder: Path
+    files: Files
+    lacks: str
+    broken: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.name
+
+    @property
+    def step(self) -> int:
+        """The number that its name ends in."""
+        return step_of(self.name)
+
+
+def step_of(name: str) -> int:
+    """Return the step in the name of a checkpoint; 0 for a name without one."""
+    match = STEP.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+@dataclass
+class CheckpointScanner:
+    """Scanner of a folder of checkpoints: only a second look sees what is still changing."""
+
+    folder: Path
+    _before: dict[str, Files] = field(default_factory=dict)
+
+    def look(self) -> tuple[Checkpoint, ...]:
+        """Return all checkpoints by step, with what each lacks."""
+        listed = {path: files for path in _checkpoints(self.folder) if (files := _files(path))}
+        by_trainer = any(STATE in files for files in listed.values())
+        seen = [self._checkpoint(path, files, by_trainer) for path, files in listed.items()]
+        self._before = {path.name: files for path, files in listed.items()}
+        latest = max((each.step for each in seen if not each.lacks), default=-1)
+        return tuple(
+            replace(each, broken=each.broken or (bool(each.lacks) and each.step < latest))
+            for each in sorted(seen, key=lambda each: (each.step, each.name))
+        )
+
+    def _checkpoint(self, folder: Path, files: Files, by_trainer: bool) -> Checkpoint:
+        if files != self._before.get(folder.name):
+            return Checkpoint(folder, files, CHANGING)
+        lacks = missing_parts(folder, files, by_trainer)
+        return Checkpoint(folder, files, lacks, broken=bool(lacks) and STATE in files)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Folders whose name ends in a number; none where a training has removed them."""
+    paths = [path for place in (folder, folder / INNER) for path in _inside(place)]
+    return [path for path in paths if STEP.fullmatch(path.name) and path.is_dir()]
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def training_of(folder: Path) -> Path:
+    """Return the folder that a training is known by: that of the checkpoints, or the one above."""
+    here = folder.resolve()
+    return here.parent if here.name == INNER else here
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """Return the folder of the model: beside what training goes on with, or the checkpoint."""
+    inner = checkpoint / MODEL
+    return inner if (inner / "config.json").is_file() else checkpoint
+
+
+def _files(folder: Path) -> Files:
+    """Empty where the folder is gone or is being removed."""
+    try:
+        stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    except FileNotFoundError:
+        return {}
+    return {
+        path.relative_to(folder).as_posix(): (stat.st_size, stat.st_mtime_ns)
+        for path, stat in stats.items()
+    }
+
+
+def missing_parts(folder: Path, files: Files, by_trainer: bool = False) -> str:
+    """Return the parts that a checkpoint lacks, as text; "" where it is complete.
+
+    Args:
+        files: names of what is in the folder.
+        by_trainer: whether the Trainer wrote other checkpoints beside this one.
+    """
+    if STATE not in files and (by_trainer or any(name in files for name in OF_THE_TRAINER)):
+        return f"there is no {STATE}, which the Trainer writes last"
+    try:
+        if STATE in files:
+            read_object(folder / STATE)
+        _check_model(model_folder(folder))
+    except BenchError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+def _check_model(folder: Path) -> None:
+    """Raise what is missing or cut off, without reading the weights."""
+    inner = folder / read_st_folder(folder).inner if is_st_folder(folder) else folder
+    read_config(inner)
+    for path in weight_files(inner, find_weights(inner)):
+        if path.suffix == ".bin" and not _is_whole_pickle(path):
+            raise BenchError(f"{path} is cut off")
+    if not any((inner / name).is_file() for name in VOCABULARIES):
+        raise BenchError(
+            f"{inner} has no tokenizer: give the Trainer one (processing_class=tokenizer)"
+        )
+    if (inner / "tokenizer.json").is_file():
+        read_object(inner / "tokenizer.json")
+
+
+def _is_whole_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        first = file.read(len(ZIP))
+    return bool(first) and (first != ZIP or zipfile.is_zipfile(path))
+
+
+@contextmanager
+def held(checkpoint: Checkpoint, place: Path) -> Iterator[Path]:
+    """Keep a checkpoint from being deleted while it is evaluated: the Trainer removes old ones.
+
+    Links to its files lie below ``place``, a folder that is removed with them. Where files cannot
+    be linked, as to another file system, it is the checkpoint's own folder.
+
+    Raises:
+        BenchError: the checkpoint was deleted.
+    """
+    target = place / checkpoint.name
+    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
+    try:
+        yield target if _link(checkpoint, target) else checkpoint.folder
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _link(checkpoint: Checkpoint, target: Path) -> bool:
+    for name in checkpoint.files:
+        if name.startswith(OF_TRAINING):
+            continue
+        source, link = checkpoint.folder / name, target / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.resolve(), link)
+        except FileNotFoundError as error:
+            raise BenchError(
+                f"{checkpoint.folder} was deleted before it was evaluated",
+                "keep more checkpoints: save_total_limit of the Trainer",
+            ) from error
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class Watcher:
+    """Evaluator of checkpoints, each once, and again when its files change.
+
+    Attributes:
+        training: goes before the name of a checkpoint in results: ``retromae/checkpoint-500``.
+        opened: collections.
+        results: where results go, and are looked for.
+        space: where collections, models and vectors are.
+        place: folder of its own for links to files, and for vectors of one checkpoint at a time:
+            those of a long training would fill the disk.
+        open_model: from the folder of a checkpoint.
+        recipes: of the checkpoints that were opened, by name, the last one last.
+        left_out: why checkpoints were not evaluated, by name.
+        interrupted: checkpoint whose evaluation is going on, or was ended by Ctrl-C; "" for none.
+    """
+
+    training: str
+    opened: Sequence[OpenDataset]
+    options: Options
+    results: Place
+    space: Workspace
+    place: Path
+    open_model: Callable[[Path], LoadedModel]
+    recipes: dict[str, Recipe] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    interrupted: str = ""
+    _done: dict[str, Files] = field(default_factory=dict)
+
+    def is_new(self, checkpoint: Checkpoint) -> bool:
+        """Return True for a complete checkpoint until these very files are dealt with."""
+        return not checkpoint.lacks and self._done.get(checkpoint.name) != checkpoint.files
+
+    def leave_out(self, checkpoint: Checkpoint, why: str) -> None:
+        """Report a checkpoint that is not evaluated; once for the same reason."""
+        if self.left_out.get(checkpoint.name) != why:
+            print(f"warning: {checkpoint.name} is left out: {why}", file=sys.stderr)
+            self.left_out[checkpoint.name] = why
+
+    def evaluate(self, checkpoint: Checkpoint) -> None:
+        """Evaluate on every collection; a checkpoint that fails is reported and left out."""
+        self._done[checkpoint.name] = checkpoint.files
+        self.interrupted = checkpoint.name
+        try:
+            with held(checkpoint, self.place / "held") as folder:
+                self._evaluate(checkpoint.name, model_folder(folder))
+            self.left_out.pop(checkpoint.name, None)
+        except (BenchError, OSError) as error:
+            self.leave_out(checkpoint, str(error))
+        self.interrupted = ""
+
+    def _evaluate(self, name: str, folder: Path) -> None:
+        loaded = self.open_model(folder).renamed(f"{self.training}/{name}")
+        self.recipes.pop(name, None)
+        self.recipes[name] = loaded.model.recipe
+        space = replace(self.space, vectors=str(self.place.resolve() / "vectors"))
+        known = find_results(self.results, loaded.name)
+        for dataset in self.opened:
+            stored = space.stored_or_new(dataset, loaded, self.options, known, self.results)
+            shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
+            scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
+            print(f"{name} on {dataset.name}: {scores}", file=sys.stderr)
+        shutil.rmtree(space.vectors_dir, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -19,36 +285,22 @@ class Ending:
     Attributes:
         every_s: seconds between looks.
         once: end when what is there is evaluated.
-        until: end after a checkpoint of this step or a later one.
         stop_after_s: end when no checkpoint was completed for so many seconds.
     """
 
     every_s: float = 60.0
     once: bool = False
-    until: int | None = None
     stop_after_s: float | None = None
 
-    def is_reached(self, look: ScannedFolder, quiet_s: float) -> bool:
-        """True where this was the last look, ``quiet_s`` after the last new checkpoint."""
-        if self.stop_after_s is not None and quiet_s >= self.stop_after_s:
-            return True
-        if self.until is not None and any(
-            checkpoint.step >= self.until for checkpoint in look.finished
-        ):
-            return True
-        return self.once
 
-
-def follow(
-    scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
-) -> None:
+def follow(folder: Path, watcher: Watcher, ending: Ending, publish: Callable[[], None]) -> None:
     """Look, evaluate what is new, wait; Ctrl-C ends it, see `Watcher.interrupted`.
 
     Args:
         publish: called when there are new evaluations; not for each of many that are fast.
     """
     try:
-        _follow(scanner, watcher, ending, publish)
+        _follow(CheckpointScanner(folder), watcher, ending, publish)
     except KeyboardInterrupt:
         print("\nended by Ctrl-C; the same command goes on", file=sys.stderr)
 
@@ -57,25 +309,21 @@ def _follow(
     scanner: CheckpointScanner, watcher: Watcher, ending: Ending, publish: Callable[[], None]
 ) -> None:
     look = scanner.look()
-    latest = time.monotonic()
+    latest = published = time.monotonic()
     while True:
-        soon = ending.once or any(not checkpoint.broken for checkpoint in look.unfinished)
+        soon = ending.once or any(each.lacks and not each.broken for each in look)
         time.sleep(min(SETTLE_S, ending.every_s) if soon else ending.every_s)
         look = scanner.look()
-        new = [checkpoint for checkpoint in look.finished if watcher.is_new(checkpoint)]
-        _evaluate(new, watcher, publish)
-        watcher.report_incomplete(look.unfinished)
+        new = [checkpoint for checkpoint in look if watcher.is_new(checkpoint)]
+        for checkpoint in new:
+            watcher.evaluate(checkpoint)
+            if checkpoint is new[-1] or time.monotonic() - published >= PUBLISH_S:
+                publish()
+                published = time.monotonic()
+        for checkpoint in look:
+            if checkpoint.lacks:
+                watcher.leave_out(checkpoint, checkpoint.lacks)
         latest = time.monotonic() if new else latest
-        if ending.is_reached(look, time.monotonic() - latest):
+        quiet_s = time.monotonic() - latest
+        if ending.once or (ending.stop_after_s is not None and quiet_s >= ending.stop_after_s):
             return
-
-
-def _evaluate(
-    new: Sequence[FinishedCheckpoint], watcher: Watcher, publish: Callable[[], None]
-) -> None:
-    fresh, published = False, time.monotonic()
-    for checkpoint in new:
-        fresh |= watcher.evaluate(checkpoint)
-        if fresh and (checkpoint is new[-1] or time.monotonic() - published >= PUBLISH_S):
-            publish()
-            fresh, published = False, time.monotonic()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.comparing.transfer import Forgetting
-from bench.monitor.quality_curve import Curve, CurvePoint
+from bench.monitor.curve import Curve, CurvePoint
 from foundation.arrays import Float64Array
 from reports.format import interval
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit

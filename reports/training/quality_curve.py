@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bench.monitor.quality_curve import Curve, CurvePoint, Level
+from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Rival, Selection
 from foundation.printable import first_names
 from reports import format as fmt

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.comparing.transfer import TransferRow
-from bench.monitor.quality_curve import Level
+from bench.monitor.curve import Level
 from reports.plots.training import draw_forgetting, forgetting_map
 from reports.training.forgetting import figures, markdown
 from tests.support.forgetting_report import VALUES, forgetting

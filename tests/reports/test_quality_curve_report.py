@@ -9,7 +9,7 @@ import pytest
 
 from bench.comparing.panels import Panel
 from bench.comparing.statistics import Resampling
-from bench.monitor.quality_curve import Curve, CurvePoint, Level
+from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
 from reports.training.quality_curve import figures, markdown

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -40,6 +41,9 @@ QRELS = {
     ("q3", "d10"): 1,
     ("q3", "q3"): 1,
 }
+
+# Of `tests.support.tiny_checkpoints`, whose tokenizers know them.
+WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "the", "of", "and", "a"]
 
 # Sixty documents that are told apart by one word each, and a query for each.
 OWN_WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(10)]
@@ -85,6 +89,16 @@ def write_hashing_card(path: Path, dim: int, **fields: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join([*lines, f"options.dim = {dim}\n"]), encoding="utf-8")
     return path
+
+
+def write_words(folder: Path, count: int = 30) -> Path:
+    """A collection of random words; each query has two words of its document."""
+    rng = random.Random(folder.name)
+    texts = [rng.choices(WORDS, k=4) for _ in range(count)]
+    documents = {f"d{place:02}": ("", " ".join(words)) for place, words in enumerate(texts)}
+    queries = {f"q{place:02}": " ".join(words[:2]) for place, words in enumerate(texts)}
+    qrels = {(f"q{place:02}", f"d{place:02}"): 1 for place in range(count)}
+    return write_collection(folder, documents, queries, qrels)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from bench.comparing.statistics import Paired, Resampling
 from bench.comparing.transfer import Forgetting, Transfer, TransferRow, Transfers
-from bench.monitor.quality_curve import Level
+from bench.monitor.curve import Level
 
 VALUES = {
     "base": {"bio": 0.3, "law": 0.2, "wiki": 0.5},

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import transformers
 
-WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "the", "of", "and", "a"]
+from tests.support.collections import WORDS
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

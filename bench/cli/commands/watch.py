@@ -2,12 +2,11 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from bench.cli.commands.common import load_model, resampling_of, workspace
+from bench.cli.commands.common import workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.study import WatchOptions
 from bench.cli.printing import print_json
@@ -15,19 +14,17 @@ from bench.comparing.panels import Entry
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import Options
 from bench.exit_codes import ExitCode
-from bench.monitor.following import Ending, follow
-from bench.monitor.ledger import Ledger
-from bench.monitor.quality_curve import Aim, Curve, curve_of
-from bench.monitor.scanner import CheckpointScanner, training_of
-from bench.monitor.watcher import Watcher, WatchSettings
+from bench.monitor.curve import Aim, Curve, curve_of
+from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named
-from bench.workspace import OpenDataset, Workspace
+from bench.workspace import OpenDataset, Workspace, protocol_here
 from foundation.atomic import replacing
 from foundation.errors import BenchError
+from foundation.locks import FileLock
 from reports.plots.style import load_library
 from reports.plots.training import draw_quality
-from reports.training.quality_curve import figures, markdown
+from reports.training.quality_curve import markdown
 from retrievers.models.card import load_card
 
 
@@ -35,25 +32,30 @@ def watch(options: WatchOptions) -> int:
     """``watch``: evaluates until it is told to end; then the table, or one JSON document."""
     out = options.out or training_of(options.folder) / "watch"
     _check(options, out)
-    space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
-    opened = space.open_all(options.on, options.protocol.split)
+    space = workspace(options.places, options.hardware, options.allow_mismatch)
+    opened = space.open_all(options.on, options.split)
     aim = _aim(options, space, opened)
-    work = _work(options, space, out, aim, opened)
+    watcher = Watcher(
+        training=aim.training,
+        opened=list(opened.values()),
+        options=Options(measures=(aim.measure,)),
+        results=options.results,
+        space=space,
+        place=out / ".work",
+        open_model=lambda folder: space.load(str(folder), like=options.like),
+    )
     load_library()
-    with Ledger(out / "ledger.jsonl") as ledger:
-        watcher = Watcher(work, ledger)
-        end = options.end
-        ending = Ending(end.every, end.once, end.until, end.stop_after)
+    with _alone(out):
         follow(
-            CheckpointScanner(options.folder),
+            options.folder,
             watcher,
-            ending,
-            lambda: _write(curve_of(ledger.lines, aim), out),
+            Ending(options.every, options.once, options.stop_after),
+            lambda: _write(_curve(watcher, aim), out),
         )
-        curve = curve_of(ledger.lines, aim)
+        curve = _curve(watcher, aim)
         _write(curve, out)
-    if curve is None and options.end.once:
-        raise _nothing(options.folder, watcher.reported)
+    if curve is None and options.once:
+        raise _nothing(options.folder, watcher.left_out)
     if options.output.json:
         print_json({"out": str(out), "curve": curve})
     elif curve is not None:
@@ -72,49 +74,42 @@ def _check(options: WatchOptions, out: Path) -> None:
             "name the folder that the training writes its checkpoints to (its output_dir)",
         )
     check_out(out)
-    if options.use.like is not None:
-        load_card(options.use.like)
+    if options.like is not None:
+        load_card(options.like)
 
 
 def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDataset]) -> Aim:
-    resampling = resampling_of(options.resampling)
-    resampling.check_enough(1)  # a max-statistic test is one, over all pairs
     weights = space.weights(options.on)
     baseline = None
-    if options.best.baseline:
-        name = options.best.baseline
+    if name := options.baseline:
         stored = choose_results(name, find_named(name, options.results), weights)
         baseline = name, {key: Entry.of(each) for key, each in stored.items()}
+    datasets = [each.dataset for each in opened.values()]
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
-        measure=common_measure(
-            [each.dataset for each in opened.values()], options.measure, options.protocol.depth
-        ),
-        method=options.best.select,
+        protocols={each.name: protocol_here(each, Options()) for each in opened.values()},
+        measure=common_measure(datasets, options.measure, None),
+        method=options.select,
         baseline=baseline,
-        resampling=resampling,
     )
 
 
-def _work(
-    options: WatchOptions,
-    space: Workspace,
-    out: Path,
-    aim: Aim,
-    opened: Mapping[str, OpenDataset],
-) -> WatchSettings:
-    return WatchSettings(
-        training=aim.training,
-        opened=list(opened.values()),
-        measure=aim.measure,
-        options=Options(depth=options.protocol.depth, measures=(aim.measure,)),
-        results=options.results,
-        space=replace(space, vectors=None if options.keep_vectors else "watched"),
-        keep_vectors=options.keep_vectors,
-        held=out / ".held",
-        open_model=lambda folder: load_model(space, str(folder), options.use),
-    )
+def _alone(out: Path) -> FileLock:
+    """Lock the folder of a watch.
+
+    Raises:
+        BenchError: another process has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock.take(out / ".lock")
+    if lock is None:
+        raise BenchError(f"another watch writes to {out}", "stop it first, or name another --out")
+    return lock
+
+
+def _curve(watcher: Watcher, aim: Aim) -> Curve | None:
+    return curve_of(watcher.results, aim, watcher.recipes, watcher.left_out)
 
 
 def _write(curve: Curve | None, out: Path) -> None:
@@ -126,15 +121,13 @@ def _write(curve: Curve | None, out: Path) -> None:
     if path.exists() and path.read_bytes() == content:
         return
     draw_quality(curve, out / "curve")
-    for name, text in (("curve.md", markdown(curve)), ("curve.csv", figures(curve).csv())):
-        with replacing(out / name) as file:
-            file.write(text.encode())
-    with replacing(path) as file:
-        file.write(content)
+    for file, text in ((out / "curve.md", markdown(curve).encode()), (path, content)):
+        with replacing(file) as stream:
+            stream.write(text)
 
 
-def _nothing(folder: Path, said: Mapping[str, str]) -> BenchError:
-    reasons = "".join(f"\n  {name}: {why}" for name, why in said.items())
+def _nothing(folder: Path, why: Mapping[str, str]) -> BenchError:
+    reasons = "".join(f"\n  {name}: {reason}" for name, reason in why.items())
     return BenchError(
         f"{folder} has no checkpoint that can be evaluated{reasons}",
         "a checkpoint is a folder whose name ends in its step, such as checkpoint-500",

@@ -2,24 +2,21 @@
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
     Counts,
     Hardware,
     LocalPath,
-    ModelUse,
     Names,
+    Only,
     OutFolder,
     OutPlace,
     Output,
     Places,
-    Positive,
-    ProtocolOptions,
     Rate,
     Resamples,
     Several,
-    group,
 )
 
 
@@ -64,64 +61,51 @@ class AblateOptions:
     output: Output = Output()
 
 
-@group("Schedule", 10)
-@dataclass(frozen=True, kw_only=True)
-class WatchEnd:
-    """Ctrl-C ends at any time."""
-
-    once: bool = False
-    """Evaluate the checkpoints that are there, then stop."""
-    every: Rate = 60.0
-    """Seconds between scans of the folder."""
-    until: Positive | None = None
-    """Stop after a checkpoint of this step."""
-    stop_after: Rate | None = None
-    """Stop when no checkpoint has been completed for this many seconds."""
-
-
-@group("Choice of the best checkpoint", 11)
-@dataclass(frozen=True, kw_only=True)
-class BestCheckpoint:
-    """Selection of the best of many checkpoints."""
-
-    select: Literal["all", "half"] = "all"
-    """all: p-values adjusted for every pair of checkpoints; half: choose on one half of the queries
-    and report on the other."""
-    baseline: str | None = None
-    """Model with stored results to compare the checkpoints with."""
-
-
 @dataclass(frozen=True)
 class WatchOptions:
     """Evaluate the checkpoints of a running training as they are completed.
 
-    A checkpoint is evaluated when it is complete and its files no longer change. The ledger and the
-    curve lie in DIR/watch (--out); a second watch continues where the first one ended.
+    A checkpoint is evaluated when it is complete and its files no longer change. Its results are
+    called TRAINING/checkpoint-N, after the folder of the training; the curve that they make lies in
+    DIR/watch (--out). A second watch continues where the first one ended; Ctrl-C ends it.
 
     Examples:
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus --split dev
         python -m bench watch runs/retromae --like retromae --on beir/nfcorpus beir/fiqa --once
-        python -m bench watch runs/minilm --on beir/scifact --select half --until 20000
+        python -m bench watch runs/minilm --on beir/scifact --select half --stop-after 3600
     """
+
+    only: ClassVar[Only] = {"stop_after": {"once": False}}
 
     folder: LocalPath
     """Folder in which checkpoint-N folders appear."""
     _: KW_ONLY
     on: Names
     """Collections, suites or folders."""
-    out: OutFolder | None = None
-    """Folder of the ledger and the curve. Default: DIR/watch."""
-    keep_vectors: bool = False
-    """Keep the vectors of each checkpoint, which are otherwise removed after its evaluation."""
+    like: str | None = None
+    """Use the checkpoints with this card's pooling, prompts, lengths and precision: a name, or a
+    TOML file of your own."""
     measure: str | None = None
     """Measure to use, instead of each collection's main one."""
+    split: str | None = None
+    """Split whose judgements are used. Default: the collection's."""
+    select: Literal["all", "half"] = "all"
+    """all: p-values adjusted for every pair of checkpoints; half: choose on one half of the queries
+    and report on the other."""
+    baseline: str | None = None
+    """Model with stored results to compare the checkpoints with."""
+    once: bool = False
+    """Evaluate the checkpoints that are there, then stop."""
+    every: Rate = 60.0
+    """Seconds between scans of the folder."""
+    stop_after: Rate | None = None
+    """Stop when no checkpoint has been completed for this many seconds."""
+    allow_mismatch: bool = False
+    """Continue although a collection differs from the published one; the results are marked."""
     results: OutPlace = Path("results")
     """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
-    end: WatchEnd = WatchEnd()
-    best: BestCheckpoint = BestCheckpoint()
-    protocol: ProtocolOptions = ProtocolOptions()
-    resampling: Resamples = Resamples()
-    use: ModelUse = ModelUse()
+    out: OutFolder | None = None
+    """Folder of the curve. Default: DIR/watch."""
     hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()

@@ -20,8 +20,7 @@ from bench.results.find import find_results
 from bench.workspace import Workspace
 from retrievers.training.continual.continual import Method
 from retrievers.training.engine.curve import LossPoint
-from tests.bench.monitor.test_watch_command import write_words
-from tests.support.collections import Bench
+from tests.support.collections import Bench, write_words
 from tests.support.tiny_checkpoints import write_bert, write_card
 
 GRID = """

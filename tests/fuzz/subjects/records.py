@@ -1,4 +1,4 @@
-"""What is kept and handed on: results, claims, presets, grids, ledgers."""
+"""What is kept and handed on: results, claims, presets, grids, reports."""
 
 import json
 import re
@@ -144,35 +144,19 @@ class TomlFile(Subject):
         return 0
 
 
-class Ledgers(Subject):
-    """What ``watch``, ``speed`` and ``ablate`` wrote down earlier."""
+class Reports(Subject):
+    """What ``speed`` and ``ablate`` wrote down earlier."""
 
-    name = "ledgers"
+    name = "reports"
 
     def make(self, folder: Path) -> None:
         import msgspec
 
-        from bench.monitor.ledger import Broken, Evaluated
         from tests.support.ablation_report import FULL
-        from tests.support.results import PROTOCOL
         from tests.support.speed_report import REPORT
 
-        when, place = "2026-01-01T00:00:00+00:00", folder / "input"
-        evaluated = Evaluated(
-            checkpoint="checkpoint-5",
-            step=5,
-            files_sha256="f" * 64,
-            settings="s" * 64,
-            fingerprint="a" * 64,
-            protocol=PROTOCOL,
-            measure="nDCG@10",
-            value=0.5,
-            result="/nowhere",
-            time=when,
-        )
-        broken = Broken(checkpoint="checkpoint-6", step=6, why="cut off", time=when)
+        place = folder / "input"
         for name, content in {
-            "ledger.jsonl": msgspec.json.Encoder().encode_lines([evaluated, broken]),
             "speed.json": msgspec.json.encode(REPORT),
             "report.json": msgspec.json.encode(FULL),
         }.items():
@@ -185,12 +169,10 @@ class Ledgers(Subject):
     def _read(self, place: Path) -> int:
         from bench.cli.commands import speed
         from bench.experiments.report_record import Report
-        from bench.monitor.ledger import read_ledger
         from foundation.records import read_json
         from reports.experiments.grid_report import markdown
         from reports.speed import speed_tables
 
-        read_ledger(place / "ledger.jsonl")
         print(speed_tables(speed.read_report(place / "speed.json")))
         print(markdown(read_json(place / "report.json", Report)))
         return 0

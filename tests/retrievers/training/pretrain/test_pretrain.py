@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.monitor.scanner import CheckpointScanner, model_folder
+from bench.monitor.following import CheckpointScanner, model_folder
 from foundation import processor
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
@@ -93,7 +93,7 @@ def test_checkpoints_of_a_running_training_are_models_that_a_watch_finds_complet
     scanner = CheckpointScanner(out)
 
     def look(progress: Progress) -> None:
-        for one in (scanner.look(), scanner.look())[1].finished:
+        for one in (each for each in (scanner.look(), scanner.look())[1] if not each.lacks):
             model = resolve_model(str(model_folder(one.folder)))
             seen[one.step] = open_encoder(model, "cpu").encode_queries(TEXTS[:3])
 

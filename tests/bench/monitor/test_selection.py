@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from bench.comparing.panels import Panel
 from bench.comparing.statistics import ALPHA, Resampling, resample
-from bench.monitor.selection import compared, select
-from bench.monitor.simultaneous import Part, max_statistic
+from bench.monitor.selection import Part, compared, max_statistic, select
 from foundation.errors import BenchError
 
 FAST = Resampling(resamples=199)

@@ -1,0 +1,296 @@
+"""``watch`` on the checkpoints of a real training, in this process and beside it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench.evaluate.pipeline import Options
+from bench.exit_codes import ExitCode
+from bench.monitor.following import Ending, Watcher, follow
+from bench.results.find import find_results
+from bench.workspace import Workspace
+from foundation.locks import FileLock
+from tests.support.collections import ROOT, Bench, Finished, finish, write_words
+from tests.support.tiny_checkpoints import write_card
+from tests.support.training import train
+
+STEPS = (2, 4, 6)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A training, a collection, and the command line."""
+
+    bench: Bench
+    training: Path
+    collection: Path
+
+    @property
+    def results(self) -> dict[str, list[dict]]:
+        """Means of all evaluations of the training, by checkpoint."""
+        found: dict[str, list[dict]] = {}
+        for stored in find_results(self.bench.out):
+            training, _, checkpoint = stored.result.model.partition("/")
+            if training == "my_run":
+                found.setdefault(checkpoint, []).append(stored.result.measures)
+        return found
+
+    def words(self, *on: Path) -> tuple[object, ...]:
+        card = write_card(self.bench.place / "card.toml", checkpoint="x", pooling="cls")
+        places = ("--results", self.bench.out, "--cache-dir", self.bench.cache)
+        return (
+            "watch",
+            self.training,
+            "--on",
+            *(on or (self.collection,)),
+            "--like",
+            card,
+            *places,
+        )
+
+    def watch(self, *options: object, on: tuple[Path, ...] = ()) -> Finished:
+        """Look twice and end."""
+        return self.bench(*self.words(*on), "--once", "--every", 0.01, *options)
+
+    def curve(self, *options: object, on: tuple[Path, ...] = ()) -> dict:
+        done = self.watch("--json", *options, on=on)
+        assert done.code == ExitCode.OK, done.stderr
+        return json.loads(done.stdout)["curve"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, steps=STEPS[-1], save_every=STEPS[0])
+    return folder
+
+
+@pytest.fixture
+def place(trained, tmp_path) -> Place:
+    training = Path(shutil.copytree(trained, tmp_path / "my run"))
+    return Place(Bench(tmp_path), training, write_words(tmp_path / "tiny"))
+
+
+def test_every_checkpoint_is_evaluated_once_as_the_ordinary_pipeline_does(place):
+    first = place.curve()
+    assert [(one["checkpoint"], one["step"]) for one in first["points"]] == [
+        (f"checkpoint-{step}", step) for step in STEPS
+    ]
+    before = {path: path.stat().st_mtime_ns for path in place.bench.out.rglob("*")}
+    os.utime(place.training / "checkpoint-2" / "model.safetensors", ns=(1, 1))
+    assert place.curve() == first
+    assert {path: path.stat().st_mtime_ns for path in place.bench.out.rglob("*")} == before
+    assert not list((place.training / "watch" / ".work").iterdir())  # neither links nor vectors
+
+    model, card = place.training / "checkpoint-4", place.bench.place / "card.toml"
+    done = place.bench("run", place.collection, "--model", model, "--like", card)
+    assert done.code == ExitCode.OK, done.stderr
+    (alone,) = find_results(place.bench.out, "checkpoint-4")[:1]
+    assert place.results["checkpoint-4"][0]["nDCG@10"] == alone.result.measures["nDCG@10"]
+
+
+def test_pictures_and_tables_lie_in_the_folder_of_the_watch(place):
+    done = place.watch()
+    out = place.training / "watch"
+    assert {path.name for path in out.iterdir()} == {
+        *("curve.md", "curve.json", "curve.svg", "curve.png", ".work")
+    }
+    assert (out / "curve.md").read_text() == done.stdout
+    assert "test data were used to select" in done.stdout
+
+
+def test_a_half_written_checkpoint_is_skipped_and_evaluated_when_it_is_whole(place):
+    weights = place.training / "checkpoint-4" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    done = place.watch()
+    assert done.code == ExitCode.OK, done.stderr
+    assert "not a complete safetensors file" in done.stderr
+    assert "checkpoint-4 could not be evaluated" in done.stdout
+    assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
+    weights.write_bytes(whole)
+    assert place.curve()["broken"] == {}
+    assert set(place.results) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+
+
+def test_whole_files_with_numbers_that_are_none_are_reported_and_skipped(place):
+    from safetensors.torch import load_file, save_file
+
+    path = place.training / "checkpoint-4" / "model.safetensors"
+    save_file({name: one * float("nan") for name, one in load_file(path).items()}, path)
+    done = place.watch()
+    assert done.code == ExitCode.OK, done.stderr
+    assert "checkpoint-4 is left out" in done.stderr
+    assert set(place.results) == {"checkpoint-2", "checkpoint-6"}
+
+
+def test_a_deleted_checkpoint_stays_and_other_weights_take_the_place_of_the_first(place):
+    before = place.curve()
+    values = {one["step"]: one["levels"] for one in before["points"]}
+    weights = place.training / "checkpoint-2" / "model.safetensors"
+    first = weights.read_bytes()
+    weights.write_bytes((place.training / "checkpoint-6" / "model.safetensors").read_bytes())
+    after = {one["step"]: one["levels"] for one in place.curve()["points"]}
+    assert (after[2], after[4]) == (values[6], values[4])
+    assert [len(each) for each in place.results.values()] == [2, 1, 1]
+    weights.write_bytes(first)  # its old results are there
+    assert place.curve() == before
+    shutil.rmtree(place.training / "checkpoint-4")
+    assert place.curve() == before
+
+
+def test_a_new_checkpoint_is_added_and_other_settings_have_a_curve_of_their_own(place):
+    last = place.training / "checkpoint-6"
+    hidden = last.rename(place.training.parent / "later")
+    assert len(place.curve()["points"]) == 2
+    hidden.rename(last)
+    first = place.curve()
+    assert len(first["points"]) == 3
+    card = write_card(place.bench.place / "mean.toml", checkpoint="x", pooling="mean")
+    other = place.curve("--like", card)
+    assert len(other["points"]) == 3
+    assert other["left_out"] == ["3 evaluations with other settings or another protocol"]
+    assert place.curve()["points"] == first["points"]
+
+
+def test_several_collections_have_a_mean_that_chooses(place, tmp_path):
+    other = write_words(tmp_path / "other", 20)
+    curve = place.curve(on=(place.collection, other))
+    assert (curve["headline"], curve["collections"]) == ("mean", ["tiny", "other"])
+    for point in curve["points"]:
+        levels = {name: one["value"] for name, one in point["levels"].items()}
+        assert levels["mean"] == pytest.approx((levels["tiny"] + levels["other"]) / 2)
+    means = [point["levels"]["mean"]["value"] for point in curve["points"]]
+    best = curve["points"][means.index(max(means))]["checkpoint"]
+    assert curve["selection"]["best"] == best
+
+
+def test_a_baseline_is_compared_and_is_no_checkpoint(place):
+    assert place.bench("run", place.collection, "--model", "bm25").code == ExitCode.OK
+    curve = place.curve("--baseline", "bm25", "--select", "half")
+    assert curve["baseline"]["checkpoint"] == "bm25"
+    assert [one["name"] for one in curve["selection"]["rivals"]][-1] == "bm25"
+    assert (curve["selection"]["chosen_on"], curve["selection"]["reported_on"]) == (15, 15)
+    assert len(curve["points"]) == len(STEPS)
+    shallow = place.bench("run", place.collection, "--model", "hashing", "--depth", 200)
+    assert shallow.code == ExitCode.OK, shallow.stderr
+    done = place.watch("--baseline", "hashing")
+    assert done.code == ExitCode.BAD_INPUT
+    assert "under the protocol of the checkpoints" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--like", "brt"), "did you mean bert"),
+        (("--baseline", "nobody"), "holds no results"),
+        (("--measure", "nonsense"), "nonsense"),
+        (("--on", "nowhere"), "nowhere"),
+        (("--every", "0"), "above 0"),
+        (("--stop-after", "9"), "no effect"),
+    ],
+)
+def test_bad_input_ends_before_the_first_look(place, options, message):
+    done = place.watch(*options)
+    assert done.code == ExitCode.BAD_INPUT
+    assert message in done.stderr
+    assert not (place.training / "watch").exists()
+
+
+def test_two_processes_do_not_watch_one_training(place):
+    out = place.training / "watch"
+    out.mkdir()
+    with FileLock.take(out / ".lock"):
+        done = place.watch()
+    assert done.code == ExitCode.BAD_INPUT
+    assert "another watch" in done.stderr
+    assert place.watch().code == ExitCode.OK
+
+
+def test_a_folder_without_checkpoints_says_so(place, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder, message in (("empty", "no checkpoint"), ("nowhere", "is no folder")):
+        done = Place(place.bench, tmp_path / folder, place.collection).watch()
+        assert done.code == ExitCode.BAD_INPUT
+        assert message in done.stderr
+
+
+LOADED_BEFORE = """
+import sys
+from bench.__main__ import main
+from bench.cli.commands import watch
+
+watch.follow = lambda *given: print("matplotlib.figure" in sys.modules)
+main(sys.argv[1:])
+"""
+
+
+def test_what_draws_is_imported_before_it_waits_for_ctrl_c(place):
+    # Where Ctrl-C breaks off an import of matplotlib, none can follow; the curve is drawn last.
+    command = [sys.executable, "-c", LOADED_BEFORE, *map(str, place.words())]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["True"], done.stderr
+
+
+def wait_for(count: int, place: Place, process: subprocess.Popen[str]) -> None:
+    limit = time.monotonic() + 120
+    while len(place.results) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_training_in_another_process_is_followed_through_a_kill_to_ctrl_c(tmp_path):
+    place = Place(Bench(tmp_path), tmp_path / "my run", write_words(tmp_path / "tiny"))
+    place.training.mkdir()
+    command = (*place.words(), "--every", 0.2)
+    program = ("tests.support.training", place.training, STEPS[-1], STEPS[0], 3.0)
+    trainer = subprocess.Popen([sys.executable, "-m", *map(str, program)], cwd=ROOT)
+    try:
+        first = place.bench.start(*command)
+        wait_for(1, place, first)
+        first.kill()
+        first.communicate()
+        second = place.bench.start(*command)
+        wait_for(len(STEPS), place, second)
+        assert trainer.wait(timeout=120) == 0
+        time.sleep(0.5)  # it waits for more
+        second.send_signal(signal.SIGINT)
+        done = finish(second)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    assert done.code == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for step in STEPS:
+        assert f"checkpoint-{step} " in done.stdout
+
+
+def test_a_watch_that_goes_on_ends_when_nothing_comes(place):
+    done = place.bench(*place.words(), "--every", 0.1, "--stop-after", 0.3)
+    assert done.code == ExitCode.OK, done.stderr
+    assert len(place.results) == len(STEPS)
+
+
+def test_ctrl_c_in_an_evaluation_leaves_it_for_the_next_time(tmp_path):
+    """The files of the checkpoint are let go, and it is no result."""
+    train(tmp_path / "run", steps=2, save_every=2)
+
+    def interrupted(folder: Path) -> None:
+        assert (folder / "model.safetensors").is_file()
+        raise KeyboardInterrupt
+
+    work, space = tmp_path / "work", Workspace(tmp_path / "cache")
+    watcher = Watcher("run", (), Options(), tmp_path / "out", space, work, interrupted)
+    follow(tmp_path / "run", watcher, Ending(0.01), list)
+    assert watcher.interrupted == "checkpoint-2"
+    assert not any(work.iterdir())
