@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import SearchPlan, plan_search
-from bench.execution.protocol import ExecutionEngine
 from bench.store.vectors import StoredVectors
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
@@ -27,14 +26,12 @@ class ExactSearch:
         device: where candidates are found; the ranking is the same everywhere.
         budget: bytes that this process may hold.
         clock: told how long kinds of work take.
-        engine: searches large collections, where it does so faster; None for this process.
     """
 
     dataset: Dataset
     device: str
     budget: int
     clock: Clock
-    engine: ExecutionEngine | None = None
 
     def plan(self, vectors: Vectors, queries: int, depth: int) -> SearchPlan:
         """The plan of a search within the budget: tile rows and bytes of a block.
@@ -48,12 +45,9 @@ class ExactSearch:
 
     def __call__(self, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
         """The best documents of each query ``(q, dim)``, in canonical order."""
-        corpus, engine = self.dataset.corpus, self.engine
-        tiles = engine.tiles(len(corpus)) if engine and isinstance(vectors, StoredVectors) else []
+        corpus = self.dataset.corpus
 
         def search(advance: Callable[[int], None]) -> Hits:
-            if engine and len(tiles) > 1:
-                return engine.search(tiles, queries, depth, advance)
             plan = self.plan(vectors, len(queries), depth)
             return exact_search(
                 vectors,

@@ -1,14 +1,12 @@
 """Documents become vectors: the checks before it, and the work with its bar."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from bench.execution.protocol import ExecutionEngine
 from bench.store import EncodingPlan, StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
@@ -55,12 +53,8 @@ def encode_documents(
     store: VectorStore,
     plan: EncodingPlan,
     clock: Clock,
-    engine: ExecutionEngine | None = None,
 ) -> StoredVectors:
     """Vectors of the documents; what is missing is encoded, with a bar.
-
-    Args:
-        engine: encodes what it can, and this process what it leaves; None for this process alone.
 
     Raises:
         BenchError: as `VectorStore.documents`.
@@ -81,11 +75,4 @@ def encode_documents(
                 bar.set_postfix_str(f"{speed:,.0f} tokens/s", refresh=False)
             bar.update(min(documents, plan.missing_rows - bar.n))
 
-        if engine is None:
-            return store.documents(encoder, dataset.corpus, plan, advance)
-        encoded = engine.encode([batch.name for batch in plan.missing], advance)
-        clock.add(encoded.seconds, encoded.counts)
-        rest = store.plan(encoder, dataset.corpus)
-        advance(plan.missing_rows - rest.missing_rows - bar.n)
-        stored = store.documents(encoder, dataset.corpus, rest, advance)
-        return replace(stored, encoded=stored.encoded + encoded.texts)
+        return store.documents(encoder, dataset.corpus, plan, advance)

@@ -19,7 +19,6 @@ from bench.evaluate.judging import check_relevant, measure_names, protocol_of, s
 from bench.evaluate.memory import check_index_fits, default_budget, plan_search
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
-from bench.execution.protocol import ExecutionEngine
 from bench.results.conditions import conditions
 from bench.results.result import Conditions, Result, Timings
 from bench.store import StoredVectors, VectorStore
@@ -57,8 +56,6 @@ class Options:
         recall_queries: on how many queries the recall of an approximate index is measured; None
             for all.
         from_index: folder that `index` wrote, whose index is searched; None for that of the store.
-        engine: encodes documents, and searches exactly, for this model and collection; None for
-            this process.
     """
 
     index: IndexSpec = FLAT
@@ -69,7 +66,6 @@ class Options:
     view: View | None = None
     recall_queries: int | None = None
     from_index: Path | None = None
-    engine: ExecutionEngine | None = None
 
     @property
     def index_name(self) -> str:
@@ -203,7 +199,7 @@ def _search(
     encoded, vectors = 0, None
     if searching is None or searching.needs_vectors:
         with stages.phase("encode_documents_s"):
-            stored = encode_documents(dataset, encoder, store, plan, clock, options.engine)
+            stored = encode_documents(dataset, encoder, store, plan, clock)
         encoded, vectors = stored.encoded, _viewed(stored, options.view)
     tokens = clock.since(checked).counts.get("tokens", 0)
     exact = _exactly(dataset, options, clock)
@@ -220,7 +216,7 @@ def _search(
 
 def _exactly(dataset: Dataset, options: Options, clock: Clock) -> ExactSearch:
     budget = options.max_memory or default_budget()
-    return ExactSearch(dataset, search_device(options.device), budget, clock, options.engine)
+    return ExactSearch(dataset, search_device(options.device), budget, clock)
 
 
 def _viewed(stored: StoredVectors, view: View | None) -> Vectors:

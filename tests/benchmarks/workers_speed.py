@@ -2,7 +2,7 @@
 
 Both encode the same texts, turn and turn about, with models that are loaded; given are texts a
 second on the wall and seconds of the processor, and the ratio of the two. A ratio of 1 means that
-workers cost nothing; below 1 is what leases, pipes and a second copy of the weights cost. Vectors
+workers cost nothing; below 1 is what leases and a second copy of the weights cost. Vectors
 are compared, too: one thread and two may differ in the last bits.
 
     python -m tests.benchmarks.workers_speed --model minilm --shards 4 --rounds 3
@@ -11,15 +11,15 @@ are compared, too: one thread and two may differ in the last bits.
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 
-from bench.execution.processes import ProcessPool, environments
+from bench.engines.children import Children
 from bench.store.planning import SHARD_ROWS
 from tests.support.collections import write_collection
 from tests.support.engines import Bed
@@ -28,31 +28,35 @@ WORKERS = 2
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 
 
-def collection(folder: Path, shards: int, words: int) -> Path:
+def collection(folder: Path, shards: int, words: int, seed: int = 0) -> Path:
     """Texts of some words each, which fill whole shards."""
-    drawn = np.random.default_rng(0).choice(WORDS, (shards * SHARD_ROWS, words))
+    drawn = np.random.default_rng(seed).choice(WORDS, (shards * SHARD_ROWS, words))
     documents = {f"d{row}": ("", f"{row} {' '.join(text)}") for row, text in enumerate(drawn)}
     return write_collection(folder, documents, {"q": "text"}, {("q", "d1"): 1})
 
 
-def processor_s(pool: ProcessPool) -> float:
-    """Seconds of the processor that this process and its workers have had."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    total = own.ru_utime + own.ru_stime
-    for pid in pool.pids.values():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+def processor_s() -> float:
+    """Seconds of the processor that this process and its children have had."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children())]
+    return sum(time.user + time.system for time in times)
 
 
-def measured(bed: Bed, engine: object, pool: ProcessPool) -> tuple[float, float]:
+def encoded(bed: Bed) -> tuple[float, float]:
     """Seconds on the wall and of the processor for all shards that are missing."""
-    shards = bed.missing()
-    start, before = time.perf_counter(), processor_s(pool)
-    encoded = engine.encode(shards, lambda texts: None)  # type: ignore[attr-defined]
-    spent = time.perf_counter() - start, processor_s(pool) - before
-    assert encoded.shards == set(shards)
-    return spent
+    start, before = time.perf_counter(), processor_s()
+    bed.encode()
+    return time.perf_counter() - start, processor_s() - before
+
+
+def encoded_by_workers(bed: Bed, first: Bed) -> tuple[float, float]:
+    """The same with a child, which has loaded its model once it has encoded some of ``first``."""
+    space, missing = bed.space, len(first.missing())
+    with Children(WORKERS, "cpu").encoding(space, first.work + bed.work):
+        while len(first.missing()) == missing:
+            time.sleep(0.05)
+        first.encode()
+        return encoded(bed)
 
 
 def main() -> None:
@@ -63,30 +67,28 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     asked = options.parse_args()
     torch.set_num_threads(WORKERS)
-    pool = ProcessPool(environments(WORKERS, threads=WORKERS, gpus=0))
+    os.environ["OMP_NUM_THREADS"] = str(WORKERS)
     seconds: dict[str, list[tuple[float, float]]] = {"local": [], "workers": []}
     differences = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        small = collection(folder / "small", WORKERS, 2)
+        small = collection(folder / "small", 4, 2, seed=1)
         texts = collection(folder / "texts", asked.shards, asked.words)
         warm = Bed(folder / "warm", small, asked.model)
-        assert warm.encoder is not None
-        warm.encoder.encode_documents([""], ["a text"])  # loads the weights
-        warm.pooled(pool).encode(warm.missing(), lambda texts: None)
+        warm.encode()  # loads the weights
         for turn in range(asked.rounds):
             beds = {side: Bed(folder / f"{side}{turn}", texts, asked.model) for side in seconds}
-            for bed in beds.values():  # its weights are those of this process's first
+            first = Bed(folder / f"workers{turn}", small, asked.model)
+            for bed in (*beds.values(), first):  # their weights are those of this process's first
                 bed.encoder = warm.model.on(bed.opened.name).encoder
             order = list(seconds) if turn % 2 == 0 else list(seconds)[::-1]
             for side in order:
                 bed = beds[side]
-                engine = bed.local() if side == "local" else bed.pooled(pool)
-                seconds[side].append(measured(bed, engine, pool))
+                spent = encoded(bed) if side == "local" else encoded_by_workers(bed, first)
+                seconds[side].append(spent)
             differences.append(
                 float(np.abs(beds["local"].vectors() - beds["workers"].vectors()).max())
             )
-    pool.close()
     rows = asked.shards * SHARD_ROWS
     best = {side: np.array(values).min(axis=0) for side, values in seconds.items()}
     wall, processor = best["local"] / best["workers"]

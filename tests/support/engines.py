@@ -1,17 +1,11 @@
-"""A collection of some shards, a model for it, and engines of every kind over one store."""
+"""A collection of some shards, a model for it, opened over one store."""
 
-import os
-import signal
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from bench.execution.local import LocalEngine
-from bench.execution.opening import engine_for
-from bench.execution.pool import Event, PooledEngine, WorkerPool
-from bench.execution.processes import ProcessPool, environments
+from bench.engines import Work
 from bench.store.planning import SHARD_ROWS
 from bench.workspace import LoadedModel, OpenDataset, Workspace
 from tests.support.collections import write_collection
@@ -62,66 +56,28 @@ class Bed:
         return self.space.store
 
     def missing(self) -> list[str]:
-        return [batch.name for batch in self.store.plan(self.encoder, self.corpus).missing]
+        return [batch.name for batch in self.plan().missing]
 
-    def local(self) -> LocalEngine:
-        return LocalEngine(self.corpus, self.encoder, self.store)
+    @property
+    def work(self) -> list[Work]:
+        """What children of this process would encode."""
+        assert self.opened.opened_by is not None
+        return [Work(self.opened.opened_by, self.model.model)]
 
-    def pooled(self, pool: WorkerPool, patience_s: float = 60.0) -> PooledEngine:
-        engine = engine_for(pool, self.space, self.opened, self.model)
-        assert engine is not None
-        return PooledEngine(pool, engine._job, self.corpus.tie_rank, patience_s)
+    def encode(self, advance=None):
+        """Encode all that is missing, or wait for others who do."""
+        return self.store.documents(self.encoder, self.corpus, self.plan(), advance)
+
+    def plan(self):
+        return self.store.plan(self.encoder, self.corpus)
 
     def queries(self) -> np.ndarray:
         return self.store.queries(self.encoder, self.opened.dataset.queries.texts)
 
     def vectors(self) -> np.ndarray:
-        stored = self.store.plan(self.encoder, self.corpus).vectors
+        stored = self.plan().vectors
         assert stored is not None
         return stored.rows(np.arange(len(self.corpus)))
-
-
-@contextmanager
-def two_processes() -> Iterator[ProcessPool]:
-    """Two workers of one thread each, which end with the block."""
-    pool = ProcessPool(environments(workers=2, threads=2, gpus=0), spreads_search=True)
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
-class Disturbed:
-    """A pool to whose busy workers something is done in the middle of a shard, so many times."""
-
-    def __init__(self, pool: WorkerPool, act: Callable[[int], object], times: int) -> None:
-        self._pool, self._act, self.times_left = pool, act, times
-        self._through: dict[int, int] = {}  # texts, by worker
-        self._disturbed: set[int] = set()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._pool, name)
-
-    def wait(self, timeout_s: float) -> Iterator[Event]:
-        for event in self._pool.wait(timeout_s):
-            if event.kind == "advanced":
-                self._disturb(event.worker, event.value)
-            if event.kind == "lost":
-                self._through.pop(event.worker, None)
-                self._disturbed.discard(event.worker)
-            yield event
-
-    def _disturb(self, worker: int, texts: int) -> None:
-        through = self._through[worker] = self._through.get(worker, 0) + texts
-        half = SHARD_ROWS // 8 < through % SHARD_ROWS < SHARD_ROWS // 2
-        if half and self.times_left and worker not in self._disturbed:
-            self.times_left -= 1
-            self._disturbed.add(worker)
-            self._act(worker)
-
-
-def kill(pool: ProcessPool) -> Callable[[int], None]:
-    return lambda worker: os.kill(pool.pids[worker], signal.SIGKILL)
 
 
 def files_of(shards: Collection[str], store: Path) -> dict[str, bytes]:

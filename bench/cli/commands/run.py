@@ -3,8 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 
 import msgspec
 
@@ -13,14 +11,13 @@ from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.printing import print_json
+from bench.engines import Engine, Spread, ThisProcess, Work
 from bench.evaluate.estimate import WORTH_AN_ESTIMATE, confirm_encoding
 from bench.evaluate.judging import measure_names
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Options, documents_to_encode
 from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
-from bench.execution.opening import engine_for, open_pool
-from bench.execution.pool import WorkerPool
 from bench.exit_codes import ExitCode
 from bench.results.choose import CHOICE
 from bench.results.location import Place
@@ -35,7 +32,8 @@ from retrievers.adapters.bases import Bases
 from retrievers.encoders.protocol import Encoder
 from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
 
-Work = list[tuple[LoadedModel, Stored | None]]  # models, with the result of those that have one
+# A collection, and its models with the result of those that have one.
+Planned = tuple[OpenDataset, list[tuple[LoadedModel, Stored | None]]]
 
 
 def run(options: RunOptions) -> int:
@@ -51,50 +49,54 @@ def run(options: RunOptions) -> int:
     gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
     planned = _planned(space, names, models, choices, gaps, options)
     gaps.check_any_left([work for _, work in planned if work])
-    with _workers(options.workers, space) as pool:
-        machines = pool.size if pool and pool.spreads_search else 1
-        confirm_encoding(_to_encode(planned, space, choices), options.yes, machines)
-        results = _results(space, planned, models, choices, gaps, options, pool)
+    engine = _engine(options.workers, space)
+    confirm_encoding(_to_encode(planned, space, choices), options.yes, engine.machines)
+    with engine.encoding(space, _to_share(planned)) as spread:
+        results = _results(space, planned, models, choices, gaps, options, spread)
     gaps.check_any_left(results)
     _print_summary(results, gaps, models, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
-@contextmanager
-def _workers(options: WorkerOptions, space: Workspace) -> Iterator[WorkerPool | None]:
-    """The workers that were asked for, if any; they end with the block.
+def _engine(options: WorkerOptions, space: Workspace) -> Engine:
+    """Connect to the workers that were asked for, if any.
 
     Raises:
         BenchError: options that contradict each other, or a cluster that is not there.
     """
-    ray_only = {"--address": options.address, "--gpus-per-worker": options.gpus_per_worker}
-    for option, value in ray_only.items():
-        if value is not None and options.engine != "ray":
-            raise BenchError(f"{option} is for a Ray cluster", f"{option} {value} --engine ray")
-    if options.workers is None and options.engine is None:
-        yield None
-        return
-    pool = open_pool(
-        options.engine or "processes",
-        options.workers or None,
-        space.device,
-        options.address,
-        options.gpus_per_worker,
-    )
-    try:
-        yield pool
-    finally:
-        pool.close()
+    if options.engine == "ray":
+        from bench.engines.ray import RayCluster
+
+        return RayCluster(options.address, options.workers or 0, space.device)
+    if options.address:
+        raise BenchError(
+            "--address is for a Ray cluster", f"--address {options.address} --engine ray"
+        )
+    if options.workers is None:
+        return ThisProcess()
+    from bench.engines.children import Children
+
+    return Children(options.workers, space.device)
+
+
+def _to_share(planned: Sequence[Planned]) -> list[Work]:
+    """The corpora that have to be encoded, as other processes find them."""
+    return [
+        Work(opened.opened_by, model.model)
+        for opened, work in planned
+        for model, stored in work
+        if opened.opened_by and model.encoder and not stored
+    ]
 
 
 def _results(
     space: Workspace,
-    planned: Sequence[tuple[OpenDataset, Work]],
+    planned: Sequence[Planned],
     models: Sequence[LoadedModel],
     choices: Options,
     gaps: Gaps,
     options: RunOptions,
-    pool: WorkerPool | None,
+    spread: Spread,
 ) -> list[Result]:
     """The results that are stored or can be had; a table for each collection."""
     results: list[Result] = []
@@ -105,9 +107,7 @@ def _results(
                 if stored:
                     _say_stored(stored)
                 else:
-                    engine = engine_for(pool, space, opened, model) if pool else None
-                    asked = replace(choices, engine=engine)
-                    stored = _evaluate(space, opened, model, asked, options.out)
+                    stored = _evaluate(space, opened, spread(model), choices, options.out)
                 if options.run_file:
                     write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
                 of_dataset.append(stored.result)
@@ -124,7 +124,7 @@ def _planned(
     choices: Options,
     gaps: Gaps,
     options: RunOptions,
-) -> list[tuple[OpenDataset, Work]]:
+) -> list[Planned]:
     """Each collection that can be had, with the models that can be evaluated on it.
 
     What would fail when the result is written fails now, before hours of encoding.
@@ -231,7 +231,7 @@ def _choices(options: RunOptions) -> Options:
 
 
 def _to_encode(
-    planned: Sequence[tuple[OpenDataset, Work]], space: Workspace, choices: Options
+    planned: Sequence[Planned], space: Workspace, choices: Options
 ) -> Iterator[tuple[Encoder, Corpus, int]]:
     """Encoder, corpus, and how many of its documents are to be encoded, of large collections."""
     here = space.here(choices)

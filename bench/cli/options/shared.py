@@ -301,15 +301,13 @@ class WorkerOptions:
     """Several processes that encode together, on this machine or on a cluster."""
 
     workers: WorkerNumber | None = None
-    """Encode in N processes, which share the processors and GPUs of this machine; auto: one for
-    each GPU, or for every eight processors. Where there are several GPUs, they search, too."""
-    engine: Literal["processes", "ray"] | None = None
-    """Place of the workers: processes of this machine (the default), or a Ray cluster."""
+    """Encode in N processes, which share the processors and GPUs of this machine, or in N tasks on
+    a Ray cluster; auto: one for each GPU, or for every eight processors."""
+    engine: Literal["ray"] | None = None
+    """Encode on a Ray cluster. Default: on this machine."""
     address: str | None = None
     """Ray cluster, such as auto for the one that this machine belongs to. Default: a cluster on
     this machine alone."""
-    gpus_per_worker: Share | None = None
-    """Of a Ray cluster. Default: 1 where it has any."""
 
 
 @group("Protocol", 40)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.engines import Bed, several_shards, tiny_bert, two_processes
+from tests.support.engines import Bed, several_shards, tiny_bert
 
 
 @pytest.fixture(scope="session")
@@ -22,13 +22,6 @@ def undisturbed(collection, card, tmp_path_factory):
     bed = Bed(tmp_path_factory.mktemp("undisturbed"), collection, card)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    bed.store.documents(bed.encoder, bed.corpus, bed.store.plan(bed.encoder, bed.corpus))
+    bed.encode()
     torch.set_num_threads(threads)
     return bed
-
-
-@pytest.fixture(scope="session")
-def processes():
-    """Two workers of one thread each, which stay for all tests."""
-    with two_processes() as pool:
-        yield pool

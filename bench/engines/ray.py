@@ -1,0 +1,253 @@
+"""Tasks on a Ray cluster, each of which encodes the texts of one shard and returns their vectors.
+
+Ray carries texts and vectors, so nodes need the program and the model, and neither collections nor
+a folder in common. This process reads, leases and writes every shard. Ray runs a task again whose
+worker was lost; one that does not end although others have is submitted once more.
+"""
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.engines import Spread, Work, worker_count
+from bench.workspace import LoadedModel, Workspace
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError, first_line
+from foundation.failures import sendable
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.protocol import Advance, Encoder
+from retrievers.models.model import Model
+
+# What the workers must have as this process has it, wherever they are.
+SETTINGS = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "TOKENIZERS_PARALLELISM")
+POLL_S = 5.0
+PATIENCE_S = 120.0  # for a task while no other is at work
+AHEAD = 2  # tasks for each worker: one at work, one that waits
+
+Ray = Any  # the module, which is imported when it is asked for
+Answer = tuple[Float32Array, Mapping[str, float], Mapping[str, int]] | Exception
+
+
+class RayCluster:
+    """A cluster on which so many tasks are at work at a time.
+
+    Args:
+        address: of the cluster; None for one on this machine alone.
+        workers: number of tasks; 0 for one for each GPU, or for every eight processors.
+        device: of the workspace; with ``cpu`` no task has a GPU.
+
+    Raises:
+        BenchError: Ray is not installed, or there is no cluster.
+    """
+
+    def __init__(self, address: str | None, workers: int, device: str, **options: Any) -> None:
+        self.ray = connect(address, **options)
+        has = self.ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(has.get("GPU", 0))
+        self.machines = worker_count(workers, int(has.get("CPU", 1)), gpus)
+        largest = max(node["Resources"].get("CPU", 1) for node in self.ray.nodes() if node["Alive"])
+        self._head: str = self.ray.get_runtime_context().gcs_address
+        self._device = "auto" if gpus else "cpu"
+        self._task = self.ray.remote(
+            num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
+            num_gpus=min(1.0, gpus / self.machines),
+        )(_encode)
+        self._pending: set[Any] = set()
+
+    @contextmanager
+    def encoding(self, space: Workspace, work: Sequence[Work]) -> Iterator[Spread]:
+        """Encode documents by tasks while the block lasts, then leave the cluster."""
+        try:
+            yield self._spread
+        finally:
+            self.ray.shutdown()
+
+    def _spread(self, loaded: LoadedModel) -> LoadedModel:
+        if loaded.encoder is None:
+            return loaded
+        shared = self.ray.put(loaded.model)
+        return LoadedModel(loaded.model, RayEncoder(self, shared, loaded.encoder))
+
+    def submit(self, model: Any, collection: str, titles: Any, texts: Any) -> Any:
+        """Begin a task; returns the reference to its `Answer`."""
+        folder = str(Path.cwd())
+        reference = self._task.remote(model, collection, folder, self._device, titles, texts)
+        self._pending.add(reference)
+        return reference
+
+    def is_idle_but_for(self, references: Sequence[Any]) -> bool:
+        """True if no other task is under way."""
+        others = list(self._pending.difference(references))
+        return not others or len(self.ray.wait(others, num_returns=len(others), timeout=0)[1]) == 0
+
+    def first_of(self, references: Sequence[Any]) -> Answer | None:
+        """The first answer of copies of one task; None if there is none for some seconds.
+
+        Raises:
+            BenchError: the cluster is gone, or loses every worker that is given the task.
+        """
+        try:
+            ready, _ = self.ray.wait(list(references), timeout=POLL_S)
+            if ready:
+                answer: Answer = self.ray.get(ready[0])
+                self._pending.difference_update(references)
+                return answer
+        except self.ray.exceptions.RayError as error:
+            self._check()
+            raise BenchError(
+                f"a worker of the Ray cluster was lost, again and again: {first_line(error)}",
+                "type the same command again: shards that are written are kept; fewer --workers "
+                "take less memory",
+            ) from error
+        self._check()
+        return None
+
+    def _check(self) -> None:
+        """See that the head of the cluster is there: Ray ends processes that have lost it."""
+        if not _answers(self._head):
+            raise BenchError(
+                f"the Ray cluster at {self._head} is gone",
+                "start it, and type the same command again: shards that are written are kept",
+            )
+
+
+class RayEncoder:
+    """An encoder whose documents are encoded by tasks; anything else this process does."""
+
+    def __init__(
+        self, cluster: RayCluster, model: Any, encoder: Encoder, collection: str = ""
+    ) -> None:
+        self._cluster, self._model = cluster, model
+        self._encoder, self._collection = encoder, collection
+        self.recipe = encoder.recipe
+        self.clock: Clock = getattr(encoder, "clock", None) or Clock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def for_dataset(self, name: str) -> "RayEncoder":
+        """This encoder with the prompts of one dataset."""
+        return RayEncoder(self._cluster, self._model, self._encoder.for_dataset(name), name)
+
+    def prepare_documents(self, titles: Sequence[str], texts: Sequence[str]) -> "RayShard":
+        """A task for the documents of a shard, which is not submitted yet."""
+        return RayShard(self, titles, texts)
+
+    def submit(self, titles: Any, texts: Any) -> Any:
+        """Begin a task; returns the reference to its `Answer`."""
+        return self._cluster.submit(self._model, self._collection, titles, texts)
+
+    def answer(self, first: Any, titles: Any, texts: Any) -> Answer:
+        """Wait for a task; it is submitted once more where it alone does not end."""
+        references, waited_s = [first], 0.0
+        while (answer := self._cluster.first_of(references)) is None:
+            waited_s = waited_s + POLL_S if self._cluster.is_idle_but_for(references) else 0.0
+            if waited_s >= PATIENCE_S and len(references) == 1:
+                references.append(self.submit(titles, texts))
+        return answer
+
+
+class RayShard:
+    """The texts of a shard: `launch` submits them, and a call waits for their vectors."""
+
+    def __init__(self, encoder: RayEncoder, titles: Sequence[str], texts: Sequence[str]) -> None:
+        self._encoder, self._titles, self._texts = encoder, list(titles), list(texts)
+        self._reference: Any = None
+        self.in_flight = AHEAD * encoder._cluster.machines
+
+    def launch(self) -> None:
+        """Submit the task."""
+        self._reference = self._encoder.submit(self._titles, self._texts)
+
+    def __call__(self, advance: Advance | None = None) -> Float32Array:
+        """Vectors of the documents.
+
+        Raises:
+            BenchError: the encoder fails, or the cluster is gone.
+        """
+        if self._reference is None:
+            self.launch()
+        answer = self._encoder.answer(self._reference, self._titles, self._texts)
+        if isinstance(answer, Exception):
+            raise answer
+        vectors, seconds, counts = answer
+        self._encoder.clock.add(seconds, counts)
+        if advance:
+            advance(len(vectors))
+        return vectors
+
+
+def connect(address: str | None, **options: Any) -> Ray:
+    """Ray, connected to the cluster of an address, or to one that is started on this machine.
+
+    Args:
+        options: of ``ray.init``.
+
+    Raises:
+        BenchError: Ray is not installed, or there is no cluster.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise BenchError("--engine ray needs Ray", "pip install 'retrieval-bench[ray]'") from error
+    settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    options |= {"address": address} if address else {"address": "local", "include_dashboard": False}
+    try:
+        if address and re.fullmatch(r"[^/]+:\d+", address) and not _answers(address):
+            raise ConnectionError("nothing listens there")  # Ray would try for minutes
+        ray.init(
+            **options,
+            runtime_env={"env_vars": {**settings, "TQDM_DISABLE": "1"}},
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BenchError(
+            f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}",
+            "ray start --head, or leave --address out for one on this machine",
+        ) from error
+    return ray
+
+
+def _answers(address: str) -> bool:
+    """True if something listens at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), POLL_S).close()
+    except OSError:
+        return False
+    return True
+
+
+_opened: list[tuple[Model, Encoder]] = []  # of this worker, which Ray gives one task after another
+
+
+def _encode(
+    model: Model, collection: str, folder: str, device: str, titles: Any, texts: Any
+) -> Answer:
+    """Encode documents in a worker of the cluster. Errors are values, which Ray sends as they are.
+
+    Args:
+        collection: whose prompts are used; "" for those of none.
+        folder: paths are relative to it, if it is there, too.
+    """
+    try:
+        with suppress(OSError):
+            os.chdir(folder)
+        if model not in [known for known, _ in _opened]:
+            _opened.append((model, open_encoder(model, device)))
+        encoder = next(encoder for known, encoder in _opened if known == model)
+        encoder = encoder.for_dataset(collection) if collection else encoder
+        clock: Clock = getattr(encoder, "clock", None) or Clock()
+        before = clock.copy()
+        vectors = encoder.encode_documents(titles, texts)
+        spent = clock.since(before)
+        return vectors, spent.seconds, spent.counts
+    except Exception as error:
+        return sendable(error)

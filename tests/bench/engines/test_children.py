@@ -1,0 +1,146 @@
+"""Children that are killed, stopped or out of room: all is encoded, and almost none of it twice."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import active_children
+
+import psutil
+import pytest
+
+from bench.engines import worker_count
+from bench.engines.children import Children
+from bench.store.planning import SHARD_ROWS
+from foundation.errors import BenchError
+from tests.bench.cli.test_full_disk import limited
+from tests.support.collections import Bench, finish
+from tests.support.engines import Bed, files_of
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@contextmanager
+def encoding_child(bed):
+    """A child that has written a shard and has others in hand; this process has done nothing."""
+    with Children(2, "cpu").encoding(bed.space, bed.work):
+        (child,) = active_children()
+        wait_until(lambda: len(bed.missing()) < 5, child.is_alive)
+        yield child
+
+
+def wait_until(is_so, meanwhile, limit_s=120.0):
+    end = time.monotonic() + limit_s
+    while not is_so():
+        assert meanwhile()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_child_costs_what_it_had_in_hand_and_changes_no_byte(
+    number, two_threads, undisturbed, collection, card, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bench.engines.children.POLL_S", 0.2)
+    bed = Bed(tmp_path, collection, card)
+    with encoding_child(bed) as child:
+        os.kill(child.pid, number)
+        child.join(0 if number == signal.SIGSTOP else None)
+        left = bed.plan().missing_rows
+        assert 0 < left < len(bed.corpus)
+        assert bed.encode().encoded == left
+        assert not child.is_alive()
+    same_as(undisturbed, bed.space.vectors_dir)
+
+
+def test_a_child_that_cannot_work_is_reported_and_the_others_go_on(
+    two_threads, collection, card, tmp_path, capfd
+):
+    bed = Bed(tmp_path, collection, card)
+    with Children(2, "cpu").encoding(bed.space, bed.work):
+        (child,) = active_children()
+        collection.joinpath("corpus.jsonl").rename(tmp_path / "moved")
+        child.join()
+        (tmp_path / "moved").rename(collection / "corpus.jsonl")
+        assert bed.encode().encoded == len(bed.corpus)
+    assert "warning: a worker failed: " in capfd.readouterr().err
+
+
+def start(bench, collection, card, **popen):
+    words = ("run", collection, "--model", card, "--workers", 2, "--device", "cpu", "--quiet")
+    return bench.start(*words, **popen)
+
+
+def test_a_full_disk_is_told_in_words_and_the_same_command_goes_on(
+    collection, card, tmp_path, undisturbed
+):
+    bench = Bench(tmp_path)
+    assert bench("run", collection, "--model", "bm25").code == 0  # the corpus is built
+    shard_bytes = SHARD_ROWS * 32 * 4
+    full = finish(start(bench, collection, card, preexec_fn=partial(limited, shard_bytes - 1)))
+    assert full.code == 2
+    assert "Traceback" not in full.stderr
+    assert re.search(r"error: \S*\.f32: File too large\n  try: make room", full.stderr)
+    assert finish(start(bench, collection, card)).code == 0
+    same_as(undisturbed, bench.cache / "vectors")
+
+
+def test_children_end_with_the_command_that_is_killed_and_the_next_one_goes_on(
+    collection, card, tmp_path, undisturbed
+):
+    bench = Bench(tmp_path)
+    killed = start(bench, collection, card)
+    children = psutil.Process(killed.pid).children
+    wait_until(lambda: any(is_encoding(child) for child in children()), lambda: is_running(killed))
+    started = children(recursive=True)
+    killed.kill()
+    killed.communicate()
+    assert psutil.wait_procs(started, timeout=20)[1] == []
+    assert finish(start(bench, collection, card)).code == 0
+    same_as(undisturbed, bench.cache / "vectors")
+
+
+def is_running(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is None
+
+
+def is_encoding(process):
+    return "spawn_main" in " ".join(process.cmdline())
+
+
+def same_as(undisturbed, vectors):
+    theirs = undisturbed.space.vectors_dir
+    names = [path.stem for path in theirs.glob("*/*.f32")]
+    assert files_of(names, vectors) == files_of(names, theirs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "processors", "gpus", "count"),
+    [(3, 16, 8, 3), (0, 16, 4, 4), (0, 16, 0, 2), (0, 4, 0, 1)],
+)
+def test_there_is_one_worker_for_each_gpu_or_for_every_eight_processors(
+    asked, processors, gpus, count
+):
+    assert worker_count(asked, processors, gpus) == count
+
+
+def test_children_share_threads_and_gpus_with_this_process(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "12")
+    assert [each["OMP_NUM_THREADS"] for each in Children(3, "cpu").environments] == ["4", "4"]
+    assert "CUDA_VISIBLE_DEVICES" not in Children(3, "cpu").environments[0]
+    monkeypatch.setattr("bench.engines.children.sees_gpu", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    children = Children(4, "auto")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in children.environments] == ["7", "4", "7"]
+    assert children.machines == 2
+
+
+def test_one_gpu_of_several_is_no_place_for_workers():
+    with pytest.raises(BenchError, match="--device cuda:1 is one"):
+        Children(2, "cuda:1")

@@ -1,0 +1,98 @@
+"""Tasks on a Ray cluster: the vectors of one process, and clusters, nodes and workers that go."""
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.engines.ray import RayCluster
+from foundation.errors import BenchError
+from tests.support.collections import Bench, finish
+from tests.support.engines import Bed, files_of, several_shards
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+
+from ray.cluster_utils import Cluster
+
+SMALL = {"num_cpus": 1, "object_store_memory": 100 * 2**20}  # a node
+
+
+@contextmanager
+def cluster():
+    """A cluster of one node, its head, with one processor."""
+    nodes = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+    try:
+        yield nodes
+    finally:
+        nodes.shutdown()
+
+
+def encoded_by(ray_cluster, bed, advance=None):
+    with ray_cluster.encoding(bed.space, bed.work) as spread:
+        bed.encoder = spread(bed.model).on(bed.opened.name).encoder
+        return bed.encode(advance)
+
+
+def test_tasks_return_the_vectors_of_one_process_byte_by_byte(
+    undisturbed, collection, card, tmp_path
+):
+    bed, advanced = Bed(tmp_path, collection, card), []
+    shards = bed.missing()
+    ray_cluster = RayCluster(None, 2, "cpu", **{**SMALL, "num_cpus": 2})
+    assert encoded_by(ray_cluster, bed, advanced.append).encoded == len(bed.corpus)
+    assert sum(advanced) == len(bed.corpus) < bed.encoder.clock.counts["tokens"]
+    files = files_of(shards, bed.space.vectors_dir)
+    assert len(files) == 15
+    assert files == files_of(shards, undisturbed.space.vectors_dir)
+
+
+def test_a_node_that_is_removed_costs_what_it_had_in_hand(undisturbed, collection, card, tmp_path):
+    bed = Bed(tmp_path, collection, card)
+    shards = bed.missing()
+    with cluster() as nodes:
+        left = [nodes.add_node(**SMALL)]
+        nodes.wait_for_nodes()
+        encoded_by(
+            RayCluster(nodes.address, 2, "cpu"),
+            bed,
+            lambda _: left and nodes.remove_node(left.pop()),
+        )
+    assert left == []
+    assert files_of(shards, bed.space.vectors_dir) == files_of(
+        shards, undisturbed.space.vectors_dir
+    )
+
+
+def test_a_task_that_fails_is_told_as_in_this_process(collection, card, tmp_path):
+    bed = Bed(tmp_path, collection, card)
+    (Path(card).parent / "checkpoint" / "model.safetensors").rename(tmp_path / "weights")
+    with pytest.raises(BenchError, match=r"model\.safetensors"):
+        encoded_by(RayCluster(None, 1, "cpu", **SMALL), bed)
+    (tmp_path / "weights").rename(Path(card).parent / "checkpoint" / "model.safetensors")
+
+
+def test_a_head_that_is_lost_is_told_and_the_same_command_goes_on_with_another(card, tmp_path):
+    bench, collection = Bench(tmp_path), several_shards(tmp_path / "words", shards=12)
+    words = ("run", collection, "--model", card, "--device", "cpu", "--quiet", "--engine", "ray")
+    with cluster() as nodes:
+        run = bench.start(*words, "--workers", 1, "--address", nodes.address)
+        end = time.monotonic() + 90
+        while not list(bench.cache.glob("vectors/*/*.f32")):
+            assert run.poll() is None, run.communicate()
+            assert time.monotonic() < end, "no shard was written"
+            time.sleep(0.05)
+    stopped = finish(run)
+    assert stopped.code == 2
+    assert "is gone\n  try: start it, and type the same command again" in stopped.stderr
+    assert len(list(bench.cache.glob("vectors/*/*.json"))) < 12
+    with cluster() as nodes:
+        done = finish(bench.start(*words, "--workers", 1, "--address", nodes.address))
+    assert done.code == 0, done.stderr
+    assert Bed(tmp_path, collection, card).missing() == []
+
+
+def test_a_cluster_that_is_not_there_is_told_with_what_to_type():
+    with pytest.raises(BenchError, match=r"no Ray cluster at 127\.0\.0\.1:1: ") as refused:
+        RayCluster("127.0.0.1:1", 2, "cpu")
+    assert "ray start --head" in refused.value.hint
