@@ -17,7 +17,7 @@ from typing import Any
 from bench.engines import Spread, Work, worker_count
 from bench.workspace import LoadedModel, Workspace
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError
 from foundation.failures import sendable
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.opening import open_encoder
@@ -57,6 +57,8 @@ class RayCluster:
         self._task = self.ray.remote(
             num_cpus=max(1, min(int(has.get("CPU", 1) / self.machines), int(largest))),
             num_gpus=min(1.0, gpus / self.machines),
+            max_retries=5,
+            retry_exceptions=True,  # what is raised is Ray's own: errors of encoders are values
         )(_encode)
         self._pending: set[Any] = set()
 
@@ -101,7 +103,7 @@ class RayCluster:
         except self.ray.exceptions.RayError as error:
             self._check()
             raise BenchError(
-                f"a worker of the Ray cluster was lost, again and again: {first_line(error)}",
+                f"a worker of the Ray cluster was lost, again and again: {' '.join(str(error).split())}",
                 "type the same command again: shards that are written are kept; fewer --workers "
                 "take less memory",
             ) from error
