@@ -102,8 +102,9 @@ class RayCluster:
                 return answer
         except self.ray.exceptions.RayError as error:
             self._check()
+            reason = " ".join(str(error).split())
             raise BenchError(
-                f"a worker of the Ray cluster was lost, again and again: {' '.join(str(error).split())}",
+                f"a worker of the Ray cluster was lost, again and again: {reason}",
                 "type the same command again: shards that are written are kept; fewer --workers "
                 "take less memory",
             ) from error
