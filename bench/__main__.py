@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from bench.cli.boundary import guarded
 from bench.cli.terminal import exit_code, terminal
-from foundation.processor import let_openblas_use_avx512
+from foundation.machine import let_openblas_use_avx512
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from datasets_cfg.facts import Facts, Suite, Weight
 from datasets_cfg.roots import roots
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, decode_toml
-from foundation.suggestions import did_you_mean
 
 SUITES = "suites.toml"
 

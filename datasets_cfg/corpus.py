@@ -21,11 +21,10 @@ from datasets_cfg import corpus_checksums as checks
 from datasets_cfg.corpus_checksums import Checksums, DamagedBlockError
 from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
 from foundation.arrays import Int64Array
-from foundation.atomic import replacing_folder
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import replacing_folder, sha256_of_file
+from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
-from foundation.threads import Once
 
 SCHEMA_VERSION = 1
 DOCUMENTS_FILE = "documents.arrow"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from foundation.digests import sha256_of_file
+from foundation.files import sha256_of_file
 from foundation.records import Record
 
 CHECKED_AT_OPEN = 64 << 20  # bytes of a file that are checked without being asked: 0.1 s

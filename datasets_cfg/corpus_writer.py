@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from foundation.digests import ContentHash
 from foundation.errors import BenchError
+from foundation.files import ContentHash
 
 SCHEMA = pa.schema(
     [

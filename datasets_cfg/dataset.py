@@ -19,8 +19,8 @@ from datasets_cfg.locate import find_files
 from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
 from datasets_cfg.readers.lines import packed_twin
 from datasets_cfg.records import Qrels, Queries
-from foundation.digests import sha256_of
 from foundation.errors import BenchError
+from foundation.files import sha256_of
 from foundation.records import decode_toml
 
 FACTS_FILE = "dataset.toml"

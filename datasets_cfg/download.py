@@ -17,8 +17,7 @@ from typing import IO, Protocol
 
 from tqdm import tqdm
 
-from foundation.errors import BenchError
-from foundation.failures import lacks_room
+from foundation.errors import BenchError, lacks_room
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5

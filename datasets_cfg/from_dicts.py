@@ -9,8 +9,8 @@ import msgspec
 import platformdirs
 
 from datasets_cfg.facts import Facts
-from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
+from foundation.files import replacing_folder
 
 
 def write_dicts(

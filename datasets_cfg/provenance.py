@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from datasets_cfg.facts import Archive, Facts
-from foundation.digests import sha256_of_file
+from foundation.files import sha256_of_file
 from foundation.records import Record, read_json, write_json
 
 

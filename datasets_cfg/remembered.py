@@ -10,9 +10,8 @@ import msgspec
 
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.dataset import Dataset, open_dataset
-from foundation.atomic import replacing
-from foundation.digests import sha256_of
 from foundation.errors import BenchError
+from foundation.files import replacing, sha256_of
 from foundation.records import Record, read_json
 
 MOST = 8  # folders of one content

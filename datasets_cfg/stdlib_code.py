@@ -37,9 +37,8 @@ from pathlib import Path
 import msgspec
 
 from datasets_cfg.readers.judgements import BEIR_HEADER
-from foundation.atomic import replacing_folder
-from foundation.digests import sha256_of
 from foundation.errors import BenchError
+from foundation.files import replacing_folder, sha256_of
 
 DOCUMENTS = 5_000
 QUERIES = 2_000

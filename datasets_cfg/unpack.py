@@ -13,8 +13,8 @@ from typing import IO
 from tqdm import tqdm
 
 from datasets_cfg.download import disk_errors
-from foundation.atomic import temporary_folder
 from foundation.errors import BenchError
+from foundation.files import temporary_folder
 
 COPY_BYTES = 1 << 20
 # Corpora of text become 3 to 10 times as large; a bomb, up to 1,032 times by deflate alone.

@@ -24,8 +24,7 @@ from bench.evaluate.suites import suite_weights
 from bench.results.facts import protocol_facts
 from bench.results.result import Stored
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 from retrievers.models.card import Card
 
 

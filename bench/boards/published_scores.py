@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.boards.records import Claim
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, read_toml
-from foundation.suggestions import did_you_mean
 from retrievers.models.card import Card
 
 CARDS, ALL = "cards", "all"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bench.cli.terminal import as_typed
 from bench.exit_codes import ExitCode
-from foundation.errors import BenchError
-from foundation.failures import as_bad_input
+from foundation.errors import BenchError, as_bad_input
 from foundation.printable import shortened
 
 

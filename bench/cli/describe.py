@@ -15,8 +15,7 @@ from bench.results.location import Place, place_of
 from datasets_cfg.catalogue import dataset_names, facts_for, suite_for, suite_names, unknown
 from datasets_cfg.facts import Facts, Suite
 from foundation.errors import BenchError
-from foundation.records import read_toml
-from foundation.toml_files import SUFFIX, TomlFiles
+from foundation.records import SUFFIX, TomlFiles, read_toml
 from retrievers.models.card import FILES as CARDS
 from retrievers.models.card import card_names, load_card
 

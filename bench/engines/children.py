@@ -22,8 +22,7 @@ from bench.engines import Spread, Work, worker_count
 from bench.evaluate.exact.choose_engine import sees_gpu
 from bench.evaluate.exact.tile_search import thread_count
 from bench.workspace import Workspace
-from foundation.errors import BenchError
-from foundation.failures import sendable
+from foundation.errors import BenchError, sendable
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder

@@ -17,8 +17,7 @@ from typing import Any
 from bench.engines import Spread, Work, worker_count
 from bench.workspace import LoadedModel, Workspace
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError
-from foundation.failures import sendable
+from foundation.errors import BenchError, sendable
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Advance, Encoder

@@ -26,7 +26,7 @@ from bench.store.indexes import IndexFolder
 from bench.store.store import folder_name
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
-from foundation.threads import InBackground
+from foundation.machine import InBackground
 from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder

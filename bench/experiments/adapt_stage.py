@@ -17,9 +17,8 @@ from bench.experiments.stages import MODEL, Cost
 from bench.training.adapt_on_collections import adapt_on
 from bench.training.pretrain_on_collections import CorpusTexts
 from bench.workspace import Workspace
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from foundation.records import convert_table
-from foundation.suggestions import did_you_mean
 from retrievers.training.continual.continual import (
     KEPT_APART,
     Adaptation,

@@ -8,7 +8,7 @@ from bench.experiments.kept import Done, Failed, done, keep_done, keep_failed
 from bench.experiments.plan import CellTask, GridCell, Plan
 from bench.experiments.stages import Cost, ExperimentStage
 from bench.experiments.times import Times
-from foundation.failures import lacks_room
+from foundation.errors import lacks_room
 from foundation.locks import FileLock
 
 Run = Callable[[ExperimentStage, CellTask, Path], Cost]

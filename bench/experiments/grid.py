@@ -50,10 +50,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.errors import BenchError
-from foundation.records import Record
-from foundation.suggestions import did_you_mean
-from foundation.toml_files import Name, TomlFiles, variant_fields
+from foundation.errors import BenchError, did_you_mean
+from foundation.records import Name, Record, TomlFiles, variant_fields
 
 STAGES = ("base", "pretrain", "adapt", "finetune", "evaluate")
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory, lacks_room, sendable
+from foundation.errors import BenchError, first_line, lacks_memory, lacks_room, sendable
 
 PRELOADED = ("torch", "transformers", "bench.evaluate.pipeline")
 NO_MEMORY_HINT = (

@@ -10,8 +10,7 @@ import msgspec
 from bench.experiments.grid import Ablation, Table
 from bench.experiments.rows import AxisPoint, GridRow, rows_of
 from bench.experiments.stages import MODEL, ExperimentStage
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 
 KEY_DIGITS = 16
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.experiments.grid import Ablation, Axis, Table, label_of
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from foundation.records import differing_fields
-from foundation.suggestions import did_you_mean
 
 REFERENCE = "reference"
 # What rows must share to be compared.

@@ -8,8 +8,7 @@ from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
 from bench.results.result import RESULT_FILE, Result, Stored
 from datasets_cfg.catalogue import collections_of, expand, is_suite
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 
 SHOWN = 6  # models that an error lists
 

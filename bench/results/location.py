@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from foundation import atomic
-from foundation.errors import BenchError
-from foundation.failures import naming
+from foundation import files as whole
+from foundation.errors import BenchError, naming
 from foundation.object_store import AT_ONCE, STORES, RemotePath
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -83,7 +82,7 @@ def replacing_all(places: Sequence[Place]) -> Iterator[list[BinaryIO]]:
     """
     local = [place for place in places if isinstance(place, Path)]
     if len(local) == len(places):
-        with atomic.replacing_all(local) as files:
+        with whole.replacing_all(local) as files:
             yield files
         return
     contents = [(place, io.BytesIO()) for place in places if isinstance(place, RemotePath)]

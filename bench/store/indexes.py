@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from foundation.atomic import replacing, replacing_folder
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import replacing, replacing_folder, sha256_of_file
 from foundation.records import Record, read_json
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.recipe import Recipe

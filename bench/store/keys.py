@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Int64Array, UInt64Array
-from foundation.atomic import replacing
+from foundation.files import replacing
 from foundation.locks import FileLock
 from retrievers.models.recipe import Role
 

@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from bench.store.keys import KEY_BYTES, keys_from_bytes, name_of
 from foundation.arrays import Float32Array, UInt64Array
-from foundation.atomic import replacing
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import replacing, sha256_of_file
 from foundation.locks import FileLock
 from foundation.records import Record, decode_json
 from retrievers.models.recipe import Recipe, Role, StoreDtype

@@ -31,8 +31,8 @@ from bench.store.shards import DamagedShardError, discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
-from foundation.atomic import replacing
 from foundation.errors import BenchError
+from foundation.files import replacing
 from foundation.locks import FileLock, FileLocks, FolderInUse, Leases
 from foundation.records import read_json
 from retrievers.encoders.clock import Clock

@@ -5,8 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from foundation.errors import BenchError, MissingFileError
-from foundation.failures import file_error
+from foundation.errors import BenchError, MissingFileError, file_error
 
 _BLOCK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 28  # a packed file of zeros is one line, a thousand times as long as the file

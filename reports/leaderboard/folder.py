@@ -8,9 +8,8 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from foundation import atomic
-from foundation.errors import BenchError
-from foundation.failures import naming
+from foundation import files as whole
+from foundation.errors import BenchError, naming
 
 LIST = "site-files.txt"
 HEADING = "# Files of a leaderboard, which the next one replaces. All others here stay."
@@ -90,7 +89,7 @@ class SiteFolder:
         return path
 
     def _write_list(self, names: Collection[str]) -> None:
-        with atomic.replacing(self.root / LIST) as file:
+        with whole.replacing(self.root / LIST) as file:
             file.write("\n".join([HEADING, *sorted(names), ""]).encode())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundation import atomic
+from foundation import files as whole
 from foundation.printable import printable
 
 if TYPE_CHECKING:
@@ -143,6 +143,6 @@ def save(stem: Path, size: tuple[float, float], fill: Fill, *, grid: bool = Fals
     drawn = render(size, fill, grid=grid)
     files = [stem.with_name(f"{stem.name}{ending}") for ending in (".svg", ".png")]
     for path, ending in zip(files, (".svg", ".png"), strict=True):
-        with atomic.replacing(path) as file:
+        with whole.replacing(path) as file:
             file.write(drawn[ending])
     return files

@@ -8,8 +8,8 @@ from os.path import lexists
 from pathlib import Path
 from typing import Any
 
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import sha256_of_file
 from foundation.records import read_object
 from retrievers.adapters.composition import (
     ROUTER,

@@ -4,8 +4,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 
 
 def import_library(name: Literal["adapters", "peft"]) -> Any:

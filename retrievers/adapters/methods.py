@@ -1,7 +1,6 @@
 """Names of the adapter methods that can be trained."""
 
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 from retrievers.adapters import hub, peft
 from retrievers.adapters.settings import FUSION, Adapter, Library
 

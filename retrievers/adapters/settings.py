@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.digests import sha256_of_file
+from foundation.files import sha256_of_file
 from foundation.records import Record
 
 Library = Literal["adapterhub", "peft"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from foundation.atomic import replacing_in
 from foundation.errors import BenchError, first_line
+from foundation.files import replacing_in
 from foundation.records import write_json
 from retrievers.adapters import hub, peft
 from retrievers.adapters.attach import ATTACH_ERRORS, quiet_adapterhub

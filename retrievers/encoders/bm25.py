@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int32Array, Int64Array
-from foundation.errors import BenchError
-from foundation.failures import naming
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean, naming
 from retrievers.encoders.document_text import joined
 from retrievers.encoders.postings import Postings, PostingsWriter
 from retrievers.encoders.protocol import Advance

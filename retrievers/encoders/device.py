@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foundation.errors import BenchError
-from foundation.processor import emulates_bfloat16
+from foundation.machine import emulates_bfloat16
 
 # Of cuBLAS: sums in half precision.
 HALF_SUMS = (

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from foundation.processor import instructions
+from foundation.machine import instructions
 from retrievers.encoders.onednn import has_operators
 from retrievers.encoders.workers import one_thread
 

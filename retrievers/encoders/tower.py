@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
-from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory
+from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.attach import attach
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock

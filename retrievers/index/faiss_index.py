@@ -15,10 +15,8 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory
+from foundation.errors import BenchError, did_you_mean, first_line, lacks_memory
 from foundation.records import Record, read_json, write_json
-from foundation.suggestions import did_you_mean
 from retrievers.index import gpu
 from retrievers.index.library import FAISS_ERRORS, import_faiss, resolve_device
 from retrievers.index.parts import check_factory, check_usable, most_centroids, seed_training

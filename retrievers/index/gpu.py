@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.failures import lacks_memory
+from foundation.errors import lacks_memory
 from retrievers.index.library import FAISS_ERRORS, import_faiss
 from retrievers.index.parts import index_parts
 

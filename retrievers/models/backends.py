@@ -5,7 +5,7 @@ import os
 from typing import get_args
 
 from foundation.errors import BenchError
-from foundation.processor import instructions
+from foundation.machine import instructions
 from retrievers.models.recipe import BY_THE_MODEL, Backend, Recipe
 
 VNNI = {"avx512_vnni", "avx_vnni"}

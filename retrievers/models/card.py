@@ -11,8 +11,7 @@ from typing import Literal
 import msgspec
 
 from foundation.errors import BenchError
-from foundation.records import Record
-from foundation.toml_files import SUFFIX, TomlFiles
+from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import (
     AdapterKind,
     Dtype,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from foundation.atomic import replacing
+from foundation.files import replacing
 from retrievers.models.card import Card
 from retrievers.models.lookup import CARD_FILE
 

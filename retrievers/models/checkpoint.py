@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import sha256_of_file
 from foundation.records import decode_json, read_json, read_object
 
 WEIGHTS = (

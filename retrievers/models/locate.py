@@ -8,8 +8,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError, first_line
+from foundation.files import sha256_of_file
 from retrievers.models.checkpoint import find_weights, inside, weight_files
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 from retrievers.models.card import BRANCH, Card, all_cards, card_names, load_card
 from retrievers.models.checkpoint import Checkpoint, position_limit, read_config
 from retrievers.models.locate import fetch_file, locate

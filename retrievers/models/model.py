@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import sha256_of_file
 from retrievers.adapters.composition import Routing, read_routing
 from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend

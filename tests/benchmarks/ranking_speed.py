@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from bench.evaluate.run_files import columnar, read_run_file, write_run
 from bench.evaluate.runs import Run
-from foundation.atomic import replacing
+from foundation.files import replacing
 from retrievers.index.faiss_index import Hits
 
 CORPUS = 8_841_823

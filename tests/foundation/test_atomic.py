@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from foundation.atomic import replacing, replacing_all, replacing_in, sweep
+from foundation.files import replacing, replacing_all, replacing_in, sweep
 
 ROOT = Path(__file__).parents[2]
 WRITES_FOR_EVER = (
     "import sys, time\n"
     "from pathlib import Path\n"
-    "from foundation.atomic import replacing\n"
+    "from foundation.files import replacing\n"
     "with replacing(Path(sys.argv[1])) as file:\n"
     "    file.write(b'half')\n"
     "    file.flush()\n"
@@ -51,7 +51,7 @@ def write(path: Path, content: bytes) -> None:
 WRITES_A_FOLDER_FOR_EVER = (
     "import sys, time\n"
     "from pathlib import Path\n"
-    "from foundation.atomic import replacing_in\n"
+    "from foundation.files import replacing_in\n"
     "with replacing_in(Path(sys.argv[1])) as folder:\n"
     "    (folder / 'half').write_bytes(b'half')\n"
     "    print('writing', flush=True)\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foundation import processor
+from foundation import machine
 
 ROOT = Path(__file__).parents[2]
 AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
@@ -15,7 +15,7 @@ AVX512 = "fpu avx2 avx512f avx512cd avx512dq avx512bw avx512vl"
 
 @pytest.fixture
 def facts(tmp_path, monkeypatch):
-    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "as it was")  # so that it is undone
     monkeypatch.delenv("OPENBLAS_CORETYPE")
     return tmp_path / "cpuinfo"
@@ -23,13 +23,13 @@ def facts(tmp_path, monkeypatch):
 
 def test_instructions_are_those_of_the_first_core(facts):
     facts.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\nflags\t\t: other\n")
-    assert processor.instructions() == {"fpu", "avx2"}
+    assert machine.instructions() == {"fpu", "avx2"}
 
 
 def test_a_processor_that_does_not_say_has_none(facts):
-    assert processor.instructions() == frozenset()
+    assert machine.instructions() == frozenset()
     facts.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
-    assert processor.instructions() == frozenset()
+    assert machine.instructions() == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_openblas_gets_the_kernels_that_the_processor_can_run(
     facts.write_text(f"flags\t\t: {flags}\n")
     if chosen:
         monkeypatch.setenv("OPENBLAS_CORETYPE", chosen)
-    processor.let_openblas_use_avx512()
+    machine.let_openblas_use_avx512()
     assert os.environ.get("OPENBLAS_CORETYPE") == kernels
 
 
@@ -62,7 +62,7 @@ def test_openblas_gets_the_kernels_that_the_processor_can_run(
 )
 def test_bfloat16_is_emulated_where_no_instruction_computes_with_it(facts, line, emulates):
     facts.write_text(line + "\n")
-    assert processor.emulates_bfloat16() == emulates
+    assert machine.emulates_bfloat16() == emulates
 
 
 NUMPY_IS_LATER = """

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foundation.threads import InBackground, Once
+from foundation.machine import InBackground, Once
 
 
 def test_work_is_done_once_and_all_wait_for_it():

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from foundation.errors import BenchError
-from foundation.records import Record
-from foundation.toml_files import TomlFiles
+from foundation.records import Record, TomlFiles
 
 
 class Inner(Record, kw_only=True):

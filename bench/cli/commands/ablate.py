@@ -35,7 +35,7 @@ from bench.experiments.times import Times
 from bench.results.result import Conditions
 from bench.workspace import Workspace
 from datasets_cfg.published import differences
-from foundation.atomic import replacing
+from foundation.files import replacing
 from reports.experiments.grid_report import figures, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model

@@ -10,7 +10,7 @@ from bench.evaluate.pipeline import Options
 from bench.results.result import Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.records import Queries
-from foundation.failures import as_bad_input
+from foundation.errors import as_bad_input
 
 DIGITS = 8  # of a fingerprint in a name
 

@@ -37,8 +37,8 @@ from bench.results.result import Stored
 from bench.workspace import LoadedModel, Workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered
-from foundation.atomic import replacing
 from foundation.errors import BenchError
+from foundation.files import replacing
 from reports.gate.check_report import effects_table, markdown
 from reports.gate.junit import junit
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bench.evaluate.suites import Gap
-from foundation.errors import BenchError
-from foundation.failures import as_bad_input
+from foundation.errors import BenchError, as_bad_input
 
 
 class Gaps:

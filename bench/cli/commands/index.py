@@ -14,8 +14,8 @@ from bench.evaluate.pipeline import Options, build_index
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
-from foundation.atomic import replacing_folder
 from foundation.errors import BenchError
+from foundation.files import replacing_folder
 from reports.format import size
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.recipe import Recipe

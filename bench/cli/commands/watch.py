@@ -19,8 +19,8 @@ from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named
 from bench.workspace import OpenDataset, Workspace, protocol_here
-from foundation.atomic import replacing
 from foundation.errors import BenchError
+from foundation.files import replacing
 from foundation.locks import FileLock
 from reports.plots.style import load_library
 from reports.plots.training import draw_quality

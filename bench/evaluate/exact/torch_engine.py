@@ -36,8 +36,7 @@ from bench.evaluate.exact.torch_tiles import DeviceTile, TileMerger
 from bench.evaluate.exact.vectors import HasStored, TileArray, Vectors
 from bench.evaluate.search import scores_of_keys
 from foundation.arrays import Float32Array
-from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory
+from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.encoders.device import pick_device
 from retrievers.index.faiss_index import Hits
 

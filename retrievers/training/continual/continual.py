@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from foundation.atomic import replacing_in
 from foundation.errors import BenchError
+from foundation.files import replacing_in
 from foundation.records import Record
 from retrievers.adapters.methods import check_method
 from retrievers.adapters.settings import Adapter

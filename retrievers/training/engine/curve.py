@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from foundation.atomic import replacing
 from foundation.errors import BenchError
+from foundation.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from foundation.errors import BenchError
-from foundation.suggestions import did_you_mean
+from foundation.errors import BenchError, did_you_mean
 from retrievers.models.card import Card, card_names, load_card
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
 from retrievers.models.locate import locate

@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from foundation.atomic import replacing
+from foundation.files import replacing
 from retrievers.training.engine.processes import POLL_S, is_first, wait_for
 
 logger = logging.getLogger(__name__)

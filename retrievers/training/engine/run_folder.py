@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from foundation.atomic import sweep
 from foundation.errors import BenchError
+from foundation.files import sweep
 from foundation.locks import FileLock
 from foundation.records import differing_fields, read_json, write_json
 from retrievers.models.lookup import CARD_FILE

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foundation.atomic import replacing_in
 from foundation.errors import BenchError
+from foundation.files import replacing_in
 from foundation.records import decode_json, write_json
 from retrievers.models.card import Card
 from retrievers.models.card_file import write_card

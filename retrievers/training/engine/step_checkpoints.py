@@ -12,9 +12,8 @@ from pathlib import Path
 from safetensors.torch import load_model
 from torch import nn
 
-from foundation.atomic import share
-from foundation.digests import sha256_of_file
 from foundation.errors import BenchError
+from foundation.files import sha256_of_file, share
 from foundation.records import Record, read_json, write_json
 from retrievers.training.engine.processes import is_first
 

@@ -17,8 +17,7 @@ from safetensors.torch import save_model
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback
 
-from foundation.errors import BenchError, first_line
-from foundation.failures import lacks_memory
+from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.training.engine.context import Progress
 from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
 from retrievers.training.engine.fit import FitSettings

@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from foundation.records import Record
-from foundation.toml_files import TomlFiles
+from foundation.records import Record, TomlFiles
 from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields

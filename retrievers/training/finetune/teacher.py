@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from foundation.arrays import Float32Array, Int64Array
-from foundation.atomic import replacing_in
 from foundation.errors import BenchError
+from foundation.files import replacing_in
 from retrievers.encoders.device import pick_device
 from retrievers.encoders.document_text import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint

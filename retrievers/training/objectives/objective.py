@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 
 from foundation.arrays import BoolArray, Int64Array
-from foundation.errors import BenchError
+from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, convert_table
-from foundation.suggestions import did_you_mean
 from retrievers.training.objectives.masking import TokenBatch, Vocabulary, tokenize
 
 if TYPE_CHECKING:

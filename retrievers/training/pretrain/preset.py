@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from foundation.records import Record
-from foundation.toml_files import TomlFiles
+from foundation.records import Record, TomlFiles
 from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
 from retrievers.training.objectives.objective import Objective, read_objective
 

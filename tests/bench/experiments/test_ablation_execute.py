@@ -20,8 +20,7 @@ from bench.experiments.isolation import isolated
 from bench.experiments.kept import DONE_FILE, FAILED_FILE
 from bench.experiments.plan import plan_of
 from bench.experiments.times import Times
-from foundation.errors import BenchError
-from foundation.failures import WorkerError, lacks_room
+from foundation.errors import BenchError, WorkerError, lacks_room
 from foundation.locks import FileLock
 from retrievers.training.engine.trainer import writing
 from retrievers.training.pretrain.pretrain import pretrain

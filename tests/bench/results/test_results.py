@@ -286,7 +286,7 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 
-    monkeypatch.setattr("foundation.atomic.os.fsync", fails_once)
+    monkeypatch.setattr("foundation.files.os.fsync", fails_once)
     with pytest.raises((OSError, BenchError), match="No space left"):
         save(changed(preflight={}), SCORES, Run.from_rows("q", "d", [0.0]), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from tabulate import tabulate
 
-from foundation.atomic import replacing
 from foundation.errors import BenchError, first_line
+from foundation.files import replacing
 
 PROOF_FILE = "proof.json"
 GRACE_S = 20.0  # after the budget, until a part that is still running is stopped

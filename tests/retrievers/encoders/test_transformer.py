@@ -16,7 +16,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foundation import processor
+from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.document_text import join
 from retrievers.encoders.opening import open_encoder
@@ -377,7 +377,7 @@ def test_it_is_said_where_bfloat16_is_emulated(
     said: bool,
 ) -> None:
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
-    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
     open_encoder(resolve_model(card, dtype=dtype), "cpu").encode_queries(["alpha"])
     assert ("no instructions for bfloat16" in caplog.text) == said
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from foundation import processor
+from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models import backends, locate
@@ -293,7 +293,7 @@ def test_int8_is_int7_where_sums_of_eight_bits_saturate(
 ) -> None:
     if facts is not None:
         (tmp_path / "cpuinfo").write_text(facts)
-    monkeypatch.setattr(processor, "FACTS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "FACTS", tmp_path / "cpuinfo")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     if most:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent."""
+"""Files and folders that are either whole or absent, and hashes of contents."""
 
 import errno
 import fcntl
@@ -10,12 +10,12 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from foundation.failures import file_error, naming
+from foundation.errors import file_error, naming
 from foundation.locks import is_at
 
 # A temporary file: hidden, and marked with the machine that writes it (see `_machine`).
@@ -237,3 +237,34 @@ def _machine() -> str:
     except OSError:
         running = platform.node()
     return hashlib.sha256(running.encode()).hexdigest()[:8]
+
+
+class ContentHash:
+    """SHA-256 over records of fields."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, fields: Iterable[bytes]) -> None:
+        """Add one record: each field preceded by its length, 8 bytes little-endian."""
+        for field in fields:
+            self._digest.update(len(field).to_bytes(8, "little"))
+            self._digest.update(field)
+
+    def hexdigest(self) -> str:
+        """Hash of all records so far, 64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
+def sha256_of(records: Iterable[Iterable[str]]) -> str:
+    """Content hash of records of texts, in the order given."""
+    content = ContentHash()
+    for record in records:
+        content.add(field.encode() for field in record)
+    return content.hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
