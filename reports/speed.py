@@ -5,15 +5,14 @@ from functools import partial
 from typing import Any
 
 from bench.speed.records import (
-    Growth,
+    Contest,
+    Contestant,
+    IndexCurve,
     IndexPoint,
     Latency,
     Phases,
-    Race,
-    RaceRun,
     SpeedReport,
     Spread,
-    Throughput,
 )
 from reports import format as fmt
 from reports.markdown import plain
@@ -28,14 +27,12 @@ def speed_tables(report: SpeedReport) -> str:
 def _sections(report: SpeedReport) -> Iterator[str]:
     if report.phases:
         yield phases_table(report.phases)
-    if report.throughput:
-        yield throughput_table(report.throughput)
+    if report.encoding:
+        yield encoding_table(report.encoding)
     if report.latency:
         yield latency_table(report.latency)
     if report.indexes:
         yield indexes_table(report.indexes)
-    if report.growth:
-        yield growth_table(report.growth)
     yield from map(race_table, report.races)
 
 
@@ -74,46 +71,43 @@ def phases_table(phases: Phases) -> str:
     return _titled(title, Table([*rows, ("all, on the wall", whole)], columns))
 
 
-def throughput_table(rows: Sequence[Throughput]) -> str:
+def encoding_table(contests: Sequence[Contest]) -> str:
     """Documents and tokens a second, by length and tool."""
-    columns: list[Column[Throughput]] = [
-        Column("documents", lambda row: row.lengths.name),
-        Column("tool", lambda row: _tool(row.tool, row.version)),
-        Column("count", lambda row: row.lengths.documents, fmt.count),
-        Column("mean length", lambda row: f"{row.lengths.mean:.1f} {row.lengths.counted_in}"),
-        Column("p95", lambda row: row.lengths.p95, fmt.count),
-        Column("seconds", lambda row: row.seconds, spread),
-        Column("processor, s", lambda row: row.processor_s, _known_spread),
-        Column("documents/s", lambda row: row.documents_per_s, fmt.count),
-        Column("tokens/s", lambda row: row.tokens_per_s, fmt.count),
-        Column("of the peak", lambda row: row.peak_share, _percent),
-        Column("our speed-up", _speedup, fmt.written),
-        Column("of the processor", lambda row: row.processor_speedup, _times),
-        Column("largest difference", lambda row: row.difference, _power_of_ten),
+    rows = [(contest, tool) for contest in contests for tool in contest.tools]
+    columns: list[Column[tuple[Contest, Contestant]]] = [
+        Column("documents", lambda row: row[0].name),
+        Column("tool", lambda row: _tool(row[1])),
+        Column("count", lambda row: row[0].documents, fmt.count),
+        Column("mean length", lambda row: _mean_length(row[0])),
+        Column("p95", lambda row: row[0].p95, fmt.count),
+        Column("documents/s", lambda row: row[0].documents / row[1].wall_s.median, fmt.count),
+        Column("tokens/s", lambda row: row[0].tokens / row[1].wall_s.median, fmt.count),
+        *_timings(lambda row: row[1]),
     ]
     return _titled("Encoding, texts to vectors in memory, tools by turns", Table(rows, columns))
 
 
-def _known_spread(value: Spread | None) -> str:
-    return "" if value is None else spread(value)
+def _mean_length(contest: Contest) -> str:
+    return f"{contest.tokens / contest.documents:.1f} {contest.counted_in}"
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+def _timings(tool_of: Any) -> list[Column[Any]]:
+    """Columns that every contest has: times, and how many times as long as ours they are."""
+    return [
+        Column("wall, s", lambda row: tool_of(row).wall_s, spread),
+        Column("processor, s", lambda row: tool_of(row).processor_s, spread),
+        Column("largest difference", lambda row: f"{tool_of(row).difference:.1e}", fmt.written),
+        Column("our speed-up", lambda row: _speedup(tool_of(row)), fmt.written),
+        Column("of the processor", lambda row: _times(tool_of(row).processor_ratio), fmt.written),
+    ]
 
 
 def _times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f} x"
 
 
-def _power_of_ten(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
-
-
-def _speedup(row: Throughput) -> str:
-    if not row.agrees:
-        return "vectors differ"
-    return "" if row.speedup is None else f"{row.speedup:.2f} x"
+def _speedup(tool: Contestant) -> str:
+    return _times(tool.ratio) if tool.agrees else "results differ"
 
 
 def latency_table(rows: Sequence[Latency]) -> str:
@@ -131,73 +125,50 @@ def latency_table(rows: Sequence[Latency]) -> str:
     return _titled(title, Table(rows, columns))
 
 
-def indexes_table(rows: Sequence[IndexPoint]) -> str:
+def indexes_table(curve: IndexCurve) -> str:
     """Speed against recall, with what an index costs to build and keep."""
-    first = rows[0]
     title = (
-        f"{first.queries:,} queries in one call over {first.rows:,} x {first.dim} vectors "
-        f"({first.vectors}); `flat` is exact search of this program, the others are FAISS"
+        f"{curve.queries:,} queries in one call over {curve.rows:,} x {curve.dim} vectors "
+        f"({curve.vectors}); `flat` is exact search of this program, the others are FAISS"
     )
     columns: list[Column[IndexPoint]] = [
         Column("index", lambda row: row.index),
-        Column(f"recall@{first.k}", lambda row: row.recall, fmt.score),
+        Column(f"recall@{curve.k}", lambda row: row.recall, fmt.score),
         Column("queries/s", lambda row: row.queries_per_s, partial(spread, digits=0)),
         Column("build, s", lambda row: row.build_s, fmt.fixed(2)),
         Column("size", lambda row: row.index_bytes, fmt.size),
     ]
-    return _titled(title, Table(rows, columns))
+    return _titled(title, Table(curve.points, columns))
 
 
-def growth_table(rows: Sequence[Growth]) -> str:
-    """Fitted exponents, with a straight line beside them."""
-    title = "How cost grows: cost = constant x size ^ exponent, fitted to medians"
-    columns: list[Column[Growth]] = [
-        Column("cost", lambda row: row.y),
-        Column("against", lambda row: row.x),
-        Column("at", lambda row: row.at),
-        Column("sizes", lambda row: f"{row.sizes[0]:,.0f} to {row.sizes[-1]:,.0f}", fmt.written),
-        Column("exponent", lambda row: row.exponent, fmt.fixed(3)),
-        Column("standard error", lambda row: row.error, fmt.fixed(3)),
-        Column("straight line", lambda row: f"{row.base:.4g} + {row.per_x:.4g} each", fmt.written),
-    ]
-    return _titled(title, Table(rows, columns))
-
-
-def race_table(race: Race) -> str:
+def race_table(race: Contest) -> str:
     """Tools from process start to scores; no ratio where scores differ."""
-    kept = "" if race.limit is None else ", the first ones only: no published score"
-    rounds = len(race.runs[0].scores)
+    rounds = len(race.tools[0].wall_s.samples)
     title = (
-        f"{race.collection} from end to end, fresh processes and caches, {rounds} "
-        f"round{'s' * (rounds > 1)}: {race.documents:,} documents, {race.queries:,} queries{kept}"
+        f"{race.name} from end to end, fresh processes and caches, {rounds} "
+        f"round{'s' * (rounds > 1)}: {race.documents:,} documents, {race.queries:,} queries"
     )
-    columns: list[Column[RaceRun]] = [
-        Column("tool", lambda run: _tool(run.tool, run.version)),
-        Column(race.measure, lambda run: run.scores, _different_scores),
-        Column("wall, s", lambda run: run.wall_s, spread),
-        Column("processor, s", lambda run: run.processor_s, _known_spread),
-        Column("peak memory (VmHWM)", lambda run: run.peak_bytes, fmt.size),
-        Column("our time / theirs", lambda run: run.ratio, fmt.fixed(3)),
-        Column("of the processor", lambda run: run.processor_ratio, fmt.fixed(3)),
+    columns: list[Column[Contestant]] = [
+        Column("tool", _tool),
+        Column(race.measure, lambda tool: tool.score, fmt.fixed(5)),
+        Column("peak memory (VmHWM)", lambda tool: tool.peak_bytes, fmt.size),
+        *_timings(lambda tool: tool),
     ]
-    return f"{_titled(title, Table(race.runs, columns))}\n\n{_verdict(race)}"
+    return f"{_titled(title, Table(race.tools, columns))}\n\n{_verdict(race)}"
 
 
-def _different_scores(scores: Sequence[float]) -> str:
-    return " ".join(dict.fromkeys(f"{value:.5f}" for value in scores))
-
-
-def _verdict(race: Race) -> str:
+def _verdict(race: Contest) -> str:
     if not race.agree:
-        return f"Scores differ by more than {race.tolerance}: no ratio."
-    if race.ratio is None:
+        return f"Scores differ by more than {race.tolerance}: no winner."
+    others = [tool.ratio for tool in race.tools if tool.ratio is not None]
+    if not others:
         return "Nobody to compare with: name tools with --against."
-    return f"Scores agree within {race.tolerance}; {race.ratio:.3f} of the fastest other's time."
+    return f"Scores agree within {race.tolerance}; the fastest other takes {min(others):.2f} x."
 
 
-def _tool(name: str, version: str) -> str:
-    first, _, rest = name.partition(" ")
-    return " ".join(filter(None, (first, version, rest)))
+def _tool(tool: Contestant) -> str:
+    first, _, rest = tool.tool.partition(" ")
+    return " ".join(filter(None, (first, tool.version, rest)))
 
 
 def spread(of: Spread, digits: int = 3) -> str:

@@ -1,74 +1,81 @@
-"""Cost of a model on this machine: phases, throughput, latency, indexes, growth, races.
+"""Cost of a model on this machine: phases, encoding, latency, indexes, races.
 
 Every timing has one pass that is not counted, then repeats; GPUs are idle at both ends of a
 clock. Tools that are compared take turns over the same texts and weights.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from importlib.metadata import version
+from functools import cached_property, partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from bench import __version__
+from bench.evaluate import search
 from bench.evaluate.encode_documents import sample_documents
 from bench.evaluate.estimate import measure_speed
-from bench.evaluate.pipeline import conditions_here, search_device
-from bench.speed.encode import Contestant, Ours, Say, race_encoders
-from bench.speed.growth import encode_growth, run_growth
-from bench.speed.machine import peak_bytes, processor_name
-from bench.speed.peers.job import Job
-from bench.speed.phases import measure_phases
-from bench.speed.race import PROGRAMS, race
-from bench.speed.records import Growth, IndexPoint, Latency, Phases, Race, SpeedReport, Throughput
-from bench.speed.search import compare_indexes, latencies, search_growth, stand_ins
-from bench.speed.texts import CONSTANT_TOKENS, Texts, natural, of_length
-from bench.speed.tools import (
-    DEFAULT_BATCH,
-    OTHER_BATCHES,
-    SENTENCE_TRANSFORMERS,
-    sentence_transformers,
+from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
+from bench.evaluate.pipeline import (
+    Evaluation,
+    Options,
+    conditions_here,
+    evaluate,
+    faiss_device,
+    search_device,
 )
+from bench.speed import race as races
+from bench.speed.peers import SCORES, Job
+from bench.speed.records import (
+    Contest,
+    IndexCurve,
+    IndexPoint,
+    Latency,
+    Phases,
+    SpeedReport,
+    Spread,
+)
+from bench.speed.timing import (
+    Entrant,
+    Pass,
+    Say,
+    contest,
+    peak_bytes,
+    processor_name,
+    spreads,
+    timed,
+    timed_pass,
+)
+from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array
+from datasets_cfg.first_queries import OTHERS, first_queries
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
+from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.models.model import Model
 
 DOCUMENTS = (64, 20_000)  # fewest and most of one sample
-GROWTH_REPEATS = 3
+SAMPLE_S = 3.0  # about how long one sample of encoding takes
 SAMPLE = 500  # texts whose mean length decides how many are encoded
-RUNS_ARE_LONGER = 4  # a process's start is not to hide what grows
 REAL = 1000  # the same whatever the speed: recall compares between reports
+ROWS = 30_000  # vectors that are searched
 QUERIES = 200
 PROBE_S = 2.0
-
-
-@dataclass(frozen=True)
-class SpeedPlan:
-    """The parts to measure, their sizes, and the time for them.
-
-    Attributes:
-        parts: of phases, encode, latency, indexes and growth.
-        repeats: samples of each timing.
-        seconds: about how long one sample of encoding takes.
-        rows: of the corpus that latency, indexes and the growth of search are measured over.
-        rounds: of a race from end to end.
-        limit: documents of each collection that is raced on; None for all.
-        against: other tools.
-    """
-
-    parts: tuple[str, ...]
-    repeats: int = 5
-    seconds: float = 3.0
-    rows: int = 30_000
-    rounds: int = 1
-    limit: int | None = None
-    against: tuple[str, ...] = ()
+CONSTANT_TOKENS = (32, 128, 256)
+FILLER = "the"  # one token for every tokenizer of English
+# Largest absolute difference of two unit vectors of the same text and weights.
+TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+K = 10  # neighbours in the comparison of indexes
+LATENCY_K = 100
+WARM_UP_QUERIES = 10
+HNSW_SEARCHES = (16, 64, 256)
+IVF_PROBES = (1, 8, 32)
+PQ_PROBES = (8, 32)
+PQ_CENTROIDS = 256  # of each byte of a code: fewer vectors cannot train them
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +84,26 @@ class Subject:
 
     Attributes:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: of torch's operators.
         encoder: with the prompts for ``source``.
         source: a collection whose texts are used.
         place: folder for temporary files: writing vectors is part of what is measured.
         arguments: of ``run`` for this model.
-        job: weights and settings for processes of a race.
+        job: weights and settings for other tools; None where there are none.
+        against: other tools.
+        repeats: samples of each timing.
     """
 
     model: Model
     encoder: Encoder
     device: str
+    threads: int
     source: Dataset
     place: Path
     arguments: tuple[str, ...]
-    job: Job
+    job: Job | None
+    against: tuple[str, ...]
+    repeats: int
 
     @cached_property
     def texts(self) -> list[str]:
@@ -105,167 +118,317 @@ class Subject:
         return measure_speed(self.encoder, self.source.corpus, PROBE_S).tokens_per_s
 
     @cached_property
-    def real(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of some documents and queries of the source, float32 ``(m, dim)``."""
-        texts = self.texts[:REAL]
-        documents = self.encoder.encode_documents([""] * len(texts), texts)
-        return documents, self.encoder.encode_queries(self.queries)
+    def mean_tokens(self) -> float:
+        """Mean length of a document as it is encoded."""
+        return float(cut_lengths(self.encoder, self.texts[:SAMPLE]).mean())
 
     @property
     def queries(self) -> list[str]:
         """Some real queries."""
         return list(self.source.queries.texts[:QUERIES])
 
-    def documents_in(self, seconds: float, tokens: float) -> int:
-        """Number of documents of a mean length, in tokens, that are encoded in a time."""
+    @cached_property
+    def vectors(self) -> tuple[Float32Array, str]:
+        """Vectors float32 ``(ROWS, dim)`` to search, and where they come from."""
+        texts, name = self.texts[:REAL], self.source.name
+        real = self.encoder.encode_documents([""] * len(texts), texts)
+        if len(real) >= ROWS:
+            return real[:ROWS], f"documents of {name}"
+        origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
+        return stand_ins(real, ROWS), origin
+
+    def documents_in(self, tokens: float) -> int:
+        """Number of documents of a mean length, in tokens, that are encoded in `SAMPLE_S`."""
         fewest, most = DOCUMENTS
-        return min(max(fewest, round(self.tokens_per_s * seconds / tokens)), most)
+        return min(max(fewest, round(self.tokens_per_s * SAMPLE_S / tokens)), most)
 
 
-def measure(subject: Subject, plan: SpeedPlan, races: Sequence[Dataset], say: Say) -> SpeedReport:
-    """Race on each collection, then measure all parts of a plan.
+def measure(
+    subject: Subject, parts: Sequence[str], raced: Sequence[Dataset], rounds: int, say: Say
+) -> SpeedReport:
+    """Race on each collection, then measure all parts.
 
     Args:
-        races: collections of the end-to-end race.
+        parts: of phases, encode, latency and indexes.
+        raced: collections of the race from process start to scores.
+        rounds: of that race.
         say: told what comes next.
 
     Raises:
         BenchError: a tool fails, or a collection cannot be raced on.
     """
-    parts = plan.parts
     load = os.getloadavg()[0]
     # First, since other tools may fail: then nothing else has been measured in vain.
-    finished = tuple(_race(subject, plan, dataset, say) for dataset in races)
+    finished = tuple(_race(subject, dataset, rounds, say) for dataset in raced)
     return SpeedReport(
         model=subject.model.card.name,
         fingerprint=subject.model.recipe.fingerprint,
         recipe=subject.model.recipe,
         conditions=conditions_here(subject.device),
         processor=processor_name(),
-        torch_threads=subject.job.threads,
-        libraries={tool: version(tool) for tool in plan.against},
+        torch_threads=subject.threads,
         load=load,
-        repeats=plan.repeats,
-        phases=_phases(subject, plan, say) if "phases" in parts else None,
-        throughput=_throughput(subject, plan, say) if "encode" in parts else (),
-        latency=_latency(subject, plan, say) if "latency" in parts else (),
-        indexes=_indexes(subject, plan, say) if "indexes" in parts else (),
-        growth=_growth(subject, plan, say) if "growth" in parts else (),
+        repeats=subject.repeats,
+        phases=_phases(subject, say) if "phases" in parts else None,
+        encoding=tuple(_encoding(subject, say)) if "encode" in parts else (),
+        latency=_latency(subject, say) if "latency" in parts else (),
+        indexes=_indexes(subject, say) if "indexes" in parts else None,
         races=finished,
         peak_bytes=peak_bytes(),
     )
 
 
-def _phases(subject: Subject, plan: SpeedPlan, say: Say) -> Phases:
-    mean = float(natural(subject.encoder, "", subject.texts[:SAMPLE]).tokens.mean())
-    documents = subject.documents_in(plan.seconds, mean)
-    say(f"phases of whole evaluations, {documents:,} documents")
-    return measure_phases(
-        subject.model, subject.device, subject.source, documents, plan.repeats, subject.place
+def _race(subject: Subject, dataset: Dataset, rounds: int, say: Say) -> Contest:
+    tools = [tool for tool in subject.against if tool in SCORES]
+    say(f"{dataset.name} from end to end: {', '.join([races.OURS, *tools])}")
+    recipe = subject.model.recipe.for_dataset(dataset.name)
+    weights = Path(subject.job.weights if subject.job else "")
+    job = races.job_for(recipe, weights, subject.device, subject.threads)
+    return races.race(dataset, job, tools, subject.arguments, rounds, subject.place, say)
+
+
+def _phases(subject: Subject, say: Say) -> Phases:
+    """Evaluate a part of the source once uncounted, then again and again.
+
+    Each opens the model anew and has an empty vector store: weights are read and vectors written
+    every time; the libraries are imported the first time only.
+    """
+    wanted = subject.documents_in(subject.mean_tokens) // (OTHERS + 1)
+    with tempfile.TemporaryDirectory(dir=subject.place) as temporary:
+        dataset = first_queries(replace(subject.source, cache_dir=Path(temporary)), max(1, wanted))
+        dataset.corpus.check()  # built and read before the clock starts: not the model's work
+        say(f"phases of whole evaluations, {len(dataset.corpus):,} documents")
+
+        def whole(number: int) -> Evaluation:
+            model = subject.model.for_dataset(dataset.name)
+            encoder = open_encoder(model, subject.device)
+            store = VectorStore(Path(temporary) / f"vectors-{number}")
+            options = Options(IndexSpec.parse("flat"), device=subject.device)
+            return evaluate(dataset, model, encoder, store, options)
+
+        cold_s, done = timed(partial(whole, 0))
+        again = [timed(partial(whole, number)) for number in range(1, subject.repeats + 1)]
+    return Phases(
+        collection=subject.source.name,
+        documents=len(dataset.corpus),
+        queries=len(dataset.queries),
+        tokens=done.result.timings.encoded_tokens,
+        cold_s=cold_s,
+        wall_s=Spread.of([seconds for seconds, _ in again]),
+        busy_s=spreads([_busy(done) for _, done in again]),
     )
 
 
-def _throughput(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Throughput, ...]:
+def _busy(done: Evaluation) -> Mapping[str, float]:
+    """Seconds by kind of work; the stages stand in where an encoder has no clock."""
+    spent = done.result.timings
+    encoding = spent.encode_queries_s + spent.encode_documents_s
+    busy = dict(spent.busy_s) if spent.busy_s else {"encode": encoding}
+    busy.setdefault("search", spent.search_s)
+    return {**busy, "score": spent.score_s}
+
+
+def _encoding(subject: Subject, say: Say) -> Iterator[Contest]:
     """All tools over documents of each length, by turns."""
-    rows: list[Throughput] = []
-    with ExitStack() as stack:
-        contestants: list[Contestant] = [Ours(subject.encoder, __version__)]
-        if SENTENCE_TRANSFORMERS in plan.against:
-            for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
-                peer = sentence_transformers(subject.job, size)
-                contestants.append(stack.enter_context(peer))
-        for texts in _workloads(subject, plan.seconds):
-            say(f"encoding {len(texts.texts):,} documents: {texts.name}")
-            dtype = subject.model.recipe.dtype
-            rows += race_encoders(contestants, texts, plan.repeats, dtype, say)
-    return _with_peak_shares(rows, subject)
+    for name, texts in _workloads(subject):
+        say(f"encoding {len(texts):,} documents: {name}")
+        entrants = [Entrant(races.OURS, __version__, partial(encode_once, subject.encoder, texts))]
+        if subject.job and races.SENTENCE_TRANSFORMERS in subject.against:
+            entrants += races.encoders(subject.job, texts)
+        recipe = subject.model.recipe
+        tolerance = TOLERANCES[recipe.dtype]
+        lengths = cut_lengths(subject.encoder, texts)
+        yield Contest(
+            name=name,
+            documents=len(texts),
+            tokens=int(lengths.sum()),
+            p95=float(np.percentile(lengths, 95)),
+            counted_in="tokens" if recipe.kind == "transformer" else "words",
+            tolerance=tolerance,
+            tools=contest(entrants, subject.repeats, tolerance, say, warm_up=True),
+        )
 
 
-def _with_peak_shares(rows: Sequence[Throughput], subject: Subject) -> tuple[Throughput, ...]:
-    """The rows with their shares of the peak, where the model's dense layers are known."""
-    recipe, layers = subject.model.recipe, getattr(subject.encoder, "dense_layers", None)
-    if not layers or recipe.backend in ("int8", "int7"):  # faster than products in float32
-        return tuple(rows)
-    from bench.speed.products import seconds_per_token
-
-    least = seconds_per_token(layers, recipe.dtype, subject.device)
-
-    def with_share(row: Throughput) -> Throughput:
-        spent = row.processor_s if subject.device == "cpu" else row.seconds
-        share = row.lengths.tokens * least / spent.median if spent else None
-        return msgspec.structs.replace(row, peak_share=share)
-
-    return tuple(map(with_share, rows))
+def encode_once(encoder: Encoder, texts: Sequence[str]) -> Pass:
+    """Texts to vectors in memory by our encoder, with its phases."""
+    clock: Clock = getattr(encoder, "clock", None) or Clock()
+    earlier, titles = clock.copy(), [""] * len(texts)
+    done = timed_pass(lambda: encoder.encode_documents(titles, texts))
+    spent = clock.since(earlier).seconds
+    return replace(done, phases_s={name: took for name, took in spent.items() if took})
 
 
-def _workloads(subject: Subject, seconds: float) -> Iterator[Texts]:
-    """Documents of constant lengths that the model reads whole, then real ones."""
+def _workloads(subject: Subject) -> Iterator[tuple[str, list[str]]]:
+    """Documents of constant lengths that the model reads whole, then real ones; with names."""
     encoder, texts = subject.encoder, subject.texts
     for tokens in CONSTANT_TOKENS:
         if tokens <= encoder.recipe.max_document_tokens:
-            yield of_length(encoder, texts, subject.documents_in(seconds, tokens), tokens)
-    mean = float(natural(encoder, "", texts[:SAMPLE]).tokens.mean())
-    name = f"as in {subject.source.name}"
-    yield natural(encoder, name, texts[: subject.documents_in(seconds, mean)])
+            count = subject.documents_in(tokens)
+            yield f"{tokens} tokens", of_length(encoder, texts, count, tokens)
+    real = texts[: subject.documents_in(subject.mean_tokens)]
+    yield f"as in {subject.source.name}", list(dict.fromkeys(real))
 
 
-def _latency(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Latency, ...]:
-    say(f"latency of single queries over {plan.rows:,} vectors")
-    documents, _, _ = _corpus(subject, plan.rows)
+def of_length(encoder: Encoder, sources: Sequence[str], count: int, tokens: int) -> list[str]:
+    """``count`` documents of ``tokens`` tokens each, special tokens included.
+
+    A document is a number, which makes it distinct (equal ones would be encoded once), as many
+    words of the sources as fit, and filler words for what is left.
+    """
+    words = [word for source in sources for word in source.split()]
+    starts = np.random.default_rng(0).integers(0, len(words), count).tolist()
+    cyclic = words + words[:tokens]
+
+    def cut(sizes: Int64Array) -> list[str]:
+        return [
+            " ".join([str(number), *cyclic[start : start + size]])
+            for number, (start, size) in enumerate(zip(starts, sizes.tolist(), strict=True))
+        ]
+
+    sizes = _largest(lambda tried: _lengths(encoder, cut(tried)) <= tokens, count, tokens)
+    texts = cut(sizes)
+    missing = np.maximum(tokens - _lengths(encoder, texts), 0).tolist()
+    return [text + f" {FILLER}" * more for text, more in zip(texts, missing, strict=True)]
+
+
+def _largest(fits: Callable[[Int64Array], BoolArray], count: int, limit: int) -> Int64Array:
+    """For each of ``count``, the largest size up to ``limit`` that fits; 0 where none does."""
+    low, high = np.zeros(count, np.int64), np.full(count, limit)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        good = fits(middle)
+        low, high = np.where(good, middle, low), np.where(good, high, middle - 1)
+    return low
+
+
+def _lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
+    """Tokens of each text before it is cut; words where there is no tokenizer."""
+    count = getattr(encoder, "count_document_tokens", None)
+    counts = count([""] * len(texts), texts) if count else [len(text.split()) for text in texts]
+    return np.array(counts, dtype=np.int64)
+
+
+def cut_lengths(encoder: Encoder, texts: Sequence[str]) -> Int64Array:
+    """Tokens of each text as it is encoded, int64 ``(n,)``."""
+    return np.minimum(_lengths(encoder, texts), encoder.recipe.max_document_tokens)
+
+
+def _latency(subject: Subject, say: Say) -> tuple[Latency, ...]:
+    say(f"latency of single queries over {ROWS:,} vectors")
+    documents, _ = subject.vectors
     device = search_device(subject.device)
     return latencies(subject.encoder, subject.queries, documents, device)
 
 
-def _indexes(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[IndexPoint, ...]:
-    say(f"indexes over {plan.rows:,} vectors")
-    documents, queries, origin = _corpus(subject, plan.rows)
+def latencies(
+    encoder: Encoder, queries: Sequence[str], documents: Float32Array, device: str
+) -> tuple[Latency, ...]:
+    """One query at a time: encoded, searched exactly at depth 100, and both together."""
+    vectors, ranks = ArrayVectors(documents), np.arange(len(documents))
+    k = min(LATENCY_K, len(documents))
+    encoding, finding = [], []
+    for text in [*queries[:WARM_UP_QUERIES], *queries]:
+        seconds, vector = timed(partial(encoder.encode_queries, [text]))
+        encoding.append(seconds)
+        find = partial(exact_search, vectors, vector, k, ranks, device=device)
+        finding.append(timed(find)[0])
+    skipped = len(queries[:WARM_UP_QUERIES])
+    by_kind = np.array([encoding[skipped:], finding[skipped:]]) * 1000
+    kinds = zip(("encode", "search", "both"), [*by_kind, by_kind.sum(axis=0)], strict=True)
+    return tuple(_summary(what, len(documents), k, samples) for what, samples in kinds)
+
+
+def _summary(what: str, rows: int, k: int, samples_ms: Float64Array) -> Latency:
+    p50, p95 = np.percentile(samples_ms, [50, 95])
+    return Latency(what, rows, k, float(p50), float(p95), tuple(samples_ms.tolist()))
+
+
+def stand_ins(real: Float32Array, rows: int, seed: int = 0) -> Float32Array:
+    """More vectors like some real ones: mixtures of two with noise, float32 ``(rows, dim)``.
+
+    Each is as long as its parents are on average, so that unit vectors stay unit vectors.
+    """
+    rng = np.random.default_rng(seed)
+    first, second = real[rng.integers(0, len(real), (2, rows))]
+    share = rng.random((rows, 1), dtype=np.float32)
+    mixed = share * first + (1 - share) * second
+    lengths = [np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (first, second, mixed)]
+    noise = rng.standard_normal(mixed.shape, dtype=np.float32) / np.sqrt(mixed.shape[1])
+    mixed += 0.5 * lengths[2] * noise
+    wanted = share * lengths[0] + (1 - share) * lengths[1]
+    mixed *= wanted / np.linalg.norm(mixed, axis=1, keepdims=True)
+    return np.ascontiguousarray(mixed, dtype=np.float32)
+
+
+def _indexes(subject: Subject, say: Say) -> IndexCurve:
+    say(f"indexes over {ROWS:,} vectors")
+    documents, origin = subject.vectors
+    queries = subject.encoder.encode_queries(subject.queries)
     device = search_device(subject.device)
-    return compare_indexes(documents, queries, plan.repeats, device, origin)
+    return compare_indexes(documents, queries, subject.repeats, device, origin)
 
 
-def _corpus(subject: Subject, rows: int) -> tuple[Float32Array, Float32Array, str]:
-    """Vectors of documents and of queries, float32 ``(rows, dim)``, and where they come from."""
-    real, queries = subject.real
-    name = subject.source.name
-    if len(real) >= rows:
-        return real[:rows], queries, f"documents of {name}"
-    origin = f"mixtures of two of {len(real):,} documents of {name}, with noise"
-    return stand_ins(real, rows), queries, origin
+def specs_for(rows: int, dim: int) -> tuple[IndexSpec, ...]:
+    """Indexes worth comparing over ``rows`` vectors: exact, FAISS flat, HNSW, IVF, IVFPQ.
+
+    About four lists for every root of the rows (FAISS's own advice), and a byte for eight
+    dimensions, or the next number of bytes that divides them.
+    """
+    lists = 1 << max(1, min(round(np.log2(4 * np.sqrt(rows))), int(np.log2(max(2, rows // 39)))))
+    codes = max(size for size in range(1, max(1, dim // 8) + 1) if dim % size == 0)
+    texts = ["flat", "Flat"]
+    texts += [f"HNSW32?efSearch={size}" for size in HNSW_SEARCHES]
+    texts += [f"IVF{lists},Flat?nprobe={probes}" for probes in IVF_PROBES if probes <= lists]
+    if rows >= PQ_CENTROIDS:
+        texts += [f"IVF{lists},PQ{codes}?nprobe={n}" for n in PQ_PROBES if n <= lists]
+    return tuple(map(IndexSpec.parse, texts))
 
 
-def _growth(subject: Subject, plan: SpeedPlan, say: Say) -> tuple[Growth, ...]:
-    repeats = min(plan.repeats, GROWTH_REPEATS)
-    tokens = round(subject.tokens_per_s * plan.seconds)
-    say("growth of encoding")
-    encoding = encode_growth(subject.encoder, subject.texts, tokens, repeats)
-    say("growth of search")
-    documents, queries, _ = _corpus(subject, plan.rows)
-    searching = search_growth(documents, queries, repeats, search_device(subject.device))
-    say("growth of whole runs, each in a fresh process")
-    runs = run_growth(
-        subject.encoder,
-        subject.texts,
-        RUNS_ARE_LONGER * tokens,
-        repeats,
-        subject.job,
-        subject.arguments,
-        subject.place,
+def compare_indexes(
+    documents: Float32Array, queries: Float32Array, repeats: int, device: str, origin: str
+) -> IndexCurve:
+    """Queries per second against recall at 10, all queries in one call.
+
+    Args:
+        documents: float32 ``(n, dim)``; queries: float32 ``(q, dim)``.
+        origin: where the vectors come from, as it is stated.
+    """
+    rows, dim = documents.shape
+    ranks, k = np.arange(rows), min(K, rows)
+    exact = partial(exact_search, ArrayVectors(documents), queries, k, ranks, device=device)
+    truth = exact()
+    points = []
+    for spec in specs_for(rows, dim):
+        build_s, size, find = 0.0, documents.nbytes, exact
+        if spec.needs_faiss:
+            build_s, index = timed(partial(_built, spec, documents, device))
+            size, find = _saved_bytes(index), partial(index.search, queries, k)
+        hits: Hits = search.canonical(find(), ranks, k)
+        points.append(
+            IndexPoint(
+                index=str(spec),
+                recall=float(search.recall(hits, truth, k).mean()),
+                queries_per_s=Spread.of([len(queries) / timed(find)[0] for _ in range(repeats)]),
+                build_s=build_s,
+                index_bytes=size,
+            )
+        )
+    return IndexCurve(
+        rows=rows, dim=dim, k=k, queries=len(queries), vectors=origin, points=tuple(points)
     )
-    return (*encoding, *searching, *runs)
 
 
-def _race(subject: Subject, plan: SpeedPlan, dataset: Dataset, say: Say) -> Race:
-    tools = [tool for tool in plan.against if tool in PROGRAMS]
-    say(f"{dataset.name} from end to end: {', '.join(['bench', *tools])}")
-    prompts = subject.model.recipe.for_dataset(dataset.name).prompts
-    job = replace(subject.job, query_prompt=prompts.query, document_prompt=prompts.document)
-    return race(
-        dataset,
-        job,
-        tools,
-        subject.arguments,
-        plan.rounds,
-        plan.limit,
-        subject.place,
-        say,
-    )
+def _built(spec: IndexSpec, documents: Float32Array, device: str) -> FaissIndex:
+    index = FaissIndex(spec, documents.shape[1], faiss_device(device))
+    if index.needs_training:
+        index.train(documents[index.training_rows(len(documents))])
+    for start in range(0, len(documents), TILE_ROWS):
+        index.add(documents[start : start + TILE_ROWS])
+    return index
+
+
+def _saved_bytes(index: FaissIndex) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index"
+        index.save(path)
+        return path.stat().st_size

@@ -1,110 +1,93 @@
-"""End to end: the same model on the same files, from process start to scores, by turns."""
+"""Other tools beside ours: the same weights on the same texts or files, by turns."""
 
-import json
+import importlib.util
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
 from bench import __version__
-from bench.speed.encode import OURS, Say, in_turn, said_seconds
-from bench.speed.peers.job import Job
-from bench.speed.records import Race, RaceRun, Spread, ratio_of
-from bench.speed.tools import DEFAULT_BATCH, FinishedProcess, last_line, run_process
-from datasets_cfg.dataset import FACTS_FILE, Dataset
+from bench.speed.peers import Job, sentence_transformer
+from bench.speed.records import Contest
+from bench.speed.timing import Entrant, Pass, Say, contest, peak_bytes, timed_pass
+from datasets_cfg.dataset import Dataset
+from datasets_cfg.from_dicts import write_dicts
 from foundation.errors import BenchError
+from retrievers.models.model import Model
+from retrievers.models.recipe import Prompts, Recipe
+from retrievers.models.st_folder import is_st_folder
+from retrievers.models.st_writer import ST_POOLING, write_st_files
 
-MEASURE = "nDCG@10"
-TOLERANCE = 0.0005
-PROGRAMS: Mapping[str, str] = MappingProxyType(
-    {"beir": "bench.speed.peers.beir_run", "mteb": "bench.speed.peers.mteb_run"}
+OURS = "bench"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+# The batch size that each tool has by default.
+DEFAULT_BATCH: Mapping[str, int] = MappingProxyType(
+    {SENTENCE_TRANSFORMERS: 32, "beir": 128, "mteb": 32}
 )
+OTHER_BATCHES = (16,)  # of sentence-transformers: on CPUs smaller ones are faster
+MEASURE = "nDCG@10"
+TOLERANCE = 0.0005  # of a score
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.02
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A collection written out in BEIR's layout, so that every tool reads the same files."""
-
-    folder: Path
-    documents: int
-    queries: int
-
-
-def export(dataset: Dataset, folder: Path, limit: int | None = None) -> Exported:
-    """Write a collection in BEIR's layout, with the facts that decide its protocol.
-
-    Args:
-        limit: documents to keep, the first ones; then only queries that have an answer among
-            them, and only judgements of them.
+def check_installed(tools: Sequence[str]) -> None:
+    """Check that all tools can be imported.
 
     Raises:
-        BenchError: it is judged by answer strings, or no query is left.
+        BenchError: one is not installed.
     """
-    if dataset.answers is not None:
-        raise BenchError(f"{dataset.name} is judged by answer strings: other tools cannot")
-    count = min(len(dataset.corpus), limit or len(dataset.corpus))
-    documents = _documents(dataset, count)
-    kept = {document for document, _, _ in documents}
-    triples = [
-        (query, document, int(grade))
-        for query, document, grade in dataset.qrels
-        if limit is None or document in kept
-    ]
-    answered = {query for query, _, grade in triples if limit is None or grade > 0}
-    texts = zip(dataset.queries.ids, dataset.queries.texts, strict=True)
-    queries = {query: text for query, text in texts if query in answered}
-    if not queries:
+    missing = [tool for tool in tools if importlib.util.find_spec(tool.replace("-", "_")) is None]
+    if missing:
         raise BenchError(
-            f"the first {count:,} documents of {dataset.name} answer no query", "raise --limit"
+            f"not installed here: {', '.join(missing)}",
+            f"pip install {' '.join(missing)} (or `tox -e race`, which makes an environment)",
         )
-    facts = {
-        # A copy is not the published collection, whose name it must not claim.
-        "name": f"copy-of-{dataset.name.replace('/', '-')}",
-        "layout": "beir",
-        "main_measure": MEASURE,
-        "depth": dataset.facts.depth,
-        "exclude_self": bool(dataset.facts.exclude_self),
-    }
-    judgements = [triple for triple in triples if triple[0] in queries]
-    write_folder(folder, documents, queries, judgements, facts)
-    return Exported(folder, count, len(queries))
 
 
-def _documents(dataset: Dataset, count: int) -> list[tuple[str, str, str]]:
-    """Id, title and text of the first documents."""
-    corpus = dataset.corpus
-    columns = (corpus.ids, corpus.titles, corpus.texts)
-    lists = [column.slice(0, count).to_pylist() for column in columns]
-    return list(zip(*lists, strict=True))
-
-
-def write_folder(
-    folder: Path,
-    documents: Sequence[tuple[str, str, str]],
-    queries: Mapping[str, str],
-    judgements: Sequence[tuple[str, str, int]],
-    facts: Mapping[str, object],
-) -> None:
-    """Documents (id, title, text), queries and judgements in BEIR's layout, with their facts."""
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": document, "title": title, "text": text} for document, title, text in documents]
-    questions = [{"_id": query, "text": text} for query, text in queries.items()]
-    _write_lines(folder / "corpus.jsonl", [json.dumps(row) for row in rows])
-    _write_lines(folder / "queries.jsonl", [json.dumps(row) for row in questions])
-    lines = ["\t".join(map(str, judgement)) for judgement in judgements]
-    _write_lines(folder / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *lines])
-    # Strings, numbers and truth values are written the same in JSON and TOML.
-    _write_lines(
-        folder / FACTS_FILE, [f"{name} = {json.dumps(value)}" for name, value in facts.items()]
+def job_for(recipe: Recipe, weights: Path, device: str, threads: int) -> Job:
+    """The same weights, length, prompts and precision for another tool."""
+    return Job(
+        weights=str(weights),
+        device=device,
+        dtype=recipe.dtype,
+        threads=threads,
+        max_tokens=recipe.max_document_tokens,
+        batch_size=0,
+        similarity=recipe.similarity,
+        query_prompt=recipe.prompts.query,
+        document_prompt=recipe.prompts.document,
     )
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def _named(tool: str, batch_size: int) -> str:
+    default = ", its default" if batch_size == DEFAULT_BATCH[tool] else ""
+    return f"{tool} (batch {batch_size}{default})"
+
+
+def encoders(job: Job, texts: Sequence[str]) -> Iterator[Entrant]:
+    """sentence-transformers' own ``encode`` of some texts, in this process, by batch size."""
+    model = sentence_transformer(job)
+    for size in (DEFAULT_BATCH[SENTENCE_TRANSFORMERS], *OTHER_BATCHES):
+        encode = partial(
+            model.encode,
+            list(texts),
+            batch_size=size,
+            show_progress_bar=False,
+            prompt=job.document_prompt or None,
+        )
+        tool, own = SENTENCE_TRANSFORMERS, version(SENTENCE_TRANSFORMERS)
+        yield Entrant(_named(tool, size), own, partial(timed_pass, encode))
 
 
 def race(
@@ -113,110 +96,164 @@ def race(
     tools: Sequence[str],
     arguments: Sequence[str],
     rounds: int,
-    limit: int | None,
     place: Path,
     say: Say,
-) -> Race:
+) -> Contest:
     """Every tool evaluates one collection, in fresh processes and by turns, ours without a cache.
 
     Args:
         job: weights and settings for the other tools.
-        tools: of `PROGRAMS`; none is a race against nobody.
+        tools: of `SCORES`; none is a race against nobody.
         arguments: of ``run`` for our model.
         place: folder for what is written: the disk is part of the race.
         say: told the result of each tool as soon as it is there.
+
+    Raises:
+        BenchError: the collection is judged by answer strings, or a tool fails.
     """
     with tempfile.TemporaryDirectory(dir=place) as temporary:
-        exported = export(dataset, Path(temporary) / "collection", limit)
-        own = replace(
-            job, folder=str(exported.folder), exclude_self=bool(dataset.facts.exclude_self)
-        )
-        names = (OURS, *tools)
-        runs: dict[str, list[RaceEvaluation]] = {name: [] for name in names}
-        for turn in range(rounds):
-            for which in in_turn(len(names), turn):
-                fresh = Path(temporary) / f"round-{turn}"
-                done = _run(names[which], own, arguments, fresh)
-                runs[names[which]].append(done)
-                spent = said_seconds(done.finished.seconds, done.finished.processor_s)
-                say(f"{done.tool}: {MEASURE} {done.score:.5f}, {spent}")
-    return judged(dataset.name, exported, limit, runs)
-
-
-@dataclass(frozen=True)
-class RaceEvaluation:
-    """One tool's evaluation in one round."""
-
-    tool: str
-    version: str
-    score: float
-    finished: FinishedProcess
-
-
-def _run(name: str, job: Job, arguments: Sequence[str], fresh: Path) -> RaceEvaluation:
-    if name == OURS:
-        return _run_ours(job, arguments, fresh)
-    own = replace(job, batch_size=DEFAULT_BATCH[name])
-    command = [sys.executable, "-m", PROGRAMS[name], own.to_json()]
-    done = run_process(command, job.threads, name)
-    said = last_line(done.stdout, name)
-    tool = f"{name} (batch {own.batch_size}, its default)"
-    return RaceEvaluation(tool, str(said["version"]), float(said["score"]), done)
-
-
-def run_command(job: Job, arguments: Sequence[str], fresh: Path) -> list[str]:
-    """``run`` into an empty cache: the corpus is built and every text is encoded."""
-    places = ["--cache-dir", str(fresh / "cache"), "--out", str(fresh / "results")]
-    command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
-    return [*command, "--device", job.device, "--json", "--yes"]
-
-
-def _run_ours(job: Job, arguments: Sequence[str], fresh: Path) -> RaceEvaluation:
-    done = run_process(run_command(job, arguments, fresh), job.threads, OURS)
-    (result,) = msgspec.json.decode(done.stdout)["results"]
-    return RaceEvaluation(OURS, __version__, float(result["measures"][MEASURE]), done)
-
-
-def judged(
-    collection: str,
-    exported: Exported,
-    limit: int | None,
-    runs: Mapping[str, Sequence[RaceEvaluation]],
-) -> Race:
-    """Scores first: there is no ratio where any of them differs from ours."""
-    rows = [_row(own) for own in runs.values()]
-    ours = rows[0]
-    reference = ours.scores[0]
-    agree = all(abs(score - reference) <= TOLERANCE for row in rows for score in row.scores)
-    others = [
-        msgspec.structs.replace(
-            row,
-            ratio=ours.wall_s.median / row.wall_s.median,
-            processor_ratio=ratio_of(ours.processor_s, row.processor_s),
-        )
-        if agree
-        else row
-        for row in rows[1:]
-    ]
-    return Race(
-        collection=collection,
-        documents=exported.documents,
-        queries=exported.queries,
-        limit=limit,
+        folder = written(dataset, Path(temporary))
+        own = replace(job, folder=str(folder), exclude_self=bool(dataset.facts.exclude_self))
+        entrants = [Entrant(OURS, __version__, partial(_run_ours, own, arguments, temporary))]
+        for tool in tools:
+            sized = replace(own, batch_size=DEFAULT_BATCH[tool])
+            run = partial(_run_peer, tool, sized)
+            entrants.append(Entrant(_named(tool, sized.batch_size), version(tool), run))
+        raced = contest(entrants, rounds, TOLERANCE, say, warm_up=False)
+    return Contest(
+        name=dataset.name,
+        documents=len(dataset.corpus),
+        queries=len(dataset.queries),
         measure=MEASURE,
         tolerance=TOLERANCE,
-        runs=(ours, *others),
-        agree=agree,
-        ratio=max((row.ratio for row in others if row.ratio is not None), default=None),
+        tools=raced,
     )
 
 
-def _row(own: Sequence[RaceEvaluation]) -> RaceRun:
-    return RaceRun(
-        tool=own[0].tool,
-        version=own[0].version,
-        wall_s=Spread.of([evaluation.finished.seconds for evaluation in own]),
-        scores=tuple(evaluation.score for evaluation in own),
-        peak_bytes=max(evaluation.finished.peak_bytes for evaluation in own),
-        processor_s=Spread.of([evaluation.finished.processor_s for evaluation in own]),
-    )
+def written(dataset: Dataset, place: Path) -> Path:
+    """A collection in BEIR's layout with its protocol, so that every tool reads the same files.
+
+    Raises:
+        BenchError: it is judged by answer strings.
+    """
+    if dataset.answers is not None:
+        raise BenchError(f"{dataset.name} is judged by answer strings: other tools cannot")
+    corpus = dataset.corpus
+    columns = (column.to_pylist() for column in (corpus.ids, corpus.titles, corpus.texts))
+    documents = {
+        id_: {"title": title, "text": text} for id_, title, text in zip(*columns, strict=True)
+    }
+    qrels: dict[str, dict[str, int]] = {}
+    for query, document, grade in dataset.qrels:
+        qrels.setdefault(query, {})[document] = int(grade)
+    facts = {
+        "main_measure": MEASURE,
+        "depth": dataset.facts.depth,
+        "exclude_self": bool(dataset.facts.exclude_self),
+    }
+    queries = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+    # A copy is not the published collection, whose name it must not claim.
+    name = f"copy-of-{dataset.name.replace('/', '-')}"
+    folder, _ = write_dicts(documents, queries, qrels, name, place, facts)
+    return folder
+
+
+def _run_ours(job: Job, arguments: Sequence[str], place: str) -> Pass:
+    """``run`` into an empty cache: the corpus is built and every text is encoded."""
+    with tempfile.TemporaryDirectory(dir=place) as fresh:
+        places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
+        command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
+        command += ["--device", job.device, "--json", "--yes"]
+        done = run_process(command, job.threads, OURS)
+    (result,) = msgspec.json.decode(done.result)["results"]
+    return replace(done, result=float(result["measures"][MEASURE]))
+
+
+def _run_peer(tool: str, job: Job) -> Pass:
+    command = [sys.executable, "-m", "bench.speed.peers", tool, job.to_json()]
+    done = run_process(command, job.threads, tool)
+    try:
+        return replace(done, result=float(done.result.strip().splitlines()[-1]))
+    except (IndexError, ValueError) as error:
+        raise BenchError(f"{tool} gave no result") from error
+
+
+def run_process(command: Sequence[str], threads: int, what: str) -> Pass:
+    """Run a command from start to end; its result is what it printed.
+
+    Raises:
+        BenchError: it failed; its last words are in the message.
+    """
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, **settings, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        start, peak = time.perf_counter(), 0
+        process = subprocess.Popen(
+            command, env=environment, stdout=stdout, stderr=stderr, text=True
+        )
+        try:
+            while True:
+                peak = max(peak, peak_bytes(process.pid))
+                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if ended:
+                    break
+                time.sleep(POLL_S)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            process.kill()
+        seconds = time.perf_counter() - start
+        stdout.seek(0)
+        stderr.seek(0)
+        if process.returncode:
+            lines = [line for line in stderr.read().splitlines() if line.strip()]
+            last = "\n  ".join(["its last lines:", *lines[-8:]])
+            raise BenchError(f"{what} failed: {(lines or ['it said nothing'])[-1]}", last)
+        used = usage.ru_utime + usage.ru_stime
+        return Pass(seconds, used, stdout.read(), peak_bytes=peak)
+
+
+@contextmanager
+def as_sentence_transformers(model: Model, place: Path) -> Iterator[Path]:
+    """The model's own folder where it is one, else a temporary one that links to its files.
+
+    The temporary folder says how the checkpoint is used: pooling, length and normalisation of
+    the recipe, no prompts, which a `Job` has. The checkpoint's own folder is only read.
+
+    Raises:
+        BenchError: what this model does cannot be told to sentence-transformers.
+    """
+    checkpoint = model.document
+    problems = _problems(model)
+    if checkpoint is None or problems:
+        raise BenchError(
+            f"{model.card.name} cannot be raced against other tools: {', '.join(problems)}",
+            "leave --against out",
+        )
+    if is_st_folder(checkpoint.root):
+        yield checkpoint.root
+        return
+    with tempfile.TemporaryDirectory(dir=place) as temporary:
+        folder = Path(temporary)
+        length = model.recipe.max_document_tokens
+        alone = msgspec.structs.replace(model.recipe, prompts=Prompts(), max_query_tokens=length)
+        write_st_files(folder, alone, alone.dim)
+        for path in checkpoint.folder.iterdir():  # after what is written, never through a link
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path.resolve())
+        yield folder
+
+
+def _problems(model: Model) -> list[str]:
+    recipe, checkpoint = model.recipe, model.document
+    if recipe.kind != "transformer" or checkpoint is None:
+        return ["it has no transformer"]
+    plain = not is_st_folder(checkpoint.root)
+    problems = {
+        "its queries have an encoder of their own": model.query is not None,
+        "it has an adapter": recipe.adapter is not None,
+        f"its title_join is {recipe.title_join}": recipe.title_join != "space",
+        f"its pooling is {recipe.pooling}": recipe.pooling not in ST_POOLING,
+        "it has layers after pooling": plain and bool(recipe.stages),
+    }
+    return [problem for problem, is_one in problems.items() if is_one]

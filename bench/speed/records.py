@@ -3,7 +3,7 @@
 Every timing keeps its samples, so that another statistic can be computed later. Timings compare
 only between reports of the same machine, processor and number of threads.
 
-History of the schema: 1, the first.
+History of the schema: 1, the first; 2, one record for tools that encode and tools that race.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bench.results.result import Conditions
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Spread(Record):
@@ -32,63 +32,60 @@ class Spread(Record):
         return cls(float(median), float(q1), float(q3), tuple(map(float, samples)))
 
 
-def ratio_of(numerator: Spread | None, denominator: Spread | None) -> float | None:
-    """Ratio of medians; None where either is unknown, or the denominator is 0."""
-    if numerator is None or denominator is None or not denominator.median:
-        return None
-    return numerator.median / denominator.median
-
-
-class Lengths(Record):
-    """Lengths of the texts of a measurement, in tokens as they are encoded (cut, with specials).
+class Contestant(Record, kw_only=True):
+    """One tool at some work, by turns with the others.
 
     Attributes:
-        name: ``32 tokens`` where all are equal, else where the texts come from.
-        counted_in: ``tokens``, or ``words`` where the encoder has no tokenizer.
-    """
-
-    name: str
-    documents: int
-    tokens: int
-    mean: float
-    p50: float
-    p95: float
-    counted_in: str = "tokens"
-
-
-class Throughput(Record, kw_only=True):
-    """One tool encoding the same documents again and again, in alternation with the others.
-
-    Attributes:
-        seconds: of a whole pass, texts to vectors in memory, on the wall.
-        processor_s: of a whole pass, of all threads; others' work on the machine adds little to it.
-            None in earlier reports.
-        documents_per_s, tokens_per_s: at the median.
+        wall_s: of the whole work.
+        processor_s: of all threads, and of a process's own children; others' work on the machine
+            adds little to it.
         phases_s: by kind of work, where the tool tells them apart; they may overlap.
-        difference: largest absolute difference from our vectors; None for our own.
-        agrees: whether the vectors are the same within ``tolerance``.
-        speedup: our tokens/s by those of this tool; None for our own, and where vectors differ.
-        processor_speedup: the same by seconds of the processor.
-        peak_share: seconds that the products of the model's dense layers take alone, at these
-            tokens and in this process, by those of the whole pass: of the processor on the CPU, on
-            the wall on a GPU. What is missing to 1 is attention, the layers between, padding,
-            tokenising. None where there are none, and in earlier reports.
+        difference: largest absolute difference of its vectors or scores from our first ones.
+        agrees: whether that is within the tolerance.
+        ratio: its median wall time by ours; None for ours, and where results differ.
+        processor_ratio: the same of the processor's time.
+        score: None where vectors were made.
+        peak_bytes: most of all rounds, of a process of its own (VmHWM); else 0.
     """
 
     tool: str
     version: str
-    lengths: Lengths
-    seconds: Spread
-    documents_per_s: float
-    tokens_per_s: float
+    wall_s: Spread
+    processor_s: Spread
     phases_s: dict[str, Spread] = {}
-    difference: float | None = None
-    tolerance: float = 0.0
+    difference: float = 0.0
     agrees: bool = True
-    speedup: float | None = None
-    processor_s: Spread | None = None
-    processor_speedup: float | None = None
-    peak_share: float | None = None
+    ratio: float | None = None
+    processor_ratio: float | None = None
+    score: float | None = None
+    peak_bytes: int = 0
+
+
+class Contest(Record, kw_only=True):
+    """The same work by several tools, ours first: texts to vectors, or a collection to scores.
+
+    Attributes:
+        name: ``32 tokens`` where all texts are of that length, else where they come from.
+        tokens, p95: of the documents as they are encoded (cut, with special ones); in ``words``
+            where the encoder has no tokenizer; 0 from process start to scores.
+        queries: 0 where only documents were encoded.
+        measure: "" where vectors are compared.
+    """
+
+    name: str
+    documents: int
+    tokens: int = 0
+    p95: float = 0.0
+    counted_in: str = "tokens"
+    queries: int = 0
+    measure: str = ""
+    tolerance: float
+    tools: tuple[Contestant, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether all results are within the tolerance of ours."""
+        return all(tool.agrees for tool in self.tools)
 
 
 class Phases(Record, kw_only=True):
@@ -129,83 +126,28 @@ class IndexPoint(Record, kw_only=True):
         queries_per_s: spread over repeats.
         build_s: training and adding, built anew for each point.
         index_bytes: of the index as saved; of the vectors for exact search.
-        vectors: where they come from.
     """
 
     index: str
-    rows: int
-    dim: int
-    k: int
-    queries: int
     recall: float
     queries_per_s: Spread
     build_s: float
     index_bytes: int
-    vectors: str
 
 
-class Growth(Record, kw_only=True):
-    """Growth of a cost: ``y = constant * x ** exponent``, fitted to the medians in logarithms.
-
-    Attributes:
-        x, y: what they are, with units.
-        at: what was kept the same.
-        error: standard error of the exponent; None with fewer than three sizes.
-        base, per_x: of the straight line ``y = base + per_x * x`` through the medians.
-    """
-
-    x: str
-    y: str
-    at: str
-    sizes: tuple[float, ...]
-    costs: tuple[Spread, ...]
-    exponent: float
-    error: float | None
-    constant: float
-    base: float
-    per_x: float
-
-
-class RaceRun(Record, kw_only=True):
-    """One tool in an end-to-end race.
+class IndexCurve(Record, kw_only=True):
+    """Indexes over the same vectors, searched for the same queries at depth ``k``.
 
     Attributes:
-        wall_s: from the start of a fresh process to its end, nothing cached.
-        scores: of each round, not rounded by us.
-        peak_bytes: most of all rounds; VmHWM of the process.
-        ratio: our wall time by that of this tool, medians; None for ours, and where scores differ.
-        processor_s: of all threads and of the process's own children; None in earlier reports.
-        processor_ratio: as ``ratio``, of the processor's time.
+        vectors: where they come from.
     """
 
-    tool: str
-    version: str
-    wall_s: Spread
-    scores: tuple[float, ...]
-    peak_bytes: int
-    ratio: float | None = None
-    processor_s: Spread | None = None
-    processor_ratio: float | None = None
-
-
-class Race(Record, kw_only=True):
-    """Evaluations of the same model on the same files, from process start to scores.
-
-    Attributes:
-        limit: documents that were kept for a quick look; None for the whole collection.
-        agree: whether all scores are within ``tolerance`` of ours.
-        ratio: our wall time by that of the fastest other tool; None where scores differ.
-    """
-
-    collection: str
-    documents: int
+    rows: int
+    dim: int
+    k: int
     queries: int
-    limit: int | None
-    measure: str
-    tolerance: float
-    runs: tuple[RaceRun, ...]
-    agree: bool
-    ratio: float | None
+    vectors: str
+    points: tuple[IndexPoint, ...]
 
 
 class SpeedReport(Record, kw_only=True):
@@ -214,10 +156,11 @@ class SpeedReport(Record, kw_only=True):
     Attributes:
         processor: its name.
         torch_threads: of the encoder, and given to every other tool.
-        libraries: of tools that were raced, beside those of the conditions.
         load: of the machine before anything ran: its 1-minute load average. Others' work makes
             timings worthless.
         repeats: samples of each timing, after one that is not counted.
+        encoding: of each length of documents.
+        races: from process start to scores.
         peak_bytes: of this process: VmHWM, the most that was resident, mapped files included.
     """
 
@@ -228,13 +171,11 @@ class SpeedReport(Record, kw_only=True):
     conditions: Conditions
     processor: str
     torch_threads: int
-    libraries: dict[str, str]
     load: float
     repeats: int
     phases: Phases | None = None
-    throughput: tuple[Throughput, ...] = ()
+    encoding: tuple[Contest, ...] = ()
     latency: tuple[Latency, ...] = ()
-    indexes: tuple[IndexPoint, ...] = ()
-    growth: tuple[Growth, ...] = ()
-    races: tuple[Race, ...] = ()
+    indexes: IndexCurve | None = None
+    races: tuple[Contest, ...] = ()
     peak_bytes: int = 0

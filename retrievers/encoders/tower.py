@@ -47,9 +47,6 @@ class Tower:
 
     BERT and RoBERTa in half precision on CUDA run compiled and without padding.
 
-    Attributes:
-        dense_layers: width of input and output of each, without those of the pooler and adapters.
-
     Args:
         clock: gets the time of each phase and the number of tokens.
         bases: networks that adapters share.
@@ -72,7 +69,6 @@ class Tower:
         if recipe.pooling == "cls+bow":
             load = load_cls_and_bag
         network = load(checkpoint, recipe)
-        self.dense_layers = dense_layers(network)
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
         own = TextTokenizer(
@@ -316,15 +312,6 @@ class _Flight:
     rows: Int64Array
     vectors: torch.Tensor
     landed: torch.cuda.Event | None
-
-
-def dense_layers(network: torch.nn.Module) -> list[tuple[int, int]]:
-    """Width of input and output of each linear layer that every token goes through."""
-    return [
-        (layer.in_features, layer.out_features)
-        for name, layer in network.named_modules()
-        if isinstance(layer, torch.nn.Linear) and "pooler" not in name
-    ]
 
 
 def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:

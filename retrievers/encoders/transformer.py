@@ -68,11 +68,6 @@ class TransformerEncoder:
         """Length of a vector."""
         return self.recipe.dim
 
-    @property
-    def dense_layers(self) -> list[tuple[int, int]]:
-        """Width of input and output of each dense layer that a document's tokens go through."""
-        return self._towers.document.dense_layers
-
     def for_dataset(self, name: str) -> "TransformerEncoder":
         """This encoder with the prompts of one dataset, sharing the loaded weights."""
         other = object.__new__(TransformerEncoder)

@@ -31,7 +31,7 @@ import torch
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, block_search, exact_search, tile_search
 from bench.evaluate.exact.bounds import ARITHMETICS
 from bench.evaluate.exact.torch_engine import TorchEngine
-from bench.speed.machine import timed
+from bench.speed.timing import timed
 from retrievers.index.faiss_index import Hits
 from retrievers.index.gpu import MAX_K
 

@@ -1,73 +1,54 @@
-"""Tables of speed say what was measured, and give no ratio that would mislead."""
+"""Tables and plots of speed say what was measured, and give no ratio that would mislead."""
 
 import msgspec
 import pytest
 
 from bench.speed.records import Spread
 from reports.speed import (
-    growth_table,
+    encoding_table,
     indexes_table,
     latency_table,
     phases_table,
     race_table,
     speed_tables,
-    throughput_table,
 )
-from tests.support.markdown import added, numbers, rows_of
-from tests.support.speed_report import REPORT, racer
-
-RACE = REPORT.races[0]
+from tests.support.markdown import numbers, rows_of
+from tests.support.speed_report import REPORT, contestant, race
 
 
 def test_the_heading_says_on_what_it_was_measured():
     heading = speed_tables(REPORT).splitlines()[0]
-    for said in (
-        "minilm",
-        "cpu",
-        "Some Processor",
-        "2 threads",
-        "float32",
-        "commit 0123456789ab",
-        "load 0.2",
-    ):
+    for said in ("minilm", "cpu", "Some Processor", "2 threads", "float32", "load 0.2", "900.0 MB"):
         assert said in heading
-    assert "900.0 MB" in heading
-    assert "VmHWM" in heading
-
-
-def test_a_changed_checkout_is_marked():
+    assert "commit 0123456789ab," in heading
     conditions = msgspec.structs.replace(REPORT.conditions, dirty=True)
     changed = msgspec.structs.replace(REPORT, conditions=conditions)
     assert "with changes" in speed_tables(changed).splitlines()[0]
 
 
 def test_what_was_not_measured_has_no_table():
-    empty = msgspec.structs.replace(
-        REPORT, phases=None, throughput=(), latency=(), indexes=(), growth=(), races=()
-    )
-    assert "|" not in speed_tables(empty)
-    assert speed_tables(REPORT).count("\n|-") == 6
+    nothing = {"phases": None, "encoding": (), "latency": (), "indexes": None, "races": ()}
+    assert "|" not in speed_tables(msgspec.structs.replace(REPORT, **nothing))
+    assert speed_tables(REPORT).count("\n|-") == 5
 
 
-def test_phases_stand_longest_first_with_the_whole_last():
-    rows = rows_of(phases_table(REPORT.phases))
+@pytest.mark.parametrize("samples", [[1.95], [1.9, 2.0]])
+def test_phases_stand_longest_first_with_the_whole_last(samples):
+    busy_s = {**REPORT.phases.busy_s, "forward": Spread.of(samples)}
+    rows = rows_of(phases_table(msgspec.structs.replace(REPORT.phases, busy_s=busy_s)))
     assert [row["phase"] for row in rows] == ["forward", "load", "all, on the wall"]
-    assert rows[0]["seconds"] == "1.950 [1.925–1.975]"
+    assert rows[0]["seconds"] == ("1.950" if len(samples) == 1 else "1.950 [1.925–1.975]")
     assert rows[0]["of the whole"] == "93%"
 
 
-def test_throughput_names_the_tool_with_its_version_and_the_lengths():
-    first, second, *_ = rows_of(throughput_table(REPORT.throughput))
+def test_encoding_names_the_tool_with_its_version_and_the_lengths():
+    first, second, *_, last = rows_of(encoding_table(REPORT.encoding))
     assert first["tool"] == "bench 1.2"
     assert second["tool"] == "sentence-transformers 1.2 (batch 32, its default)"
     assert (first["documents"], first["mean length"]) == ("32 tokens", "32.0 tokens")
     assert (first["tokens/s"], first["our speed-up"]) == ("3,200", "")
     assert (second["our speed-up"], second["largest difference"]) == ("2.00 x", "2.0e-07")
-
-
-def test_a_tool_with_other_vectors_has_no_ratio():
-    *_, last = rows_of(throughput_table(REPORT.throughput))
-    assert last["our speed-up"] == "vectors differ"
+    assert last["our speed-up"] == "results differ"
 
 
 def test_latency_is_in_milliseconds_with_its_conditions():
@@ -87,43 +68,41 @@ def test_indexes_show_recall_speed_and_what_they_cost():
     }
 
 
-def test_growth_shows_the_exponent_with_its_error_and_a_line():
-    (row,) = rows_of(growth_table(REPORT.growth))
-    assert (row["exponent"], row["standard error"]) == ("0.980", "0.020")
-    assert row["straight line"] == "0.03 + 0.097 each"
-    assert row["sizes"] == "10 to 40"
-
-
 def test_a_race_shows_scores_before_it_gives_a_ratio():
-    text = race_table(RACE)
-    assert numbers(text.splitlines()[0]) == ["1", "3,633", "323"]
+    text = race_table(REPORT.races[0])
+    assert numbers(text.splitlines()[0]) == ["3", "3,633", "323"]
     ours, theirs = rows_of(text)
-    assert (ours["nDCG@10"], ours["our time / theirs"]) == ("0.31594", "")
-    assert (theirs["nDCG@10"], theirs["our time / theirs"]) == ("0.31600", "0.500")
-    assert (theirs["processor, s"], theirs["of the processor"]) == ("300.000", "0.500")
-    assert numbers(text.splitlines()[-1]) == ["0.0005", "0.500"]
+    assert (ours["nDCG@10"], ours["our speed-up"]) == ("0.31594", "")
+    assert (theirs["nDCG@10"], theirs["our speed-up"]) == ("0.31600", "2.00 x")
+    assert (theirs["processor, s"], theirs["of the processor"]) == ("300.000", "2.00 x")
+    assert numbers(text.splitlines()[-1]) == ["0.0005", "2.00"]
 
 
-def test_where_scores_differ_there_is_no_ratio():
-    runs = (racer("bench", 0.3, 100), racer("mteb", 0.4, 200))
-    text = race_table(msgspec.structs.replace(RACE, runs=runs, agree=False, ratio=None))
+def test_where_scores_differ_or_nobody_else_ran_there_is_no_winner():
+    other = contestant("mteb", 200, score=0.4, agrees=False)
+    text = race_table(race(contestant("bench", 100, score=0.3), other))
     assert numbers(text.splitlines()[-1]) == ["0.0005"]
-    assert all(row["our time / theirs"] == "" for row in rows_of(text))
+    assert [row["our speed-up"] for row in rows_of(text)] == ["", "results differ"]
+    assert "--against" in race_table(race(contestant("bench", 100, score=0.3))).splitlines()[-1]
 
 
-def test_a_quick_look_says_that_it_is_no_published_score():
-    quick, whole = race_table(msgspec.structs.replace(RACE, limit=200)), race_table(RACE)
-    assert "published" in added(quick, whole)
-    assert "published" not in whole
+def test_pictures_say_what_they_show_and_leave_out_what_was_not_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    from reports.plots.speed import draw
 
-
-def test_a_race_against_nobody_says_what_to_type():
-    text = race_table(msgspec.structs.replace(RACE, runs=RACE.runs[:1], ratio=None))
-    assert "--against" in text.splitlines()[-1]
-
-
-@pytest.mark.parametrize("samples", [[1.5], [1.5, 1.5]])
-def test_one_sample_has_no_quartiles(samples):
-    phases = msgspec.structs.replace(REPORT.phases, busy_s={}, wall_s=Spread.of(samples))
-    (row,) = rows_of(phases_table(phases))
-    assert ("[" in row["seconds"]) is (len(samples) > 1)
+    paths = draw(REPORT, tmp_path / "plots")
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+    expected = {
+        "throughput": ["tokens/s", "bench", "sentence-transformers", "Some Processor", "minilm"],
+        "recall": ["recall@10", "efSearch=16", "exact search of this program", "HNSW32"],
+        "phases": ["forward", "load", "all, on the wall", "stdlib-code"],
+    }
+    assert {path.stem for path in paths} == set(expected)
+    for name, labels in expected.items():
+        picture = (tmp_path / "plots" / f"{name}.svg").read_text()
+        assert [label for label in labels if label not in picture] == []
+    report = msgspec.structs.replace(REPORT, phases=None, indexes=None)
+    assert {path.stem for path in draw(report, tmp_path / "less")} == {"throughput"}
+    assert (tmp_path / "less" / "throughput.svg").read_text() == (
+        tmp_path / "plots" / "throughput.svg"
+    ).read_text()

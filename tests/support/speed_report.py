@@ -1,65 +1,58 @@
 """A whole report of speed, small and made up."""
 
 from bench.speed.records import (
-    Growth,
+    Contest,
+    Contestant,
+    IndexCurve,
     IndexPoint,
     Latency,
-    Lengths,
     Phases,
-    Race,
-    RaceRun,
     SpeedReport,
     Spread,
-    Throughput,
 )
 from retrievers.models.recipe import Recipe
 from tests.support.results import CONDITIONS
 
+PEER = "sentence-transformers (batch 32, its default)"
 
-def throughput(tool: str, name: str, mean: float, seconds: float, **fields) -> Throughput:
-    documents = 100
-    equal = name.endswith("tokens")
-    lengths = Lengths(name, documents, int(mean * documents), mean, mean, mean * (2 - equal))
-    return Throughput(
+
+def contestant(tool: str, seconds: float, **fields) -> Contestant:
+    return Contestant(
         tool=tool,
         version="1.2",
-        lengths=lengths,
-        seconds=Spread.of([seconds * 0.9, seconds, seconds * 1.2]),
-        documents_per_s=documents / seconds,
-        tokens_per_s=lengths.tokens / seconds,
+        wall_s=Spread.of([seconds * 0.9, seconds, seconds * 1.2]),
+        processor_s=Spread.of([seconds * 1.5]),
         **fields,
     )
+
+
+def encoding(name: str, tokens: int, *tools: Contestant) -> Contest:
+    mean = tokens / 100
+    p95 = mean * (1 if name.endswith("tokens") else 2)
+    return Contest(name=name, documents=100, tokens=tokens, p95=p95, tolerance=1e-5, tools=tools)
 
 
 def point(index: str, recall: float, rate: float) -> IndexPoint:
     return IndexPoint(
         index=index,
-        rows=30_000,
-        dim=384,
-        k=10,
-        queries=200,
         recall=recall,
         queries_per_s=Spread.of([rate, rate * 1.1]),
         build_s=1.5,
         index_bytes=46_080_000,
-        vectors="documents of stdlib-code",
     )
 
 
-def racer(tool: str, score: float, wall_s: float, ratio: float | None = None) -> RaceRun:
-    return RaceRun(
-        tool=tool,
-        version="2.2.0",
-        wall_s=Spread.of([wall_s]),
-        scores=(score,),
-        peak_bytes=800_000_000,
-        ratio=ratio,
-        processor_s=Spread.of([wall_s * 1.5]),
-        processor_ratio=ratio,
+def race(*tools: Contestant) -> Contest:
+    return Contest(
+        name="beir/nfcorpus",
+        documents=3633,
+        queries=323,
+        measure="nDCG@10",
+        tolerance=0.0005,
+        tools=tools,
     )
 
 
-PEER = "sentence-transformers (batch 32, its default)"
 REPORT = SpeedReport(
     model="minilm",
     fingerprint="f",
@@ -67,7 +60,6 @@ REPORT = SpeedReport(
     conditions=CONDITIONS,
     processor="Some Processor",
     torch_threads=2,
-    libraries={},
     load=0.25,
     repeats=3,
     phases=Phases(
@@ -79,43 +71,37 @@ REPORT = SpeedReport(
         wall_s=Spread.of([2.0, 2.2]),
         busy_s={"load": Spread.of([0.1, 0.1]), "forward": Spread.of([1.9, 2.0])},
     ),
-    throughput=(
-        throughput("bench", "32 tokens", 32, 1.0),
-        throughput(PEER, "32 tokens", 32, 2.0, difference=2e-7, speedup=2.0),
-        throughput("bench", "as in stdlib-code", 90, 2.0),
-        throughput(PEER, "as in stdlib-code", 90, 3.0, difference=0.1, agrees=False),
+    encoding=(
+        encoding(
+            "32 tokens",
+            3200,
+            contestant("bench", 1.0),
+            contestant(PEER, 2.0, difference=2e-7, ratio=2.0, processor_ratio=2.0),
+        ),
+        encoding(
+            "as in stdlib-code",
+            9000,
+            contestant("bench", 2.0),
+            contestant(PEER, 3.0, difference=0.1, agrees=False),
+        ),
     ),
     latency=(
         Latency("encode", 30_000, 100, 5.0, 7.0, (5.0, 5.0, 7.0)),
         Latency("search", 30_000, 100, 1.0, 2.0, (1.0, 1.0, 2.0)),
         Latency("both", 30_000, 100, 6.0, 9.0, (6.0, 6.0, 9.0)),
     ),
-    indexes=(point("flat", 1.0, 3000), point("HNSW32?efSearch=16", 0.95, 6000)),
-    growth=(
-        Growth(
-            x="documents",
-            y="encode, s",
-            at="128 tokens each",
-            sizes=(10, 20, 40),
-            costs=tuple(Spread.of([cost]) for cost in (1.0, 2.1, 3.9)),
-            exponent=0.98,
-            error=0.02,
-            constant=0.1,
-            base=0.03,
-            per_x=0.097,
-        ),
+    indexes=IndexCurve(
+        rows=30_000,
+        dim=384,
+        k=10,
+        queries=200,
+        vectors="documents of stdlib-code",
+        points=(point("flat", 1.0, 3000), point("HNSW32?efSearch=16", 0.95, 6000)),
     ),
     races=(
-        Race(
-            collection="beir/nfcorpus",
-            documents=3633,
-            queries=323,
-            limit=None,
-            measure="nDCG@10",
-            tolerance=0.0005,
-            runs=(racer("bench", 0.31594, 100), racer("mteb", 0.3160, 200, 0.5)),
-            agree=True,
-            ratio=0.5,
+        race(
+            contestant("bench", 100, score=0.31594, peak_bytes=800_000_000),
+            contestant("mteb", 200, score=0.3160, ratio=2.0, processor_ratio=2.0),
         ),
     ),
     peak_bytes=900_000_000,

@@ -4,87 +4,91 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 
 import msgspec
 
 from bench.cli.commands.common import check_can_plot, load_model, workspace
 from bench.cli.options.evaluate import SpeedOptions
+from bench.cli.options.shared import Hardware
 from bench.exit_codes import ExitCode
-from bench.speed.measurement import SpeedPlan, Subject, measure
-from bench.speed.peers.job import Job
-from bench.speed.race import PROGRAMS
-from bench.speed.records import SpeedReport
-from bench.speed.tools import check_installed, job_for
-from bench.speed.weights import as_sentence_transformers
+from bench.speed.measurement import Subject, measure
+from bench.speed.peers import SCORES
+from bench.speed.race import (
+    SENTENCE_TRANSFORMERS,
+    as_sentence_transformers,
+    check_installed,
+    job_for,
+)
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from reports.speed import speed_tables
 from retrievers.models.model import Model
 
 SOURCE = "stdlib-code"  # embedded: its texts are on every machine
+PARTS = ("phases", "encode", "latency", "indexes")
 
 
 def speed(options: SpeedOptions) -> int:
-    """Measure one model; with names and ``--against``, race it from end to end.
+    """Measure one model; with names, race it from process start to scores.
 
     The exit code is that of bad input where scores differ: such a race has no winner.
     """
-    plan = _plan(options)
-    earlier = [read_report(path) for path in options.history]
+    parts = options.parts or (() if options.names else PARTS)
+    _check_against(options, parts)
     if options.plots:
         check_can_plot("--plots")
-    space = workspace(options.places, options.hardware)
-    races = [space.dataset(name, options.split) for name in space.expand(options.names)]
+    space = workspace(options.places, Hardware(device=options.device))
+    raced = [space.dataset(name) for name in space.expand(options.names)]
     with ExitStack() as stack:
-        subject = _subject(options, space, plan, stack)
-        report = measure(subject, plan, races, _say)
+        subject = _subject(options, space, stack)
+        report = measure(subject, parts, raced, options.rounds, _say)
     if not options.output.json:
         print(speed_tables(report), end="\n\n")
     if options.plots:
         from reports.plots.speed import draw
 
-        for path in draw(report, earlier, options.plots):
+        for path in draw(report, options.plots):
             _say(f"drawn: {path}")
     print(msgspec.json.encode(report).decode())
     return ExitCode.OK if all(race.agree for race in report.races) else ExitCode.BAD_INPUT
 
 
-def _plan(options: SpeedOptions) -> SpeedPlan:
-    against = tuple(dict.fromkeys(options.against))
-    end_to_end = [tool for tool in against if tool in PROGRAMS]
-    if end_to_end and not options.names:
-        raise BenchError(
-            f"no collection was named for {' and '.join(end_to_end)} to evaluate",
-            "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
-        )
-    check_installed(against)
-    return SpeedPlan(
-        tuple(dict.fromkeys(options.parts)),
-        options.repeats,
-        options.seconds,
-        options.rows,
-        options.rounds,
-        options.limit,
-        against,
-    )
+def _check_against(options: SpeedOptions, parts: tuple[str, ...]) -> None:
+    """Refuse other tools that would have no work, or are not installed."""
+    for tool in options.against:
+        if tool in SCORES and not options.names:
+            raise BenchError(
+                f"no collection was named for {tool} to evaluate",
+                "python -m bench speed beir/nfcorpus --model minilm --against mteb beir",
+            )
+        if tool == SENTENCE_TRANSFORMERS and "encode" not in parts:
+            raise BenchError(f"{tool} encodes, and no encoding is measured", "add --parts encode")
+    check_installed(options.against)
 
 
-def _subject(options: SpeedOptions, space: Workspace, plan: SpeedPlan, stack: ExitStack) -> Subject:
+def _subject(options: SpeedOptions, space: Workspace, stack: ExitStack) -> Subject:
     loaded = load_model(space, options.model, options.use)
     if loaded.encoder is None:
         raise BenchError(f"{loaded.name} makes no vectors: there is nothing to time")
-    source = space.dataset(SOURCE)
-    device, threads = _device_and_threads(loaded.model, options.hardware.device)
+    device, threads = _device_and_threads(loaded.model, options.device)
     place = space.cache_dir / "speed"
     place.mkdir(parents=True, exist_ok=True)
-    job = Job(weights="", device=device, threads=threads)
-    if plan.against:
+    job = None
+    if options.against:
         weights = stack.enter_context(as_sentence_transformers(loaded.model, place))
-        recipe = loaded.model.recipe.for_dataset(SOURCE)
-        job = job_for(recipe, weights, device, threads)
-    encoder = loaded.encoder.for_dataset(SOURCE)
-    return Subject(loaded.model, encoder, device, source, place, _arguments(options), job)
+        job = job_for(loaded.model.recipe.for_dataset(SOURCE), weights, device, threads)
+    return Subject(
+        model=loaded.model,
+        encoder=loaded.encoder.for_dataset(SOURCE),
+        device=device,
+        threads=threads,
+        source=space.dataset(SOURCE),
+        place=place,
+        arguments=_arguments(options),
+        job=job,
+        against=tuple(dict.fromkeys(options.against)),
+        repeats=options.repeats,
+    )
 
 
 def _device_and_threads(model: Model, device: str) -> tuple[str, int]:
@@ -106,21 +110,6 @@ def _arguments(options: SpeedOptions) -> tuple[str, ...]:
         for each in value if isinstance(value, tuple) else (value,):
             words += [option] if each is True else [option, str(each)] if each else []
     return tuple(words)
-
-
-def read_report(path: Path) -> SpeedReport:
-    """A saved report: a file whose last line is the JSON document.
-
-    Raises:
-        BenchError: it cannot be read, or is not one.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").strip().splitlines()
-        return msgspec.json.decode(lines[-1], type=SpeedReport)
-    except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}") from error
-    except (IndexError, ValueError) as error:
-        raise BenchError(f"{path} is not a report of speed: {error}") from error
 
 
 def _say(text: str) -> None:

