@@ -1,11 +1,8 @@
 """Files and folders that are either whole or absent, and hashes of contents."""
 
 import errno
-import fcntl
-import functools
 import hashlib
 import os
-import platform
 import re
 import secrets
 import shutil
@@ -16,10 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foundation.errors import file_error, naming
-from foundation.locks import is_at
 
-# A temporary file: hidden, and marked with the machine that writes it (see `_machine`).
-_TEMPORARY = re.compile(r"\..+\.writing-([0-9a-f]{8})-[0-9a-f]{8}")
+_TEMPORARY = re.compile(r"\..+\.writing-[0-9a-f]{8}(-[0-9a-f]{8})?")  # the end: older versions
 _DAY_S = 86_400
 _ATTEMPTS = 20  # to put a folder where others put theirs
 
@@ -52,13 +47,12 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     temporary: list[Path] = []
     try:
         with naming(paths[0]), ExitStack() as opened:
-            files = []
+            files: list[BinaryIO] = []
             for path in paths:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _sweep_once(path.parent)
-                name, file = _open_temporary(path)
-                temporary.append(name)
-                files.append(opened.enter_context(file))
+                temporary.append(_temporary_name(path))
+                files.append(opened.enter_context(temporary[-1].open("xb")))
             yield files
             for file in files:
                 file.flush()
@@ -123,19 +117,19 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """Make a folder inside ``parent`` that is removed when the block ends.
 
-    Where the process is killed before, the next writer of ``parent`` removes it.
+    Where the process is killed before, a writer of ``parent`` removes it a day later.
 
     Raises:
         OSError: as ``mkdir`` does.
     """
     parent.mkdir(parents=True, exist_ok=True)
     sweep(parent)
-    temporary, handle = _open_temporary_folder(parent)
+    temporary = _temporary_name(parent / "files")
+    temporary.mkdir()
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        os.close(handle)
 
 
 def share(folder: Path) -> None:
@@ -150,17 +144,21 @@ def share(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files and folders in a folder whose writers were killed.
-
-    A writer holds a lock on what it writes, which ends with its process. Locks may not be seen from
-    other machines that share the folder, so that files of theirs must also be a day old.
-    """
+    """Remove the temporary files and folders in a folder that nobody has written for a day."""
     with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            if written_by := _TEMPORARY.fullmatch(entry.name):
+        for entry in list(folder.iterdir()):
+            if _TEMPORARY.fullmatch(entry.name):
                 with suppress(OSError):
-                    if written_by[1] == _machine() or time.time() - entry.stat().st_mtime > _DAY_S:
-                        _remove_unless_locked(Path(entry.path))
+                    _remove_if_left(entry)
+
+
+def _remove_if_left(path: Path) -> None:
+    written = [inner.stat().st_mtime for inner in (path, *path.rglob("*"))]
+    if time.time() - max(written) > _DAY_S:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _put_in_place(finished: Path, folder: Path) -> None:
@@ -187,56 +185,8 @@ def _sweep_once(folder: Path) -> None:
         sweep(folder)
 
 
-def _remove_unless_locked(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    finally:
-        os.close(handle)
-
-
-def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """A new locked file beside ``path``, with the permissions of any new file."""
-    while True:
-        name = _temporary_name(path)
-        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # some file systems have no locks, and nothing is swept there
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if is_at(name, handle):  # or another process swept it before it was locked
-            return name, os.fdopen(handle, "wb")
-        os.close(handle)
-
-
-def _open_temporary_folder(folder: Path) -> tuple[Path, int]:
-    """A new locked folder inside ``folder``, and the handle that holds its lock."""
-    while True:
-        name = _temporary_name(folder / "files")
-        name.mkdir()
-        with suppress(FileNotFoundError):  # another process swept it before it was locked
-            handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if is_at(name, handle):
-                return name, handle
-            os.close(handle)
-
-
 def _temporary_name(path: Path) -> Path:
-    return path.parent / f".{path.name}.writing-{_machine()}-{secrets.token_hex(4)}"
-
-
-@functools.cache
-def _machine() -> str:
-    """Eight digits for the running kernel, whose processes see each other's locks."""
-    try:
-        running = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        running = platform.node()
-    return hashlib.sha256(running.encode()).hexdigest()[:8]
+    return path.parent / f".{path.name}.writing-{secrets.token_hex(4)}"
 
 
 class ContentHash:

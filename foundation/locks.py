@@ -158,7 +158,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         handle = os.open(path, flags, 0o666)
         try:
             fcntl.flock(handle, kind)
-            if is_at(path, handle):
+            if _is_at(path, handle):
                 return handle
         except BaseException:
             os.close(handle)
@@ -166,7 +166,7 @@ def _locked(path: Path, flags: int, kind: int) -> int:
         os.close(handle)
 
 
-def is_at(path: Path, handle: int) -> bool:
+def _is_at(path: Path, handle: int) -> bool:
     """True while a path leads to an open file that nobody has removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
