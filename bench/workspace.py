@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import platformdirs
 
-from bench.cache_folders import vectors_folder
 from bench.evaluate.judging import check_relevant, measure_names, protocol_of
 from bench.evaluate.pipeline import (
     Evaluation,
@@ -27,7 +27,7 @@ from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
 from bench.results.result import Protocol, Stored, save
 from bench.results.reuse import Evaluating, find_stored, newest_of_same
-from bench.store import RemoteStore, VectorStore
+from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
 from datasets_cfg.first_queries import first_queries
@@ -35,14 +35,31 @@ from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
-from foundation.object_store import RemotePath
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
 from retrievers.models.lookup import replace_fields
 from retrievers.models.model import Model, resolve_model
 
+VECTORS = "vectors"
+
 logger = logging.getLogger(__name__)
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Return the folder of the cache: as given, else BENCH_CACHE, else the user's.
+
+    Raises:
+        BenchError: it is a URL.
+    """
+    named = str(given or os.environ.get("BENCH_CACHE") or "")
+    if "://" in named:
+        raise BenchError(
+            f"{named} is a URL: vectors are kept in a folder",
+            "name a folder that the machines share, or encode with --engine ray; results may be "
+            "at a URL: --out",
+        )
+    return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
 
 
 @dataclass(frozen=True)
@@ -113,7 +130,6 @@ class Workspace:
         allow_mismatch: evaluate a collection although it differs from the published one.
         vectors: folder of the vectors, below ``cache_dir`` where it is no absolute path; None for
             its usual place.
-        shared: where several machines share those in their usual place.
         remark: told what is peculiar in a collection that is opened for evaluation.
     """
 
@@ -124,21 +140,17 @@ class Workspace:
     max_memory: int | None = None
     allow_mismatch: bool = False
     vectors: str | None = None
-    shared: RemotePath | None = None
     remark: Callable[[str, Finding], None] = _log_remark
 
     @cached_property
     def store(self) -> VectorStore:
         """The vectors that are kept."""
-        remote = RemoteStore(self.shared) if self.shared and self.vectors is None else None
-        return VectorStore(self.vectors_dir, remote)
+        return VectorStore(self.vectors_dir)
 
     @property
     def vectors_dir(self) -> Path:
         """Folder of the vectors that are kept."""
-        if self.vectors is None:
-            return vectors_folder(self.cache_dir, self.shared)
-        return self.cache_dir / self.vectors
+        return self.cache_dir / (self.vectors or VECTORS)
 
     def expand(self, names: Sequence[str]) -> list[str]:
         """Collections of what was typed: suites as their members, each once.

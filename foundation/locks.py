@@ -9,43 +9,7 @@ import os
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
-
-
-class Lease(Protocol):
-    """The right to do what goes by one name, until `release` or the end of its holder."""
-
-    @property
-    def held(self) -> bool:
-        """False once the right was given up, or has expired and may be another's.
-
-        Ask before what must not be done twice, such as writing.
-        """
-        ...
-
-    def release(self) -> None:
-        """Let others in. Nothing happens the second time, or after the lease has expired."""
-        ...
-
-
-class Leases(Protocol):
-    """Leases by name. Each is held by at most one holder, on whatever machine."""
-
-    def take(self, name: str) -> Lease | None:
-        """Take a lease; None where another holds it.
-
-        Raises:
-            OSError: the place where leases are kept refuses.
-        """
-        ...
-
-    def wait(self, name: str) -> Lease:
-        """Take a lease when its holder lets go of it, or is no more.
-
-        Raises:
-            OSError: the place where leases are kept refuses.
-        """
-        ...
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -93,11 +57,6 @@ class FileLock:
             OSError: as ``open`` does.
         """
         return cls(path, _locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
-
-    @property
-    def held(self) -> bool:
-        """True until `release`."""
-        return self._close.alive
 
     def release(self) -> None:
         """Remove the lock file, then let others in. Nothing happens the second time."""

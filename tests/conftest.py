@@ -15,7 +15,6 @@ pytest.register_assert_rewrite("tests.support")
 
 from datasets_cfg import stdlib_code  # noqa: E402
 from foundation.locks import FileLock  # noqa: E402
-from tests.support import s3  # noqa: E402
 from tests.support.collections import Bench  # noqa: E402
 
 # A crowded machine is no failure of what is tested.
@@ -72,15 +71,6 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split in ("test", "train"):
             stdlib_code.generate(place / "embedded", split)
     return place / "embedded"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.ConditionalServer]:
-    """A real S3 server with conditional writes and a bucket of the name ``bucket``."""
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "bucket").mkdir()
-    with s3.serving_conditionally(folder) as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)

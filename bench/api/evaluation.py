@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from bench.api.evaluation_result import EvaluationResult
-from bench.cache_folders import cache_folder, shared_vectors
 from bench.evaluate.given_run import evaluate_run
 from bench.evaluate.pipeline import Evaluation, Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.results.location import Place, place_of
 from bench.results.result import save
-from bench.workspace import LoadedModel, OpenDataset, Workspace
+from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import wrap
@@ -62,8 +61,7 @@ def evaluate(
         depth: documents per query; None for the collection's.
         split: which judgements; None for the collection's.
         out: folder or URL where the result is kept; None keeps it in memory alone.
-        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's. At a URL
-            several machines share vectors.
+        cache_dir: downloads, corpora and vectors; None for BENCH_CACHE, then the user's.
         data_dir: where collections lie; None for BENCH_DATA, then a download.
         offline: download nothing.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -79,7 +77,6 @@ def evaluate(
         offline=offline,
         device=device,
         allow_mismatch=allow_mismatch,
-        shared=shared_vectors(cache_dir),
     )
     loaded = _loaded(space, model, name, fingerprint, similarity, settings)
     opened = _opened(space, dataset, split)

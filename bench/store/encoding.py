@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bench.store.keys import name_of
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
-from foundation.locks import Lease, Leases
+from foundation.locks import FileLock, FileLocks
 
 Advance = Callable[[int], None]
 Encode = Callable[[Advance | None], Float32Array]
@@ -54,7 +54,7 @@ class ShardWork:
         advance_by_others: called with the number of texts that another process has encoded.
     """
 
-    leases: Leases
+    leases: FileLocks
     is_there: Callable[[Batch], bool]
     prepare: Callable[[Batch], Encode]
     keep: Callable[[Batch, Float32Array], None]
@@ -104,14 +104,14 @@ class ShardWork:
                 encoded += len(batch)
                 if writing:
                     writing.result()
-                writing = writer.submit(self._finish, batch, lease, vectors, refused)
+                writing = writer.submit(self._finish, batch, lease, vectors)
             if writing:
                 writing.result()
         return encoded, refused
 
     def _free(
         self, batches: Sequence[Batch], refused: list[Batch], held: ExitStack
-    ) -> Iterator[tuple[Batch, Lease]]:
+    ) -> Iterator[tuple[Batch, FileLock]]:
         """Lease one batch after the other; what others have leased goes to ``refused``."""
         for batch in batches:
             if self._is_done(batch):
@@ -127,11 +127,11 @@ class ShardWork:
                 yield batch, lease
 
     def _prepared(
-        self, leased: Iterator[tuple[Batch, Lease]]
-    ) -> Generator[tuple[Batch, Lease, Encode]]:
+        self, leased: Iterator[tuple[Batch, FileLock]]
+    ) -> Generator[tuple[Batch, FileLock, Encode]]:
         """With what encodes each; the next one is prepared while one is in use."""
         with ThreadPoolExecutor(1) as ahead:
-            last: tuple[Batch, Lease, Future[Encode]] | None = None
+            last: tuple[Batch, FileLock, Future[Encode]] | None = None
             for batch, lease in leased:
                 coming = batch, lease, ahead.submit(self.prepare, batch)
                 if last:
@@ -140,19 +140,9 @@ class ShardWork:
             if last:
                 yield last[0], last[1], last[2].result()
 
-    def _finish(
-        self, batch: Batch, lease: Lease, vectors: Float32Array, refused: list[Batch]
-    ) -> None:
-        """Keep a shard, unless its lease has expired and another has it or has written it."""
-        valid = lease if lease.held else self.leases.take(batch.name)
-        if valid is None:
-            refused.append(batch)
-            return
-        try:
-            if valid is lease or not self.is_there(batch):
-                self.keep(batch, vectors)
-        finally:
-            valid.release()
+    def _finish(self, batch: Batch, lease: FileLock, vectors: Float32Array) -> None:
+        with lease:
+            self.keep(batch, vectors)
 
     def _wait_for(self, batch: Batch) -> int:
         """Wait for a shard; returns how many texts had to be encoded here after all."""
@@ -173,10 +163,10 @@ class ShardWork:
 
 
 def launched(
-    prepared: Iterator[tuple[Batch, Lease, Encode]],
-) -> Iterator[tuple[Batch, Lease, Encode]]:
+    prepared: Iterator[tuple[Batch, FileLock, Encode]],
+) -> Iterator[tuple[Batch, FileLock, Encode]]:
     """Launch what can be, as many shards ahead as each says; in order."""
-    flying: deque[tuple[Batch, Lease, Encode]] = deque()
+    flying: deque[tuple[Batch, FileLock, Encode]] = deque()
     for shard in prepared:
         launch: Callable[[], None] | None = getattr(shard[2], "launch", None)
         if launch:

@@ -47,11 +47,6 @@ class EncodingPlan:
         """Distinct texts that must be encoded."""
         return sum(len(batch) for batch in self.missing)
 
-    @property
-    def missing_keys(self) -> UInt64Array:
-        """Keys of these texts, ``(n, 2)``."""
-        return np.concatenate([batch.keys for batch in self.missing])
-
 
 class Planner:
     """Makes plans; remembers which shards were checked, so that each is read once in a process.

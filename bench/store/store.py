@@ -26,14 +26,13 @@ from bench.store.encoding import Advance, Batch, Encode, ShardWork
 from bench.store.facts import encode_fact, fact_path, read_fact
 from bench.store.keys import corpus_keys, query_keys
 from bench.store.planning import EncodingPlan, Planner
-from bench.store.remote import RemoteStore
 from bench.store.shards import DamagedShardError, discard, sweep, write_shard
 from bench.store.vectors import StoredVectors
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import replacing
-from foundation.locks import FileLock, FileLocks, FolderInUse, Leases
+from foundation.locks import FileLock, FileLocks, FolderInUse
 from foundation.records import read_json
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
@@ -46,15 +45,10 @@ logger = logging.getLogger(__name__)
 
 
 class VectorStore:
-    """Vectors by content, below one folder. Several processes may use it at a time.
+    """Vectors by content, below one folder. Several processes may use it at a time."""
 
-    With a ``remote`` store several machines may, each with a folder of its own: what is there is
-    copied here when it is needed, and what is made here is sent.
-    """
-
-    def __init__(self, folder: Path, remote: RemoteStore | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._remote = remote
         self._in_use: dict[Path, FolderInUse] = {}
         self._recipes: dict[Path, Recipe] = {}
         self._planner = Planner()
@@ -66,8 +60,7 @@ class VectorStore:
         damaged are named in a warning.
         """
         keys = corpus_keys(corpus, self._made(self.folder / KEYS_FOLDER))
-        all_keys = None if rows == slice(None) else keys
-        return self._plan(encoder.recipe, "document", keys[rows], all_keys)
+        return self._plan(encoder.recipe, "document", keys[rows])
 
     def documents(
         self, encoder: Encoder, corpus: Corpus, plan: EncodingPlan, advance: Advance | None = None
@@ -104,8 +97,7 @@ class VectorStore:
 
     def has(self, recipe: Recipe, role: Role, shard: str) -> bool:
         """True where a shard of this name is written."""
-        path = self._folder_of(recipe.side(role)) / f"{shard}.json"
-        return path.exists() or bool(self._remote and self._remote.has(path))
+        return (self._folder_of(recipe.side(role)) / f"{shard}.json").exists()
 
     def queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32Array:
         """Vectors of queries, float32 ``(q, dim)``; encoded where they are not stored.
@@ -144,28 +136,12 @@ class VectorStore:
     def _folder_of(self, recipe: Recipe) -> Path:
         return self.folder / folder_name(recipe)
 
-    def _plan(
-        self, recipe: Recipe, role: Role, keys: UInt64Array, all_keys: UInt64Array | None = None
-    ) -> EncodingPlan:
-        """The plan for some texts, after what a remote store has of them was copied.
-
-        Args:
-            all_keys: of the corpus for which shards are cut; None where it is these texts.
-        """
+    def _plan(self, recipe: Recipe, role: Role, keys: UInt64Array) -> EncodingPlan:
         side = recipe.side(role)
         folders = self._folders_with(side, role)
         for folder in folders:
             self._use(folder)
-        plan = self._planner.plan(folders, recipe, keys)
-        if self._remote and plan.missing:
-            own = self._described(side)
-            cut = plan if all_keys is None else self._planner.plan(folders, recipe, all_keys)
-            by_name = {own / f"{batch.name}.json": batch.keys for batch in cut.missing}
-            if self._remote.pull(by_name, plan.missing_keys):
-                plan = self._planner.plan(folders, recipe, keys)
-            if plan.missing and self._remote.pull(self._remote.listed(own), plan.missing_keys):
-                plan = self._planner.plan(folders, recipe, keys)
-        return plan
+        return self._planner.plan(folders, recipe, keys)
 
     def _folders_with(self, side: Recipe, role: Role) -> list[Path]:
         """Folders that vectors of a side may be in; first the one that new ones are written to."""
@@ -199,7 +175,7 @@ class VectorStore:
         side = encoder.recipe.side(role)
         if plan.vectors is not None:
             self._tidy(self._folder_of(side), plan)
-            return self._used(plan.vectors, side)
+            return _used(plan.vectors)
         work = self._work(encoder, plan, role, prepare, advance)
         encoded = replace(work, advance_by_others=advance).do(plan.missing)
         done = self._plan(side, role, plan.keys)
@@ -209,16 +185,7 @@ class VectorStore:
                 "were written",
                 "type the same command again",
             )
-        return self._used(replace(done.vectors, encoded=encoded), side)
-
-    def _used(self, vectors: StoredVectors, side: Recipe) -> StoredVectors:
-        """The vectors; their folders are marked as used, and they are in the remote store, too."""
-        for folder in {shard.manifest_path.parent for shard in vectors.shards}:
-            _mark_used(folder)
-        if self._remote:
-            paths = [shard.manifest_path for shard in vectors.shards]
-            self._remote.push_all(paths, self._described(side))
-        return vectors
+        return _used(replace(done.vectors, encoded=encoded))
 
     def _work(
         self,
@@ -236,15 +203,12 @@ class VectorStore:
 
         def keep(batch: Batch, vectors: Float32Array) -> None:
             with clock.phase("write"):
-                path = write_shard(folder, role, side, batch.keys, vectors)
-                if self._remote:
-                    self._remote.push(path, folder)
+                write_shard(folder, role, side, batch.keys, vectors)
 
         def is_there(batch: Batch) -> bool:
             return self.has(side, role, batch.name)
 
-        leases: Leases = self._remote.leases(folder) if self._remote else FileLocks(folder)
-        return ShardWork(leases, is_there, prepare, keep, advance)
+        return ShardWork(FileLocks(folder), is_there, prepare, keep, advance)
 
     def _tidy(self, folder: Path, plan: EncodingPlan) -> None:
         if folder.is_dir():
@@ -282,8 +246,6 @@ class VectorStore:
             _mark_used(folder)
         else:
             _keep(path, msgspec.json.format(msgspec.json.encode(recipe), indent=1))
-        if self._remote:
-            self._remote.describe(path)
         return folder
 
 
@@ -295,6 +257,13 @@ def folder_name(recipe: Recipe) -> str:
 def folder_names(recipe: Recipe) -> set[str]:
     """Names of the folders where documents, queries and facts of a recipe are kept."""
     return {folder_name(side) for side in (recipe, recipe.side("document"), recipe.side("query"))}
+
+
+def _used(vectors: StoredVectors) -> StoredVectors:
+    """The vectors; their folders are marked as used."""
+    for folder in {shard.manifest_path.parent for shard in vectors.shards}:
+        _mark_used(folder)
+    return vectors
 
 
 def _mark_used(folder: Path) -> None:

@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cache_folders import cache_folder, shared_vectors, vectors_folder
 from bench.cli.options.data import CacheOptions
 from bench.cli.printing import print_json
 from bench.exit_codes import ExitCode
 from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
+from bench.workspace import VECTORS, cache_folder
 from datasets_cfg.corpus import CHECKSUMS_FILE, damage_of
 from datasets_cfg.dataset import CORPORA
 from reports.evaluation import cache_table
@@ -17,12 +17,9 @@ from reports.format import size
 
 
 def cache(options: CacheOptions) -> int:
-    """``cache``: a line a model. Damaged files give the exit code of bad input.
-
-    Of vectors that machines share at a URL, the copies on this machine.
-    """
-    cache_dir, shared = cache_folder(options.cache_dir), shared_vectors(options.cache_dir)
-    store = vectors_folder(cache_dir, shared)
+    """``cache``: a line a model. Damaged files give the exit code of bad input."""
+    cache_dir = cache_folder(options.cache_dir)
+    store = cache_dir / VECTORS
     pruned = _prune(store, options)
     corpora = _corpora(cache_dir / CORPORA) if options.verify else []
     unchecked = [folder for folder in corpora if not (folder / CHECKSUMS_FILE).is_file()]
@@ -35,12 +32,6 @@ def cache(options: CacheOptions) -> int:
         print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
     if options.verify:
         _say_verified(broken, len(corpora) - len(unchecked), len(unchecked))
-    if shared:
-        print(
-            f"note: these are copies of what machines share in {shared}; remove what is there with "
-            "the tools of its store: the recipe.json of each folder names its model",
-            file=sys.stderr,
-        )
     return ExitCode.BAD_INPUT if broken else ExitCode.OK
 
 

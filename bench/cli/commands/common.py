@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.cache_folders import cache_folder, shared_vectors
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
 from bench.comparing.statistics import Resampling
 from bench.evaluate.memory import parse_size
-from bench.workspace import LoadedModel, Workspace
+from bench.workspace import LoadedModel, Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
@@ -27,15 +26,8 @@ DEFAULT_HARDWARE = Hardware()
 def workspace(
     places: Places, hardware: Hardware = DEFAULT_HARDWARE, allow_mismatch: bool = False
 ) -> Workspace:
-    """The workspace that the options describe.
-
-    Raises:
-        BenchError: vectors are to be shared where nothing can be written.
-    """
+    """The workspace that the options describe."""
     memory = hardware.max_memory
-    shared = shared_vectors(places.cache_dir)
-    if shared:
-        shared.check_writable()
     return Workspace(
         cache_dir=cache_folder(places.cache_dir),
         data_dir=places.data_dir,
@@ -44,7 +36,6 @@ def workspace(
         max_memory=None if memory is None else parse_size(memory),
         allow_mismatch=allow_mismatch,
         remark=print_remark,
-        shared=shared,
     )
 
 

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from bench.cli.options.shared import (
     Count,
+    LocalPath,
     ModelUse,
     Names,
     Only,
     Output,
-    PlaceOption,
     Places,
     Several,
 )
@@ -121,7 +121,6 @@ class CacheOptions:
     """Remove vectors that were not used for this many days: of the models of --prune, or of all."""
     dry_run: bool = False
     """Only show what would be removed."""
-    cache_dir: PlaceOption | None = None
-    """Folder of the cache, or URL of which this machine has copies. Default: $BENCH_CACHE, then
-    the user's cache folder."""
+    cache_dir: LocalPath | None = None
+    """Folder of the cache. Default: $BENCH_CACHE, then the user's cache folder."""
     output: Output = Output()

@@ -194,10 +194,13 @@ def local_path(text: str) -> Path:
     """A path.
 
     Raises:
-        ValueError: it is empty, which would be the working folder where ``$DIR`` is not set.
+        ValueError: it is empty, which would be the working folder where ``$DIR`` is not set; or
+            it is a URL.
     """
     if not text:
         raise ValueError("an empty path: name a folder or file")
+    if "://" in text:
+        raise ValueError(f"{text} is a URL: name a folder or file")
     return Path(text)
 
 
@@ -208,8 +211,7 @@ def place(text: str) -> Place:
         ValueError: it is empty.
         BenchError: a URL that names no store.
     """
-    local_path(text)
-    return place_of(text)
+    return place_of(text) if "://" in text else local_path(text)
 
 
 def _at_least(least: float) -> validators.Number:
@@ -258,10 +260,9 @@ class Places:
 
     data_dir: LocalPath | None = None
     """Folder of collections. Default: $BENCH_DATA, then a download."""
-    cache_dir: PlaceOption | None = None
-    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache folder.
-    At a URL such as s3://bucket/prefix several machines share vectors; all else, and copies of
-    these, stay in the default folder."""
+    cache_dir: LocalPath | None = None
+    """Folder of downloads, corpora and vectors. Default: $BENCH_CACHE, then the user's cache
+    folder."""
 
 
 @group("Model settings", 20)

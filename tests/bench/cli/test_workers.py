@@ -8,6 +8,8 @@ import pytest
 
 from bench.results.load import load
 from bench.results.result import RESULT_FILE
+from bench.workspace import cache_folder
+from foundation.errors import BenchError
 from tests.support.collections import Bench, finish, modules_after, write_collection
 from tests.support.engines import files_of, several_shards, tiny_bert
 
@@ -107,6 +109,16 @@ def wait_for_a_shard_in_hand(bench, process, limit_s=90.0):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "nothing was encoded"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("command", ["run", "work", "cache"])
+def test_a_url_is_no_cache_folder(command, tmp_path):
+    names = () if command == "cache" else (write_collection(tmp_path / "tiny"), "--model", "bm25")
+    done = Bench(tmp_path)(command, *names, "--cache-dir", "s3://bucket/cache")
+    assert done.code == 2
+    assert "s3://bucket/cache is a URL" in done.stderr
+    with pytest.raises(BenchError, match="s3://bucket is a URL: vectors are kept in a folder"):
+        cache_folder("s3://bucket")
 
 
 def test_there_is_no_work_for_a_model_without_vectors(tmp_path):

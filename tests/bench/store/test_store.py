@@ -17,12 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.store import VectorStore, planning
-from bench.store.encoding import Batch, ShardWork
 from bench.store.keys import document_keys, name_of, query_keys
 from bench.store.shards import Shard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from foundation.locks import FileLock, FileLocks
+from foundation.locks import FileLock
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.hashing import HashingEncoder
 from retrievers.models.recipe import Prompts, Recipe
@@ -702,48 +701,6 @@ def wait_for_a_claim(folder: Path, process: subprocess.Popen, limit_s: float = 6
         assert process.poll() is None, "the work ended before it locked a shard"
         assert time.monotonic() < end, "no shard was locked"
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize("taken", ["and written", "and in work", "by nobody"])
-def test_a_shard_whose_lease_expires_meanwhile_is_not_written_over_another_s(taken, tmp_path):
-    """The lease of the first shard ends while it is encoded, as one that is not renewed."""
-    corpus, folder = corpus_of(numbered(8), tmp_path / "corpus"), tmp_path / "shards"
-    folder.mkdir()
-    titles, texts = corpus.titles.to_pylist(), corpus.texts.to_pylist()
-    keys = document_keys(titles, texts)
-    batches = [Batch(keys[rows], rows) for rows in np.split(np.arange(8), 2)]
-    leases, written, others = FileLocks(folder), [], []
-
-    def is_there(batch: Batch) -> bool:
-        return batch.name in written
-
-    def prepare(batch: Batch):
-        def encode(_):
-            if batch is batches[0]:
-                mine.pop().release()
-                if taken == "and written":
-                    written.append(batch.name)
-                elif taken == "and in work":
-                    others.append(FileLock.take(folder / f"{batch.name}.lock"))
-            return np.zeros((len(batch), DIM), np.float32)
-
-        return encode
-
-    mine = []
-
-    class Watched:
-        def take(self, name):
-            lease = leases.take(name)
-            if lease and name == batches[0].name and not others:
-                mine.append(lease)
-            return lease
-
-    work = ShardWork(Watched(), is_there, prepare, lambda batch, _: written.append(batch.name))
-    encoded, refused = work.do_free(batches)
-    assert encoded == 8
-    assert refused == (batches[:1] if taken == "and in work" else [])
-    first = 0 if taken == "and in work" else 1
-    assert sorted(written) == sorted([batches[0].name] * first + [batches[1].name])
 
 
 def test_queries_are_encoded_once(store):
