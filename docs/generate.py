@@ -26,7 +26,7 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.estimate import Estimate
 from bench.evaluate.suites import Gap, SuiteMean
 from bench.experiments.report_record import Report
-from bench.gate.check import Check
+from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.results.result import Conditions, Protocol, Result, Timings
 from bench.speed.records import SpeedReport

@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
 from bench.comparing.compare import Comparison, OnCollection, OnSuite
-from bench.comparing.panels import Difference
+from bench.comparing.panels import FieldDifference
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt
@@ -26,7 +26,7 @@ def comparison_table(comparison: Comparison) -> str:
     if notes := list(_notes(comparison)):
         parts.append(bullets(map(plain, notes)))
     if comparison.recipes:
-        columns: list[Column[Difference]] = [
+        columns: list[Column[FieldDifference]] = [
             Column("what differs in the recipes", lambda difference: difference.field),
             Column(a, lambda difference: _cut(difference.a) or "-"),
             Column(b, lambda difference: _cut(difference.b) or "-"),
@@ -48,7 +48,7 @@ def figures(comparison: Comparison) -> Table[OnCollection]:
         Column("low", lambda row: row.paired and row.paired.low),
         Column("high", lambda row: row.paired and row.paired.high),
         Column("p", lambda row: row.paired and row.paired.p),
-        Column("p_holm", lambda row: row.p_holm),
+        Column("p_holm", lambda row: row.paired and row.paired.p_adjusted),
         Column("better", lambda row: better[row.verdict]),
     ]
     return Table(comparison.collections, columns)
@@ -65,7 +65,7 @@ def _columns(a: str, b: str) -> list[Column[On]]:
         Column("difference", lambda row: row.paired and row.paired.difference, fmt.signed),
         Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
         Column("p", lambda row: row.paired and row.paired.p, fmt.p_value),
-        Column("p (Holm)", _p_holm, fmt.p_value),
+        Column("p (Holm)", lambda row: row.paired and row.paired.p_adjusted, fmt.p_value),
         Column("better", lambda row: better[row.verdict] if row.paired else ""),
         Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
         Column("effect", lambda row: row.paired and row.paired.effect, lambda v: fmt.signed(v, 2)),
@@ -87,10 +87,6 @@ def _queries(row: On) -> int | None:
 def _seen(row: On) -> tuple[bool, bool]:
     """True for each model that was trained on the collection."""
     return (row.in_domain_a, row.in_domain_b) if isinstance(row, OnCollection) else (False, False)
-
-
-def _p_holm(row: On) -> float | None:
-    return row.p_holm if row.paired and isinstance(row, OnCollection) else None
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # `list` needs no NumPy
-    from bench.comparing.statistics import Paired
+    from bench.comparing.statistics import Difference
     from bench.monitor.curve import Level
 
 SMALLEST_P = 0.00005  # four digits would show 0 below it
@@ -67,7 +67,7 @@ def range_of(of: _Limits | None, digits: int = 3) -> str:
     return f"{of.low:.{digits}f}–{of.high:.{digits}f}"
 
 
-def paired_interval(pair: "Paired | None") -> str:
+def paired_interval(pair: "Difference | None") -> str:
     """The interval of a paired difference, marked where too few queries changed to rely on it."""
     if pair is not None and pair.low is None and not pair.changed:
         return "no query changed"
@@ -91,7 +91,7 @@ def p_value(p: float | None) -> str:
     return f"{p:.4f}" if p >= SMALLEST_P else f"{p:.0e}"
 
 
-def win_tie_loss(pair: "Paired | None") -> str:
+def win_tie_loss(pair: "Difference | None") -> str:
     """On how many queries the first is better, equal, worse: ``1,000 / 2,000 / 1,100``."""
     return "" if pair is None else f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"
 

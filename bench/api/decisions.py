@@ -10,9 +10,9 @@ from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.panels import Choices, Entrant
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import mean_weights, with_inner
-from bench.gate.check import BASELINE, Check, Terms, conclude
+from bench.gate.check import conclude
 from bench.gate.evidence import check_against
-from bench.gate.verdicts import Rule
+from bench.gate.records import BASELINE, Check, GateSettings, Rule
 from bench.results.find import expand_collections
 from foundation.errors import BenchError
 
@@ -38,7 +38,7 @@ class ComparisonResult:
     def table(self) -> "pd.DataFrame":
         """One row for each collection: means, difference (a minus b), 95 % interval, p-values.
 
-        ``better`` is the name of the better model by ``p_holm`` at 5 %, or "" where neither is.
+        ``better`` is the name of the better model by p of Holm at 5 %, or "" where neither is.
         """
         from reports.comparison import figures
 
@@ -118,19 +118,16 @@ def check(
     new, old = _entrant(candidate), _entrant(baseline)
     collections = dict.fromkeys([*old.entries, *new.entries])
     weights = mean_weights(on or collections)
-    terms = Terms(
-        rule=rule,
-        margin=margin,
-        floor=floor,
-        expect_same=expect_same,
-        tolerance=tolerance,
-        measure=measure,
-        resampling=Resampling(resamples, seed),
+    settings = GateSettings(
+        rule=rule, margin=margin, floor=floor, expect_same=expect_same, tolerance=tolerance
     )
+    choices = Choices(measure, resampling=Resampling(resamples, seed))
     if not expect_same:
-        terms.resampling.check_enough(len(weights), sides=2)
-    verdict = check_against(BASELINE, old.name, new.entries, old.entries, {}, weights, terms)
-    return conclude(new.name, [verdict], (), terms)
+        choices.resampling.check_enough(len(weights), sides=2)
+    verdict = check_against(
+        BASELINE, old.name, new.entries, old.entries, {}, weights, settings, choices
+    )
+    return conclude(new.name, [verdict], (), settings)
 
 
 def _entrant(results: Results) -> Entrant:

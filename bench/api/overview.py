@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from bench.api.decisions import ComparisonResult
 from bench.boards.assembly import Choice, assemble
-from bench.boards.records import Versus
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.location import place_of
@@ -64,13 +63,8 @@ def plot(comparison: ComparisonResult) -> "Figure":
     from reports.plots.leaderboard import differences, lines_of
 
     record = comparison.record
-    on_suites = [Versus(s.suite, s.measure, s.paired) for s in record.suites if s.paired]
-    on_collections = [
-        Versus(row.collection, row.measure, row.paired, row.p_holm)
-        for row in record.collections
-        if row.paired
-    ]
-    lines = lines_of([*on_suites, *on_collections])
+    tests = [*(row.paired for row in record.suites), *(row.paired for row in record.collections)]
+    lines = lines_of([test for test in tests if test])
     figure = Figure(figsize=(7, 2 + 0.3 * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
     differences(figure, lines, f"{record.a} − {record.b}")

@@ -11,8 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.boards.pairs import PairWork
-from bench.comparing.panels import stream_of
-from bench.comparing.statistics import ALPHA, SAME_MEAN, Resampled, Resampling, holm, resample
+from bench.comparing.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    Resampled,
+    Resampling,
+    holm,
+    resample,
+    stream_of,
+)
 from bench.evaluate.suites import suite_weights
 from bench.results.location import Place
 from bench.results.result import Stored

@@ -6,10 +6,18 @@ Of a suite, each pair keeps weighted sums of its resampled differences, not thos
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
-from bench.boards.records import OnQueries, Pair, Versus
-from bench.comparing.statistics import Differences, Paired, Resampled, holm, paired
+from bench.boards.records import OnQueries, Pair
+from bench.comparing.statistics import (
+    Difference,
+    PairedScores,
+    Resampled,
+    adjusted,
+    difference_in,
+    paired,
+)
 from foundation.arrays import Float64Array
 
 Names = tuple[str, str]
@@ -28,20 +36,17 @@ class _OnSuite:
     scores: list[Float64Array] = field(default_factory=list)
     drawn: tuple[Float64Array, Float64Array] | None = None
 
-    def add(self, weight: float, part: Differences) -> None:
+    def add(self, weight: float, part: PairedScores) -> None:
         """One more member."""
         self.weights.append(weight)
         self.scores.append(part.scores)
         more = (weight * part.bootstrap, weight * part.flipped)
         self.drawn = (self.drawn[0] + more[0], self.drawn[1] + more[1]) if self.drawn else more
 
-    def paired(self) -> Paired:
-        """Comparison over all members: `paired` adds draws up, so the first carries the sums."""
-        bootstrap, flipped = self.drawn or (np.zeros(1), np.zeros(1))
-        nothing, first = np.zeros_like(bootstrap), self.weights[0]
-        parts = [Differences(scores, nothing, nothing) for scores in self.scores]
-        parts[0] = Differences(self.scores[0], bootstrap / first, flipped / first)
-        return paired(parts, self.weights)
+    def difference(self) -> Difference:
+        """Comparison over all members."""
+        drawn = Resampled(*(self.drawn or (np.zeros(1), np.zeros(1))))
+        return difference_in(self.scores, self.weights, drawn)
 
 
 class PairWork:
@@ -60,7 +65,7 @@ class PairWork:
         look: Look | None = None,
     ) -> None:
         self._shares, self._look = shares or {}, look
-        self._found: dict[Names, dict[str, Versus]] = {pair: {} for pair in pairs}
+        self._found: dict[Names, dict[str, Difference]] = {pair: {} for pair in pairs}
         self._queries: dict[Names, list[OnQueries]] = {pair: [] for pair in pairs}
         self._sums: dict[tuple[Names, str], _OnSuite] = {}
 
@@ -84,8 +89,9 @@ class PairWork:
         for pair, by_column in self._found.items():
             if pair[0] in place and pair[1] in place:
                 a, b = place[pair[0]], place[pair[1]]
-                part = Differences.of(scores, drawn, a, b)
-                by_column[column] = Versus(column, measure, paired([part]))
+                labels = {"on": column, "measure": measure, "a": pair[0], "b": pair[1]}
+                part = PairedScores.of(scores, drawn, a, b, **labels)
+                by_column[column] = paired([part])
                 if self._look:
                     own = self._look(column, measure, pair, ids, scores[:, [a, b]])
                     self._queries[pair].append(own)
@@ -98,28 +104,25 @@ class PairWork:
         return tuple(
             Pair(
                 *pair,
-                (*self._whole(pair), *_corrected(list(by_column.values()))),
+                (*self._whole(pair), *adjusted(by_column).values()),
                 tuple(self._queries[pair]),
             )
             for pair, by_column in self._found.items()
         )
 
-    def _whole(self, pair: Names) -> list[Versus]:
+    def _whole(self, pair: Names) -> list[Difference]:
         made = []
         for suite, share in self._shares.items():
             total = self._sums.get((pair, suite))
             measures = {versus.measure for versus in self._on(pair, share)}
             if total and len(total.weights) == len(share) and len(measures) == 1:
-                made.append(Versus(suite, measures.pop(), total.paired()))
+                test = total.difference()
+                made.append(
+                    msgspec.structs.replace(
+                        test, on=suite, measure=measures.pop(), a=pair[0], b=pair[1]
+                    )
+                )
         return made
 
-    def _on(self, pair: Names, columns: Mapping[str, float]) -> list[Versus]:
+    def _on(self, pair: Names, columns: Mapping[str, float]) -> list[Difference]:
         return [versus for column, versus in self._found[pair].items() if column in columns]
-
-
-def _corrected(comparisons: Sequence[Versus]) -> list[Versus]:
-    adjusted = holm([versus.paired.p for versus in comparisons])
-    return [
-        Versus(versus.place, versus.measure, versus.paired, p)
-        for versus, p in zip(comparisons, adjusted, strict=True)
-    ]

@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from bench.comparing.changed import Changes
-from bench.comparing.statistics import Paired
+from bench.comparing.statistics import Difference
 from retrievers.models.parameters import Parameters
 
 MAIN = ""  # stands for the main measure of each collection
@@ -173,20 +173,6 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Versus(msgspec.Struct, frozen=True):
-    """Two rows on one collection or suite, by its main measure.
-
-    Attributes:
-        paired: first minus second.
-        p_holm: p, corrected for the number of collections of the pair; None for a suite.
-    """
-
-    place: str
-    measure: str
-    paired: Paired
-    p_holm: float | None = None
-
-
 class Dot(msgspec.Struct, frozen=True, gc=False):
     """Queries whose scores under two rows are nearly the same: their means, and some of them.
 
@@ -217,11 +203,15 @@ class OnQueries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two rows compared wherever both have results; suites first."""
+    """Two rows compared wherever both have results, by main measures; suites first.
+
+    Attributes:
+        versus: first minus second, with p adjusted for the number of collections.
+    """
 
     a: str
     b: str
-    versus: tuple[Versus, ...]
+    versus: tuple[Difference, ...]
     queries: tuple[OnQueries, ...] = ()
 
 

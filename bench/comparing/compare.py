@@ -11,13 +11,18 @@ import numpy as np
 
 from bench.comparing.panels import (
     Choices,
-    Difference,
     Entrant,
-    Panel,
+    FieldDifference,
     panel_of,
     protocol_differences,
 )
-from bench.comparing.statistics import ALPHA, Differences, Paired, holm, paired
+from bench.comparing.statistics import (
+    Difference,
+    PairedScores,
+    ScoreMatrix,
+    adjusted,
+    paired,
+)
 from bench.evaluate.suites import suite_weights
 from bench.results.facts import RUN_FILE_FACT, differing
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names
@@ -34,9 +39,9 @@ class OnCollection(Record, kw_only=True):
 
     Attributes:
         mean_a, mean_b: None where there is no result.
-        paired: None where one is missing: a gap.
-        p_holm: p, corrected for the number of collections of this pair of models.
-        verdict: which is better, by ``p_holm`` at 5 %.
+        paired: with p adjusted for the collections of this pair of models; None where a result is
+            missing: a gap.
+        verdict: which is better, at 5 %.
         missing: what is missing, and of which model.
         protocol: what differs in the protocols, which only --force allows.
         left_out: queries that not all models have, by force.
@@ -50,11 +55,10 @@ class OnCollection(Record, kw_only=True):
     in_domain_a: bool
     in_domain_b: bool
     official: bool
-    paired: Paired | None
-    p_holm: float | None
+    paired: Difference | None
     verdict: Verdict
     missing: tuple[str, ...]
-    protocol: tuple[Difference, ...]
+    protocol: tuple[FieldDifference, ...]
     left_out: int
 
 
@@ -74,7 +78,7 @@ class OnSuite(Record, kw_only=True):
     members: int
     mean_a: float | None
     mean_b: float | None
-    paired: Paired | None
+    paired: Difference | None
     verdict: Verdict
     missing: tuple[str, ...]
     forced: bool
@@ -94,7 +98,7 @@ class Comparison(Record):
     b: str
     collections: tuple[OnCollection, ...]
     suites: tuple[OnSuite, ...]
-    recipes: tuple[Difference, ...]
+    recipes: tuple[FieldDifference, ...]
 
 
 def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
@@ -115,7 +119,7 @@ def compare(entrants: Sequence[Entrant], choices: Choices) -> list[Comparison]:
 
 
 def _nothing_shared(
-    entrants: Sequence[Entrant], panels: Sequence[Panel], choices: Choices
+    entrants: Sequence[Entrant], panels: Sequence[ScoreMatrix], choices: Choices
 ) -> BenchError:
     lacking = [
         f"{name} on {panel.collection} has {panel.gaps[name]}"
@@ -154,20 +158,16 @@ def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
         )
 
 
-def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Comparison:
+def _compare_two(pair: Pair, panels: Sequence[ScoreMatrix], choices: Choices) -> Comparison:
     a, b = pair
     relevant = [panel for panel in panels if panel.collection in {*a.entries, *b.entries}]
     parts = {
-        panel.collection: panel.differences(a.name, b.name)
+        panel.collection: panel.minus(a.name, b.name)
         for panel in relevant
         if not panel.gaps.keys() & {a.name, b.name}
     }
-    tests = {name: paired([part]) for name, part in parts.items()}
-    adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
-    rows = [
-        _on_collection(pair, panel, tests.get(panel.collection), adjusted.get(panel.collection))
-        for panel in relevant
-    ]
+    tests = adjusted({name: paired([part]) for name, part in parts.items()})
+    rows = [_on_collection(pair, panel, tests.get(panel.collection)) for panel in relevant]
     suites = [
         row
         for suite in _suites(pair, choices)
@@ -176,9 +176,7 @@ def _compare_two(pair: Pair, panels: Sequence[Panel], choices: Choices) -> Compa
     return Comparison(a.name, b.name, tuple(rows), tuple(suites), _recipes(pair, parts))
 
 
-def _on_collection(
-    pair: Pair, panel: Panel, test: Paired | None, adjusted: float | None
-) -> OnCollection:
+def _on_collection(pair: Pair, panel: ScoreMatrix, test: Difference | None) -> OnCollection:
     a, b = pair
     entries = [entrant.entries.get(panel.collection) for entrant in pair]
     protocols = [entry.protocol for entry in entries if entry]
@@ -192,8 +190,7 @@ def _on_collection(
         in_domain_b=bool(entries[1] and entries[1].in_domain),
         official=all(protocol.official for protocol in protocols),
         paired=test,
-        p_holm=adjusted,
-        verdict=_verdict(test, adjusted),
+        verdict=_verdict(test),
         missing=tuple(
             f"{entrant.name}: {panel.gaps[entrant.name]}"
             for entrant in pair
@@ -204,8 +201,8 @@ def _on_collection(
     )
 
 
-def _verdict(test: Paired | None, p: float | None) -> Verdict:
-    if test is None or p is None or p > ALPHA:
+def _verdict(test: Difference | None) -> Verdict:
+    if test is None or not test.significant:
         return "neither"
     return "a" if test.difference > 0 else "b"
 
@@ -222,7 +219,7 @@ def _suites(pair: Pair, choices: Choices) -> Iterator[str]:
 
 
 def _on_suite(
-    suite: str, rows: Mapping[str, OnCollection], parts: Mapping[str, Differences]
+    suite: str, rows: Mapping[str, OnCollection], parts: Mapping[str, PairedScores]
 ) -> OnSuite | None:
     """None where the members' measures differ, which have no mean."""
     weights = suite_weights(suite)
@@ -235,7 +232,7 @@ def _on_suite(
     chosen = [weights[row.collection] for row in members]
     test = None
     if not missing:
-        test = paired([parts[row.collection] for row in members], chosen)
+        test = paired([parts[row.collection] for row in members], chosen, suite)
     return OnSuite(
         suite=suite,
         measure=measures.pop() if measures else "",
@@ -243,7 +240,7 @@ def _on_suite(
         mean_a=_mean(chosen, [row.mean_a for row in members]) if test else None,
         mean_b=_mean(chosen, [row.mean_b for row in members]) if test else None,
         paired=test,
-        verdict=_verdict(test, test.p if test else None),
+        verdict=_verdict(test),
         missing=missing,
         forced=any(row.protocol for row in members),
         weighted=len(set(suite_for(suite).weights)) > 1,
@@ -258,7 +255,7 @@ def _leaves(member: str) -> set[str]:
     return set(suite_weights(member)) if is_suite(member) else {member}
 
 
-def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]:
+def _recipes(pair: Pair, collections: Collection[str]) -> tuple[FieldDifference, ...]:
     """Fields that differ on any of the collections; prompts may have several values each.
 
     The recipe behind a run file is not known, so nothing can be said to differ from it.
@@ -269,7 +266,7 @@ def _recipes(pair: Pair, collections: Collection[str]) -> tuple[Difference, ...]
     )
     if RUN_FILE_FACT in fields:
         fields = dict.fromkeys([RUN_FILE_FACT])
-    return tuple(Difference(name, *(_values(side, name) for side in told)) for name in fields)
+    return tuple(FieldDifference(name, *(_values(side, name) for side in told)) for name in fields)
 
 
 def _values(recipes: Sequence[Mapping[str, str]], name: str) -> str:

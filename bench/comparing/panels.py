@@ -1,12 +1,11 @@
 """Models that are compared, and their scores on the same queries of one collection."""
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.comparing.statistics import Differences, Resampled, Resampling, resample
+from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Evaluation
 from bench.evaluate.runs import Run
@@ -81,7 +80,7 @@ class Choices:
         return self.collections is None or collection in self.collections
 
 
-class Difference(Record):
+class FieldDifference(Record):
     """A field of the protocol or the recipe in which two models differ."""
 
     field: str
@@ -92,50 +91,17 @@ class Difference(Record):
         return f"{self.field} {self.a or '-'} and {self.b or '-'}"
 
 
-def protocol_differences(a: Protocol, b: Protocol) -> tuple[Difference, ...]:
+def protocol_differences(a: Protocol, b: Protocol) -> tuple[FieldDifference, ...]:
     """Fields that forbid to compare. An unknown corpus, of a run file, is no difference."""
     told = [protocol_facts(a), protocol_facts(b)]
     names = differing(told)
     if not (a.corpus_sha256 and b.corpus_sha256):
         names = [name for name in names if name != "corpus_sha256"]
-    return tuple(Difference(name, told[0][name], told[1][name]) for name in names)
+    return tuple(FieldDifference(name, told[0][name], told[1][name]) for name in names)
 
 
-@dataclass(frozen=True)
-class Panel:
-    """All models that have a measure on one collection, on the same queries.
-
-    Attributes:
-        columns: column of each model.
-        gaps: why a model is not among them.
-        scores: float64 ``(queries, models)``.
-        resampled: None where there is nothing to compare.
-        left_out: queries that not all of them have.
-        queries: ids of the rows of ``scores``.
-    """
-
-    collection: str
-    measure: str
-    columns: Mapping[str, int]
-    gaps: Mapping[str, str]
-    scores: Float64Array
-    resampled: Resampled | None
-    left_out: int
-    queries: tuple[str, ...] = ()
-
-    def mean(self, name: str) -> float | None:
-        """Mean of a model over the queries; None for a gap."""
-        return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
-
-    def differences(self, a: str, b: str) -> Differences:
-        """First model minus second, neither of them a gap."""
-        if self.resampled is None:
-            raise ValueError("a panel of one model has no differences")
-        return Differences.of(self.scores, self.resampled, self.columns[a], self.columns[b])
-
-
-def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> Panel:
-    """Read the values of all models on one collection, and resample its queries.
+def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> ScoreMatrix:
+    """Read the values of all models on one collection.
 
     Raises:
         BenchError: the models' main measures differ and none is chosen, a value is not a number, or
@@ -147,21 +113,19 @@ def panel_of(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
     scores = np.array([[value[query] for value in values.values()] for query in queries])
     if not np.isfinite(scores).all():
         raise BenchError(f"a value of {measure} on {collection} is not a number")
-    return Panel(
+    return ScoreMatrix(
         collection=collection,
         measure=measure,
         columns={name: column for column, name in enumerate(values)},
-        gaps=gaps,
         scores=scores,
-        resampled=resample(scores, choices.resampling, stream_of(collection))
-        if len(values) > 1
-        else None,
+        resampling=choices.resampling,
+        gaps=gaps,
         left_out=len(set().union(*values.values())) - len(queries),
         queries=tuple(queries),
     )
 
 
-def whole_panel(collection: str, entrants: Sequence[Entrant], choices: Choices) -> Panel:
+def whole_panel(collection: str, entrants: Sequence[Entrant], choices: Choices) -> ScoreMatrix:
     """`panel_of` without gaps.
 
     Raises:
@@ -217,8 +181,3 @@ def _common_queries(
     if sets and not common:
         raise BenchError(f"the results on {collection} have no query in common")
     return common
-
-
-def stream_of(collection: str) -> int:
-    """Each collection draws by itself: what else is compared does not change its figures."""
-    return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")

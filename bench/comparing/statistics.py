@@ -7,12 +7,15 @@ its scores, so one matrix of signs and one of weights serve every pair of models
 and every suite that holds it.
 """
 
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
-from typing import Self
+from typing import Self, TypeVar
 
+import msgspec
 import numpy as np
 
 from foundation.arrays import Float64Array
@@ -27,6 +30,7 @@ SAME_MEAN = 1e-11  # above the rounding of any sum of 90,000 scores up to 1, in 
 BLOCK_CELLS = 1 << 19  # of a matrix of signs or weights that is held at once: 4 MB
 
 _NORMAL = NormalDist()
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Resampling(Record):
@@ -53,14 +57,17 @@ class Resampling(Record):
             )
 
 
-class Paired(Record, kw_only=True):
-    """Paired comparison of two models over queries.
+class Difference(Record, kw_only=True):
+    """Paired difference of two models over queries, on one collection or in a mean.
 
     Attributes:
+        on: collection, suite or "mean".
+        a, b: names of the models; b is "" where a stands alone.
         difference: of the means; above 0 the first model is better.
         low, high: 95 % interval of the difference, see `_interval`; None where all queries differ
             alike (mostly not at all), or a collection has one query.
         p: two-sided, of the paired randomisation test, see `_p_value`; never 0.
+        p_adjusted: p corrected for its family of tests; None where it is a test of its own.
         exact: True where p is over all flips of signs, not over a sample of them.
         wins, ties, losses: queries on which the first model is better, equal, worse.
         effect: standardised paired difference: the mean over the standard deviation (d_z of Cohen,
@@ -69,16 +76,26 @@ class Paired(Record, kw_only=True):
         detectable: minimum detectable effect in units of the measure, see `detectable_effect`.
     """
 
+    on: str = ""
+    measure: str = ""
+    a: str = ""
+    b: str = ""
     difference: float
     low: float | None
     high: float | None
     p: float
+    p_adjusted: float | None = None
     exact: bool
     wins: int
     ties: int
     losses: int
     effect: float | None
     detectable: float | None
+
+    @property
+    def significant(self) -> bool:
+        """True at the 5 % level, by the adjusted p where there is one."""
+        return (self.p if self.p_adjusted is None else self.p_adjusted) <= ALPHA
 
     @property
     def changed(self) -> int:
@@ -105,23 +122,78 @@ class Resampled:
 
 
 @dataclass(frozen=True)
-class Differences:
+class PairedScores:
     """First model minus second on one collection, or minus nothing.
 
     Attributes:
         scores: float64 ``(n,)``, by query.
         bootstrap, flipped: float64 ``(resamples,)``: columns of `Resampled`, subtracted.
+        on, measure, a, b: as of `Difference`.
     """
 
     scores: Float64Array
     bootstrap: Float64Array
     flipped: Float64Array
+    on: str = ""
+    measure: str = ""
+    a: str = ""
+    b: str = ""
 
     @classmethod
-    def of(cls, scores: Float64Array, resampled: Resampled, a: int, b: int | None = None) -> Self:
-        """Column ``a`` minus column ``b`` of scores ``(n, m)``; ``a`` alone without ``b``."""
-        tables = (scores, resampled.bootstrap, resampled.flipped)
-        return cls(*(t[:, a] if b is None else t[:, a] - t[:, b] for t in tables))
+    def of(
+        cls,
+        scores: Float64Array,
+        drawn: Resampled,
+        first: int,
+        second: int | None = None,
+        **labels: str,
+    ) -> Self:
+        """First column minus second of scores ``(n, m)``; the first alone without a second."""
+        tables = (scores, drawn.bootstrap, drawn.flipped)
+        columns = [t[:, first] - (0 if second is None else t[:, second]) for t in tables]
+        return cls(columns[0], columns[1], columns[2], **labels)
+
+
+@dataclass(frozen=True)
+class ScoreMatrix:
+    """Models on the same queries of one collection, with the resamples that all of them share.
+
+    Attributes:
+        columns: column of each model.
+        scores: float64 ``(queries, models)``.
+        gaps: why a model is not among them.
+        left_out: queries that not all of them have.
+        queries: ids of the rows of ``scores``.
+    """
+
+    collection: str
+    measure: str
+    columns: Mapping[str, int]
+    scores: Float64Array
+    resampling: Resampling
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
+    queries: tuple[str, ...] = ()
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """The means over resampled queries, drawn when first needed."""
+        return resample(self.scores, self.resampling, stream_of(self.collection))
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a model over the queries; None for a gap."""
+        return float(self.scores[:, self.columns[name]].mean()) if name in self.columns else None
+
+    def minus(self, a: str, b: str = "") -> PairedScores:
+        """First model minus second, neither of them a gap; the first alone without a second."""
+        labels = {"on": self.collection, "measure": self.measure, "a": a, "b": b}
+        first, second = self.columns[a], self.columns[b] if b else None
+        return PairedScores.of(self.scores, self.resampled, first, second, **labels)
+
+
+def stream_of(collection: str) -> int:
+    """Each collection draws by itself: what else is compared does not change its figures."""
+    return int.from_bytes(hashlib.sha256(collection.encode()).digest()[:8], "big")
 
 
 def resample(scores: Float64Array, resampling: Resampling, stream: int = 0) -> Resampled:
@@ -162,7 +234,9 @@ def _positive(rng: np.random.Generator, queries: int, count: int) -> Iterator[Fl
         yield np.unpackbits(coins, axis=1, count=queries).astype(np.float64)
 
 
-def paired(parts: Sequence[Differences], weights: Sequence[float] = (1.0,)) -> Paired:
+def paired(
+    parts: Sequence[PairedScores], weights: Sequence[float] = (1.0,), on: str | None = None
+) -> Difference:
     """Compare two models on one collection, or in the weighted mean of several.
 
     Queries are resampled within each collection; the collections are fixed. A conclusion is about
@@ -171,20 +245,36 @@ def paired(parts: Sequence[Differences], weights: Sequence[float] = (1.0,)) -> P
     Args:
         parts: by collection.
         weights: of the collections in the mean; they sum to 1.
+        on: name of the mean; None for one collection.
     """
-    shares = np.concatenate(
-        [w / len(part.scores) * part.scores for w, part in zip(weights, parts, strict=True)]
+    first = parts[0]
+    drawn = Resampled(
+        _weighted(weights, [part.bootstrap for part in parts]),
+        _weighted(weights, [part.flipped for part in parts]),
     )
-    scores = np.concatenate([part.scores for part in parts])
+    test = difference_in([part.scores for part in parts], weights, drawn)
+    name = first.on if on is None else on
+    return msgspec.structs.replace(test, on=name, measure=first.measure, a=first.a, b=first.b)
+
+
+def difference_in(
+    parts: Sequence[Float64Array], weights: Sequence[float], drawn: Resampled
+) -> Difference:
+    """Compare two models whose weighted draws are summed already.
+
+    Args:
+        parts: differences by query of each collection.
+        drawn: sums over the collections, each float64 ``(resamples,)``.
+    """
+    shares = np.concatenate([w / len(part) * part for w, part in zip(weights, parts, strict=True)])
+    scores = np.concatenate(parts)
     difference = float(shares.sum())
     same = SAME_MEAN * max(1.0, float(np.abs(scores).max()))
     changed = np.abs(scores) > SAME_SCORE
     spread = _spread(parts, weights)
-    drawn = _weighted(weights, [part.bootstrap for part in parts])
-    flipped = _weighted(weights, [part.flipped for part in parts])
-    p, exact = _p_value(difference, shares[changed], flipped, same)
-    low, high = _interval(difference, drawn, spread, same) if spread else (None, None)
-    return Paired(
+    p, exact = _p_value(difference, shares[changed], drawn.flipped, same)
+    low, high = _interval(difference, drawn.bootstrap, spread, same) if spread else (None, None)
+    return Difference(
         difference=difference,
         low=low,
         high=high,
@@ -253,12 +343,12 @@ class _Spread:
     deviation: float
 
 
-def _spread(parts: Sequence[Differences], weights: Sequence[float]) -> _Spread | None:
+def _spread(parts: Sequence[Float64Array], weights: Sequence[float]) -> _Spread | None:
     """None where it is not known or nothing varies."""
-    if any(len(part.scores) < 2 for part in parts):
+    if any(len(part) < 2 for part in parts):
         return None
-    counts = np.array([len(part.scores) for part in parts])
-    centred = [part.scores - part.scores.mean() for part in parts]
+    counts = np.array([len(part) for part in parts])
+    centred = [part - part.mean() for part in parts]
     shares = [w / len(c) * c for w, c in zip(weights, centred, strict=True)]
     squares = np.array([float((part**2).sum()) for part in shares])
     if math.sqrt(squares.sum()) <= SAME_MEAN:
@@ -284,8 +374,8 @@ def _interval(
     differences, and is too narrow where few queries changed, where the percentile is better. With
     20 changed queries or more the simulations in the tests hold the difference 92 to 97 times in
     100. With fewer, and wherever rare large losses may be missing from the sample, no bootstrap
-    holds its level: `Paired.few` marks the worst. The interval and p answer different questions,
-    and near 0.05 they may disagree.
+    holds its level: `Difference.few` marks the worst. The interval and p answer different
+    questions, and near 0.05 they may disagree.
 
     Args:
         drawn: differences over resampled queries.
@@ -327,6 +417,15 @@ def t_quantile(level: float, degrees: float) -> float:
     from scipy.special import stdtrit  # late: `list` must answer without scipy
 
     return float(stdtrit(degrees, level))
+
+
+def adjusted(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
+    """The differences of a family of tests with their p of Holm."""
+    p_values = holm([test.p for test in family.values()])
+    return {
+        name: msgspec.structs.replace(test, p_adjusted=p)
+        for (name, test), p in zip(family.items(), p_values, strict=True)
+    }
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

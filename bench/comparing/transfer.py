@@ -18,46 +18,42 @@ All are means of differences of the same queries, so intervals resample these.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from bench.comparing.panels import (
     Choices,
     Entrant,
-    Panel,
     protocol_differences,
-    stream_of,
     whole_panel,
 )
-from bench.comparing.statistics import Differences, Paired, Resampling, holm, paired, resample
+from bench.comparing.statistics import (
+    Difference,
+    PairedScores,
+    Resampling,
+    ScoreMatrix,
+    adjusted,
+    paired,
+)
 from bench.monitor.curve import Level
 from foundation.errors import BenchError
 from foundation.records import Record
 
 
-class Transfer(Record):
-    """The difference of two checkpoints on one collection.
+class Transfers(Record):
+    """One kind of transfer, checkpoint after minus checkpoint before.
 
     Attributes:
-        paired: ``after`` minus ``before``.
-        p_holm: corrected for the collections of this kind of transfer; None for their mean.
+        mean: over the collections, which is of no two checkpoints.
+        rows: by collection, with p adjusted for their number.
     """
 
-    collection: str
-    after: str
-    before: str
-    paired: Paired
-    p_holm: float | None
-
-
-class Transfers(Record):
-    """One kind of transfer: its mean and what it is the mean of."""
-
-    mean: Paired
-    rows: tuple[Transfer, ...]
+    mean: Difference
+    rows: tuple[Difference, ...]
 
     @property
-    def all_rows(self) -> tuple[Transfer, ...]:
-        """The collections, then the mean, which is of no two checkpoints."""
-        mean = Transfer(collection="mean", after="", before="", paired=self.mean, p_holm=None)
-        return (*self.rows, mean)
+    def all_rows(self) -> tuple[Difference, ...]:
+        """The collections, then the mean."""
+        return (*self.rows, self.mean)
 
 
 class TransferRow(Record):
@@ -143,12 +139,12 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
         measure=panels[trained[0]].measure,
-        rows=tuple(_row(entrant.name, panels, resampling) for entrant in entrants),
+        rows=tuple(_row(entrant.name, panels) for entrant in entrants),
         base=base,
         trained=tuple(trained),
         also=tuple(sequence.also),
         queries={name: len(panel.scores) for name, panel in panels.items()},
-        average=mean_level([alone(panels[key], name, resampling) for key, name in after.items()]),
+        average=mean_level([panels[key].minus(name) for key, name in after.items()]),
         backward=_transfers(backward, panels),
         forward=_transfers(forward, panels) if base else None,
         kept=_transfers([(name, last, base) for name in sequence.also], panels) if base else None,
@@ -176,25 +172,19 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
             )
 
 
-def alone(panel: Panel, name: str, resampling: Resampling) -> Differences:
-    """A checkpoint's scores on one collection, as their difference from nothing."""
-    drawn = panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection))
-    return Differences.of(panel.scores, drawn, panel.columns[name])
-
-
-def mean_level(parts: Sequence[Differences]) -> Level:
-    """Mean over collections of what `alone` gives on each."""
+def mean_level(parts: Sequence[PairedScores]) -> Level:
+    """The mean over collections of a score on each."""
     test = paired(parts, [1 / len(parts)] * len(parts))
     return Level(test.difference, test.low, test.high)
 
 
-def _row(name: str, panels: Mapping[str, Panel], resampling: Resampling) -> TransferRow:
-    levels = {key: mean_level([alone(panel, name, resampling)]) for key, panel in panels.items()}
+def _row(name: str, panels: Mapping[str, ScoreMatrix]) -> TransferRow:
+    levels = {key: mean_level([panel.minus(name)]) for key, panel in panels.items()}
     return TransferRow(name, levels)
 
 
 def _transfers(
-    asked: Sequence[tuple[str, str, str]], panels: Mapping[str, Panel]
+    asked: Sequence[tuple[str, str, str]], panels: Mapping[str, ScoreMatrix]
 ) -> Transfers | None:
     """Differences on collections, and their mean; None where there are none.
 
@@ -203,11 +193,7 @@ def _transfers(
     """
     if not asked:
         return None
-    parts = [panels[name].differences(after, before) for name, after, before in asked]
-    tests = [paired([part]) for part in parts]
-    adjusted = holm([test.p for test in tests])
-    rows = [
-        Transfer(*triple, result, p)
-        for triple, result, p in zip(asked, tests, adjusted, strict=True)
-    ]
-    return Transfers(paired(parts, [1 / len(parts)] * len(parts)), tuple(rows))
+    parts = {name: panels[name].minus(after, before) for name, after, before in asked}
+    rows = adjusted({name: paired([part]) for name, part in parts.items()})
+    mean = paired(list(parts.values()), [1 / len(parts)] * len(parts), "mean")
+    return Transfers(msgspec.structs.replace(mean, a="", b=""), tuple(rows.values()))

@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import stream_of
-from bench.comparing.statistics import ALPHA, Differences, Resampling, holm, paired, resample
+from bench.comparing.statistics import (
+    ALPHA,
+    PairedScores,
+    Resampling,
+    ScoreMatrix,
+    holm,
+    paired,
+)
 from bench.experiments.execute import Outcome
 from bench.experiments.grid import Axis, Hypothesis
 from bench.experiments.plan import CellTask, GridCell, Plan
@@ -232,10 +238,10 @@ def compare_seeds(
         recipes = interval([mine - theirs for mine, theirs in both], weights)
         return msgspec.structs.replace(on, recipes=recipes)
     parts = [
-        _paired_part(name, mine[0], theirs[0], resampling)
+        _paired_part(name, on.measure, np.stack([mine[0], theirs[0]], axis=1), resampling)
         for name, (mine, theirs) in zip(names, both, strict=True)
     ]
-    return msgspec.structs.replace(on, checkpoints=paired(parts, weights))
+    return msgspec.structs.replace(on, checkpoints=paired(parts, weights, title))
 
 
 def _matrix(scores: BySeed, seeds: Sequence[int], name: str) -> Float64Array:
@@ -253,10 +259,12 @@ def _check_same_queries(name: str, scored: Sequence[Scored]) -> None:
 
 
 def _paired_part(
-    name: str, a: Float64Array, b: Float64Array, resampling: Resampling
-) -> Differences:
-    scores = np.stack([a, b], axis=1)
-    return Differences.of(scores, resample(scores, resampling, stream_of(name)), 0, 1)
+    name: str, measure: str, scores: Float64Array, resampling: Resampling
+) -> PairedScores:
+    """The two columns of scores ``(queries, 2)``, subtracted."""
+    return ScoreMatrix(name, measure, {"row": 0, "against": 1}, scores, resampling).minus(
+        "row", "against"
+    )
 
 
 def with_verdicts(

@@ -7,7 +7,7 @@ hypotheses.
 
 from typing import Literal
 
-from bench.comparing.statistics import Paired
+from bench.comparing.statistics import Difference
 from bench.comparing.transfer import Forgetting
 from bench.experiments.grid import Table
 from bench.experiments.twolevel import Interval
@@ -60,12 +60,12 @@ class RowOnCollection(Record, kw_only=True):
     score: Interval | None
     seeds: tuple[int, ...] = ()
     recipes: Interval | None = None
-    checkpoints: Paired | None = None
+    checkpoints: Difference | None = None
     p_holm: float | None = None
     verdict: str = ""
 
     @property
-    def compared(self) -> Interval | Paired | None:
+    def compared(self) -> Interval | Difference | None:
         """The difference with its interval: of recipes, or else of checkpoints."""
         return self.recipes or self.checkpoints
 

@@ -1,41 +1,38 @@
-"""A candidate beside one other model: the evidence of `bench.gate.verdicts`."""
+"""A candidate beside one other model: the evidence of `bench.gate.verdicts`, and its rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import Choices, Entrant, Entry, Panel, panel_of, protocol_differences
-from bench.comparing.statistics import SAME_SCORE, Paired, holm, paired
+from bench.comparing.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.comparing.statistics import (
+    SAME_SCORE,
+    Difference,
+    PairedScores,
+    Resampling,
+    ScoreMatrix,
+    adjusted,
+    paired,
+)
 from bench.evaluate.runs import Run
-from bench.gate.check import (
+from bench.gate.records import (
     BASELINE,
     CANDIDATE,
     CheckRow,
+    GateSettings,
     LostQuery,
     PairVerdict,
-    Terms,
-    gap,
+    Word,
 )
-from bench.gate.noninferiority import largest_loss
-from bench.gate.skew import Studentised, mean_of, p_of_loss, studentise
-from bench.gate.verdicts import Decision, Evidence, Loss, decide
+from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
+from bench.gate.verdicts import THE_MEAN, Evidence, decide
 from bench.results.result import Protocol
 from foundation.errors import BenchError
+from retrievers.models.card import Expected
 
 WORST_SHOWN = 3  # queries that lost most
-
-
-@dataclass(frozen=True)
-class _Tested:
-    """Tests of the differences on one collection, both p corrected for the number of tests."""
-
-    panel: Panel
-    paired: Paired
-    skew: Studentised
-    p_randomisation: float
-    p_holm: float
 
 
 def check_against(
@@ -45,7 +42,8 @@ def check_against(
     baseline: Mapping[str, Entry],
     known_gaps: Mapping[str, str],
     weights: Mapping[str, float],
-    terms: Terms,
+    settings: GateSettings,
+    choices: Choices,
 ) -> PairVerdict:
     """Compare with stored results and decide.
 
@@ -63,134 +61,86 @@ def check_against(
         collection: f"{name} has no result" for collection in weights if collection not in baseline
     }
     gaps |= {name: why for name, why in known_gaps.items() if name in weights}
-    panels, unlike = _panels(
-        name, candidate, baseline, [w for w in weights if w not in gaps], terms
+    entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
+    matrices: dict[str, ScoreMatrix] = {}
+    for collection in (collection for collection in weights if collection not in gaps):
+        check_protocol(
+            collection, name, candidate[collection].protocol, baseline[collection].protocol
+        )
+        matrix = panel_of(collection, entrants, choices)
+        if matrix.gaps:
+            gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
+        else:
+            matrices[collection] = matrix
+    parts = {key: matrix.minus(CANDIDATE, BASELINE) for key, matrix in matrices.items()}
+    tests = loss_tests(parts, {} if gaps else weights, choices.resampling)
+    evidence = Evidence(
+        plain=tests.plain,
+        cautious=tests.cautious,
+        same_rankings=not gaps and _same_rankings(tests.plain, candidate, baseline),
+        largest_loss=largest_loss(tests.of_mean) if tests.of_mean else None,
+        missing={collection: gaps[collection] for collection in weights if collection in gaps},
     )
-    gaps |= unlike
-    tested = _test(panels, terms)
+    decision = decide(evidence, settings)
     rows = [
-        _row(tested[collection], candidate[collection].in_domain, baseline[collection].in_domain)
-        if collection in tested
-        else gap(collection, gaps[collection])
+        _row(matrices[collection], tests, decision.failed, candidate, baseline)
+        if collection in matrices
+        else CheckRow(name=collection, missing=gaps[collection])
         for collection in weights
     ]
-    mean = None if gaps else _mean(rows, tested, weights)
-    same = not gaps and _same_rankings(tested, candidate, baseline)
-    evidence = _evidence(rows, mean, tested, same, terms, gaps)
-    decision = decide(evidence)
-    shown = mean.row if mean and len(weights) > 1 else None
     return PairVerdict(
         role=role,
         name=name,
         outcome=decision.outcome,
         reasons=decision.reasons,
-        rows=tuple(_marked(row, decision) for row in rows),
-        mean=_marked(shown, decision) if shown else None,
+        rows=tuple(rows),
+        mean=_mean_row(rows, tests, weights, decision.failed) if THE_MEAN in tests.plain else None,
         largest_loss=evidence.largest_loss,
-        worst=_worst(panels.values()),
+        worst=_worst(matrices.values()),
     )
-
-
-def _panels(
-    name: str,
-    candidate: Mapping[str, Entry],
-    baseline: Mapping[str, Entry],
-    collections: Sequence[str],
-    terms: Terms,
-) -> tuple[dict[str, Panel], dict[str, str]]:
-    """Scores on the same queries by collection; and why there are none."""
-    entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
-    panels: dict[str, Panel] = {}
-    gaps: dict[str, str] = {}
-    for collection in collections:
-        check_protocol(
-            collection, name, candidate[collection].protocol, baseline[collection].protocol
-        )
-        panel = panel_of(collection, entrants, Choices(terms.measure, resampling=terms.resampling))
-        if panel.gaps:
-            gaps[collection] = ", ".join(f"{who}: {why}" for who, why in panel.gaps.items())
-        else:
-            panels[collection] = panel
-    return panels, gaps
-
-
-def _test(panels: Mapping[str, Panel], terms: Terms) -> dict[str, _Tested]:
-    """Both tests on each collection, and Holm over them."""
-    parts = {name: panel.differences(CANDIDATE, BASELINE) for name, panel in panels.items()}
-    pairs = {name: paired([part]) for name, part in parts.items()}
-    skew = {name: studentise(part.scores, terms.resampling) for name, part in parts.items()}
-    randomisation = holm([pair.p for pair in pairs.values()])
-    larger = holm([max(pairs[name].p, p_of_loss(skew[name])) for name in pairs])
-    return {
-        name: _Tested(panels[name], pairs[name], skew[name], *p)
-        for name, p in zip(pairs, zip(randomisation, larger, strict=True), strict=True)
-    }
 
 
 @dataclass(frozen=True)
-class _Mean:
-    """The mean of the collections: its row, and what decides."""
+class LossTests:
+    """Tests of the differences by collection and, of several, `THE_MEAN`; see `Evidence`.
 
-    row: CheckRow
-    skew: Studentised
+    Attributes:
+        of_mean: also where there is one collection; None where there is no mean.
+    """
+
+    plain: Mapping[str, Difference]
+    cautious: Mapping[str, Difference]
+    skew: Mapping[str, Studentised]
+    of_mean: Studentised | None
 
 
-def _mean(
-    rows: Sequence[CheckRow], tested: Mapping[str, _Tested], weights: Mapping[str, float]
-) -> _Mean | None:
-    """None where the measures differ, which have no mean."""
-    measures = {row.measure for row in rows}
-    if len(measures) > 1:
-        return None
+def loss_tests(
+    parts: Mapping[str, PairedScores], weights: Mapping[str, float], resampling: Resampling
+) -> LossTests:
+    """Both tests on each collection, with Holm over them, and on the mean.
+
+    Args:
+        weights: of the collections in the mean; empty for no mean.
+    """
+    skew = {name: studentise(part.scores, resampling) for name, part in parts.items()}
+    tests = {name: paired([part]) for name, part in parts.items()}
+    plain = adjusted(tests)
+    cautious = adjusted({name: _cautious(test, skew[name]) for name, test in tests.items()})
+    if not weights or len({part.measure for part in parts.values()}) > 1:
+        return LossTests(plain, cautious, skew, None)
     shares = list(weights.values())
-    parts = [tested[collection].panel.differences(CANDIDATE, BASELINE) for collection in weights]
-    skew = mean_of([tested[collection].skew for collection in weights], shares)
-    pair = paired(parts, shares)
-    return _Mean(
-        CheckRow(
-            name="mean",
-            measure=measures.pop(),
-            candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
-            baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
-            paired=pair,
-            p_skew=p_of_loss(skew),
-            detectable=_detectable(pair, skew),
-        ),
-        skew,
-    )
+    of_mean = mean_of([skew[name] for name in weights], shares)
+    if len(weights) > 1:
+        mean = paired([parts[name] for name in weights], shares, THE_MEAN)
+        plain[THE_MEAN], cautious[THE_MEAN] = mean, _cautious(mean, of_mean)
+        skew[THE_MEAN] = of_mean
+    return LossTests(plain, cautious, skew, of_mean)
 
 
-def _evidence(
-    rows: Sequence[CheckRow],
-    mean: _Mean | None,
-    tested: Mapping[str, _Tested],
-    same_rankings: bool,
-    terms: Terms,
-    gaps: Mapping[str, str],
-) -> Evidence:
-    several = mean if mean and len(rows) > 1 else None
-    return Evidence(
-        rule=terms.rule,
-        collections=tuple(
-            Loss(name, test.paired.difference, test.p_holm, test.p_randomisation)
-            for name, test in tested.items()
-        ),
-        mean=_loss_of_mean(several.row) if several else None,
-        changed=sum(test.paired.changed for test in tested.values()),
-        same_rankings=same_rankings,
-        largest_loss=largest_loss(mean.skew) if mean else None,
-        margin=terms.margin,
-        floor=terms.floor,
-        missing=tuple(f"{row.name}: {gaps[row.name]}" for row in rows if row.name in gaps),
-        drifted=_drifted(rows, terms) if terms.expect_same else None,
-    )
-
-
-def _loss_of_mean(row: CheckRow) -> Loss | None:
-    if row.paired is None or row.p_skew is None:
-        return None
-    p = row.paired.p
-    return Loss("the mean", row.paired.difference, max(p, row.p_skew), p)
+def _cautious(test: Difference, skew: Studentised) -> Difference:
+    """The test, allowing for gains that the sample missed."""
+    seen = None if test.detectable is None else test.detectable + skew.unseen
+    return msgspec.structs.replace(test, p=max(test.p, p_of_loss(skew)), detectable=seen)
 
 
 def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None:
@@ -207,52 +157,71 @@ def check_protocol(collection: str, name: str, a: Protocol, b: Protocol) -> None
         )
 
 
-def _worst(panels: Iterable[Panel]) -> tuple[LostQuery, ...]:
+def _row(
+    matrix: ScoreMatrix,
+    tests: LossTests,
+    failed: Mapping[str, str],
+    candidate: Mapping[str, Entry],
+    baseline: Mapping[str, Entry],
+) -> CheckRow:
+    name = matrix.collection
+    return CheckRow(
+        name=name,
+        measure=matrix.measure,
+        candidate=matrix.mean(CANDIDATE),
+        baseline=matrix.mean(BASELINE),
+        paired=tests.plain[name],
+        p_skew=p_of_loss(tests.skew[name]),
+        p_holm=tests.cautious[name].p_adjusted,
+        detectable=tests.cautious[name].detectable,
+        failure=failed.get(name, ""),
+        candidate_in_domain=candidate[name].in_domain,
+        baseline_in_domain=baseline[name].in_domain,
+    )
+
+
+def _mean_row(
+    rows: Sequence[CheckRow],
+    tests: LossTests,
+    weights: Mapping[str, float],
+    failed: Mapping[str, str],
+) -> CheckRow:
+    shares = list(weights.values())
+    return CheckRow(
+        name="mean",
+        measure=rows[0].measure,
+        candidate=float(np.dot(shares, [row.candidate or 0.0 for row in rows])),
+        baseline=float(np.dot(shares, [row.baseline or 0.0 for row in rows])),
+        paired=tests.plain[THE_MEAN],
+        p_skew=p_of_loss(tests.skew[THE_MEAN]),
+        detectable=tests.cautious[THE_MEAN].detectable,
+        failure=failed.get(THE_MEAN, ""),
+    )
+
+
+def _worst(matrices: Iterable[ScoreMatrix]) -> tuple[LostQuery, ...]:
     """The queries that lost most on all collections; of equals, the first by name."""
-    parts = [(panel, panel.differences(CANDIDATE, BASELINE)) for panel in panels]
     lost = [
         LostQuery(
-            collection=panel.collection,
-            query_id=panel.queries[row],
-            text="",
-            candidate=float(panel.scores[row, panel.columns[CANDIDATE]]),
-            baseline=float(panel.scores[row, panel.columns[BASELINE]]),
+            collection=matrix.collection,
+            query_id=matrix.queries[row],
+            candidate=float(matrix.scores[row, matrix.columns[CANDIDATE]]),
+            baseline=float(matrix.scores[row, matrix.columns[BASELINE]]),
         )
-        for panel, part in parts
-        for row in np.argsort(part.scores, kind="stable")[:WORST_SHOWN].tolist()
+        for matrix in matrices
+        for row in np.argsort(matrix.minus(CANDIDATE, BASELINE).scores, kind="stable")[:WORST_SHOWN]
     ]
     lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
     return tuple(sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN])
 
 
-def _row(tested: _Tested, candidate_in_domain: bool, baseline_in_domain: bool) -> CheckRow:
-    panel = tested.panel
-    return CheckRow(
-        name=panel.collection,
-        measure=panel.measure,
-        candidate=panel.mean(CANDIDATE),
-        baseline=panel.mean(BASELINE),
-        paired=tested.paired,
-        p_skew=p_of_loss(tested.skew),
-        p_holm=tested.p_holm,
-        detectable=_detectable(tested.paired, tested.skew),
-        candidate_in_domain=candidate_in_domain,
-        baseline_in_domain=baseline_in_domain,
-    )
-
-
-def _detectable(pair: Paired, skew: Studentised) -> float | None:
-    """Effect that the gate detects: it allows for gains that the sample missed."""
-    return None if pair.detectable is None else pair.detectable + skew.unseen
-
-
 def _same_rankings(
-    tested: Mapping[str, _Tested], a: Mapping[str, Entry], b: Mapping[str, Entry]
+    tests: Mapping[str, Difference], a: Mapping[str, Entry], b: Mapping[str, Entry]
 ) -> bool:
     """Runs are only read where no score differs."""
-    if any(test.paired.changed for test in tested.values()):
+    if any(test.changed for test in tests.values()):
         return False
-    return all(_same_run(a[name].run, b[name].run) for name in tested)
+    return all(_same_run(a[name].run, b[name].run) for name in tests if name != THE_MEAN)
 
 
 def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
@@ -264,20 +233,63 @@ def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
     )
 
 
-def _drifted(rows: Sequence[CheckRow], terms: Terms) -> tuple[str, ...]:
-    return tuple(
-        f"{row.name}: {row.measure} {row.paired.difference:+.4f}, tolerance {terms.tolerance:.4f}"
-        for row in rows
-        if row.paired and not abs(row.paired.difference) <= terms.tolerance  # nan drifts, too
+def check_published(
+    candidate: Mapping[str, Mapping[str, float]],
+    expected: Sequence[Expected],
+    failed: Mapping[str, str],
+    names: Sequence[str],
+    in_domain: Collection[str] = (),
+) -> PairVerdict:
+    """Hold measured scores to published ones, by tolerance: these have no values of queries.
+
+    Args:
+        candidate: by collection, the mean of each measure.
+        expected: by the card.
+        failed: why a collection has no mean.
+        names: of the collections.
+        in_domain: collections that the model was trained on.
+    """
+    rows: list[CheckRow] = []
+    for name in names:
+        claims = [claim for claim in expected if claim.dataset == name]
+        why = failed.get(name, "") or ("" if claims else "no published score on the card")
+        if why:
+            rows.append(CheckRow(name=name, missing=why))
+        else:
+            rows += [_claim_row(claim, candidate[name], name in in_domain) for claim in claims]
+    missing = [
+        row.missing if row.measure else f"{row.name}: {row.missing}" for row in rows if row.missing
+    ]
+    drifted = [row.failure for row in rows if row.failure]
+    outcome: Word = "MISSING" if missing else "DRIFT" if drifted else "OK"
+    same = "every score is within the tolerance"
+    return PairVerdict(
+        role=BASELINE,
+        name="published scores",
+        outcome=outcome,
+        reasons=tuple(missing or drifted or [same]),
+        rows=tuple(rows),
     )
 
 
-def _marked(row: CheckRow, decision: Decision) -> CheckRow:
-    """The row with the reasons of a failure that are its own."""
-    if decision.outcome in ("OK", "MISSING"):
-        return row
-    label = "the mean" if row.name == "mean" and row.p_holm is None else row.name
-    own = [
-        reason for reason in decision.reasons if reason.startswith((f"{label} lost", f"{label}:"))
-    ]
-    return msgspec.structs.replace(row, failure="; ".join(own))
+def _claim_row(claim: Expected, measured: Mapping[str, float], in_domain: bool) -> CheckRow:
+    value = measured.get(claim.measure)
+    problem = _problem(claim, value)
+    return CheckRow(
+        name=claim.dataset,
+        measure=claim.measure,
+        candidate=value,
+        baseline=claim.value,
+        failure="" if value is None else problem,
+        missing=problem if value is None else "",
+        candidate_in_domain=in_domain,
+        baseline_in_domain=in_domain,
+    )
+
+
+def _problem(claim: Expected, value: float | None) -> str:
+    """The difference of a measured value from the published one; "" within the tolerance."""
+    if value is not None and abs(value - claim.value) <= claim.tolerance:  # false for nan, too
+        return ""
+    measured = "not measured" if value is None else f"{value - claim.value:+.4f}"
+    return f"{claim.dataset}: {claim.measure} {measured}, tolerance {claim.tolerance:.4f}"

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from bench.evaluate.suites import mean_weights
-from bench.gate.check import StoredModel
+from bench.gate.records import StoredModel
 from bench.results.location import Place, files_below, replacing
 from foundation.errors import BenchError
 from foundation.records import Record, decode_json

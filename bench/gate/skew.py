@@ -1,11 +1,13 @@
-"""Means of skewed differences, and whether a loss is one where gains are rare.
+"""Means of skewed differences: is a loss one where gains are rare, which losses are ruled out?
 
 A sample may miss rare large differences: the mean then leans to the other side exactly where its
 standard error looks small. Flips of signs, the t test and the percentile bootstrap take no note of
 it. Here the mean is divided by its standard error in every resample (bootstrap-t; Efron, 1982;
 Hall, 1988). No resample shows what the sample missed, so each collection may have missed as much
 as `UNSEEN` says. That costs little but where few queries are known, and is enough where typical
-gains are a part of the measure's range: the simulation in the tests folder has the figures.
+gains are a part of the measure's range: the simulation in the tests folder has the figures. The
+same holds for gains that hide rare large losses: sign flips around a margin, the t bound and the
+percentile bootstrap rule losses out too often.
 """
 
 import hashlib
@@ -18,6 +20,7 @@ import numpy as np
 from bench.comparing.statistics import FEW, SAME_MEAN, SAME_SCORE, Resampling
 from foundation.arrays import Float64Array
 
+LEVEL = 0.95  # one-sided, of `largest_loss`
 UNSEEN = 1.0  # queries of a collection that gain or lose all, and are not in the sample
 ROUNDING = 1e-12  # of a variance, relative to the mean square
 BLOCK_DRAWS = 1 << 19  # held at once: 4 MB
@@ -98,6 +101,34 @@ def p_of_loss(difference: Studentised) -> float:
     further = difference.mean - difference.means >= loss / difference.error * difference.errors
     further |= difference.errors <= SAME_MEAN  # without spread it may be anything
     return min(1.0, 2 * (1 + int(np.count_nonzero(further))) / (1 + len(difference.means)))
+
+
+def largest_loss(difference: Studentised) -> float | None:
+    """The loss of a mean beyond which losses are ruled out at 95 %, one-sided.
+
+    Below 0, a gain is certain.
+
+    Returns:
+        None where nothing is ruled out: too few queries changed, a collection has one query, or
+        too many resamples have no spread.
+    """
+    if difference.says_little:
+        return None
+    if difference.error <= SAME_MEAN:
+        return difference.unseen - difference.mean
+    quantile = _quantile(difference)
+    if not math.isfinite(quantile):
+        return None
+    return quantile * difference.error - difference.mean + difference.unseen
+
+
+def _quantile(difference: Studentised) -> float:
+    """Upper quantile of the studentised distances; a resample without spread may be anything."""
+    flat = difference.errors <= SAME_MEAN
+    distances = (difference.means - difference.mean) / np.where(flat, 1.0, difference.errors)
+    studentised = np.where(flat, np.inf, distances)
+    place = min(len(studentised) - 1, math.ceil(LEVEL * len(studentised)))
+    return float(np.partition(studentised, place)[place])
 
 
 def _drawn(part: Float64Array, resampling: Resampling) -> tuple[Float64Array, Float64Array]:

@@ -34,75 +34,57 @@ than one of which may be missing. The floor is for the difference that was obser
 passes a narrow floor on a small collection.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from bench.comparing.statistics import ALPHA, FEW
+from bench.comparing.statistics import FEW, Difference
 from bench.exit_codes import ExitCode
-from foundation.records import Record
+from bench.gate.records import GateSettings, Word
 
-Rule = Literal["loss", "margin"]
-Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
 WORST: tuple[Word, ...] = ("OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION")
+THE_MEAN = "the mean"  # instead of a collection
 
 
-class Loss(Record):
-    """A difference of a collection or the mean: candidate minus baseline.
-
-    Attributes:
-        p: the larger of the randomisation test's and of the one that allows for rare gains which
-            the sample missed.
-        p_randomisation: of the randomisation test; at most ``p``.
-    """
-
-    name: str
-    difference: float
-    p: float
-    p_randomisation: float
-
-    @property
-    def significant(self) -> bool:
-        """True for a loss that chance does not explain."""
-        return self.difference < 0 and self.p <= ALPHA
-
-    @property
-    def inconclusive(self) -> bool:
-        """True for a loss that is significant only if no rare gains are missing."""
-        return self.difference < 0 and self.p_randomisation <= ALPHA < self.p
-
-
-class Evidence(Record, kw_only=True):
-    """All that decides.
+@dataclass(frozen=True)
+class Evidence:
+    """All that decides: candidate minus baseline, by collection and, of several, `THE_MEAN`.
 
     Attributes:
-        collections: both p are corrected for their number (Holm).
-        mean: over the collections; None where one is missing or there is only one.
-        changed: queries on which the scores differ.
+        plain: by the randomisation test, p of collections corrected for their number (Holm).
+        cautious: the same with the larger p of two, see the module.
         same_rankings: every ranking is the same.
         largest_loss: of the mean, that is not ruled out; None where nothing is.
-        margin: loss of the mean that is allowed (rule margin).
-        floor: largest loss of a collection that is allowed.
-        missing: what is missing, and why.
-        drifted: scores that differ beyond the tolerance; None unless it claims to be the same.
+        missing: why a collection has nothing to compare, by name.
     """
 
-    rule: Rule
-    collections: tuple[Loss, ...]
-    mean: Loss | None
-    changed: int
-    same_rankings: bool
-    largest_loss: float | None
-    margin: float
-    floor: float
-    missing: tuple[str, ...] = ()
-    drifted: tuple[str, ...] | None = None
+    plain: Mapping[str, Difference]
+    cautious: Mapping[str, Difference]
+    same_rankings: bool = False
+    largest_loss: float | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def collections(self) -> dict[str, Difference]:
+        """Differences without the mean."""
+        return {name: test for name, test in self.cautious.items() if name != THE_MEAN}
+
+    @property
+    def changed(self) -> int:
+        """Queries on which the scores differ."""
+        return sum(test.changed for test in self.collections.values())
 
 
-class Decision(Record):
-    """An outcome, and the reasons for people."""
+@dataclass(frozen=True)
+class Decision:
+    """An outcome, and the reasons for people.
+
+    Attributes:
+        failed: why a collection or `THE_MEAN` decided against the candidate, by its name.
+    """
 
     outcome: Word
     reasons: tuple[str, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -110,25 +92,26 @@ class Decision(Record):
         return int(ExitCode[self.outcome])
 
 
-def decide(evidence: Evidence) -> Decision:
+def decide(evidence: Evidence, settings: GateSettings) -> Decision:
     """Apply the truth table of this module."""
     if evidence.missing:
-        return Decision("MISSING", evidence.missing)
-    if evidence.drifted is not None:
-        return _same_claim(evidence.drifted)
-    beyond = tuple(
-        f"{_lost(loss)}, more than the floor of {evidence.floor:.4f}"
-        for loss in evidence.collections
-        if -loss.difference > evidence.floor
-    )
+        reasons = (f"{name}: {why}" for name, why in evidence.missing.items())
+        return Decision("MISSING", tuple(reasons))
+    if settings.expect_same:
+        return _same_claim(evidence, settings.tolerance)
+    beyond = {
+        name: f"{_lost(name, test)}, more than the floor of {settings.floor:.4f}"
+        for name, test in evidence.collections.items()
+        if -test.difference > settings.floor
+    }
     if beyond:
-        return Decision("REGRESSION", beyond)
+        return _because("REGRESSION", beyond)
     if evidence.same_rankings:
         return Decision("OK", ("every ranking is the same",))
     if evidence.changed < FEW:
         return Decision("INCONCLUSIVE", (_few(evidence.changed),))
-    if evidence.rule == "margin":
-        return _by_margin(evidence)
+    if settings.rule == "margin":
+        return _by_margin(evidence, settings.margin)
     return _by_loss(evidence)
 
 
@@ -137,26 +120,47 @@ def worse(decisions: Iterable[Decision]) -> Decision:
     return max(decisions, key=lambda decision: WORST.index(decision.outcome))
 
 
-def _same_claim(drifted: tuple[str, ...]) -> Decision:
+def _because(outcome: Word, failed: Mapping[str, str]) -> Decision:
+    return Decision(outcome, tuple(failed.values()), failed)
+
+
+def _same_claim(evidence: Evidence, tolerance: float) -> Decision:
+    drifted = {
+        name: f"{name}: {test.measure} {test.difference:+.4f}, tolerance {tolerance:.4f}"
+        for name, test in evidence.collections.items()
+        if not abs(test.difference) <= tolerance  # nan drifts, too
+    }
     if drifted:
-        return Decision("DRIFT", drifted)
+        return _because("DRIFT", drifted)
     return Decision("OK", ("every score is within the tolerance",))
 
 
 def _by_loss(evidence: Evidence) -> Decision:
-    tested = (*evidence.collections, *([evidence.mean] if evidence.mean else []))
-    if lost := [loss for loss in tested if loss.significant]:
-        return Decision("REGRESSION", tuple(f"{_lost(loss)} (p {loss.p:.4f})" for loss in lost))
-    if unclear := [loss for loss in tested if loss.inconclusive]:
+    cautious = {name: test for name, test in evidence.cautious.items() if _is_loss(test)}
+    plain = {name: test for name, test in evidence.plain.items() if _is_loss(test)}
+    if cautious:
+        return _because("REGRESSION", {key: _with_p(key, test) for key, test in cautious.items()})
+    if plain:
         words = (
             "chance does not explain it, but rare gains that these queries miss could balance it"
         )
-        return Decision("INCONCLUSIVE", tuple(f"{_lost(loss)}: {words}" for loss in unclear))
+        unclear = {name: f"{_lost(name, test)}: {words}" for name, test in plain.items()}
+        return _because("INCONCLUSIVE", unclear)
     return Decision("OK", ("no significant loss",))
 
 
-def _lost(loss: Loss) -> str:
-    return f"{loss.name} lost {-loss.difference:.4f}"
+def _is_loss(test: Difference) -> bool:
+    """True for a loss that chance does not explain."""
+    return test.difference < 0 and test.significant
+
+
+def _lost(name: str, test: Difference) -> str:
+    return f"{name} lost {-test.difference:.4f}"
+
+
+def _with_p(name: str, test: Difference) -> str:
+    p = test.p if test.p_adjusted is None else test.p_adjusted
+    return f"{_lost(name, test)} (p {p:.4f})"
 
 
 def _few(changed: int) -> str:
@@ -164,19 +168,19 @@ def _few(changed: int) -> str:
     return f"{changed} {queries} changed: too few to say anything (from {FEW} on)"
 
 
-def _by_margin(evidence: Evidence) -> Decision:
-    limit, margin = evidence.largest_loss, evidence.margin
+def _by_margin(evidence: Evidence, margin: float) -> Decision:
+    limit = evidence.largest_loss
     if limit is not None and limit <= margin:
         return Decision("OK", (f"a loss of the mean beyond {margin:.4f} is ruled out",))
     words = "no loss" if limit is None else f"only a loss beyond {limit:.4f}"
     reason = f"{words} of the mean is ruled out, not one beyond {margin:.4f}"
-    alone = evidence.collections[0] if len(evidence.collections) == 1 else None
-    mean = evidence.mean or alone
-    if mean and mean.significant:
-        return Decision("REGRESSION", (f"{_lost(mean)} (p {mean.p:.4f}); {reason}",))
+    name = next(iter(evidence.cautious)) if len(evidence.cautious) == 1 else THE_MEAN
+    mean = evidence.cautious.get(name)
+    if mean and _is_loss(mean):
+        return _because("REGRESSION", {name: f"{_with_p(name, mean)}; {reason}"})
     return Decision("INCONCLUSIVE", (reason + (_observed(mean, margin) if mean else ""),))
 
 
-def _observed(mean: Loss, margin: float) -> str:
+def _observed(mean: Difference, margin: float) -> str:
     explained = ", which chance can explain" if -mean.difference > margin else ""
     return f"; observed {mean.difference:+.4f}{explained}"

@@ -9,11 +9,10 @@ from bench.comparing.panels import (
     Choices,
     Entrant,
     Entry,
-    Panel,
     protocol_differences,
     whole_panel,
 )
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.monitor.following import step_of
 from bench.monitor.selection import Method, Part, Selection, compared, parts_of, select
 from bench.results.load import load_all
@@ -122,7 +121,7 @@ def curve_of(
     choices = Choices(aim.measure, resampling=aim.resampling)
     panels = [whole_panel(name, entrants, choices) for name in aim.weights]
     weights = list(aim.weights.values())
-    parts = parts_of(panels, weights, aim.resampling)
+    parts = parts_of(panels, weights)
     points = [_point(entrant.name, panels, parts) for entrant in entrants]
     barred = [aim.baseline[0]] if aim.baseline else []
     splits = [protocol.split for protocol in aim.protocols.values()]
@@ -226,7 +225,7 @@ def _entrants(complete: Shown, aim: Aim) -> list[Entrant]:
     return [*entrants, Entrant(name, entries)]
 
 
-def _point(name: str, panels: Sequence[Panel], parts: Sequence[Part]) -> CurvePoint:
+def _point(name: str, panels: Sequence[ScoreMatrix], parts: Sequence[Part]) -> CurvePoint:
     column = panels[0].columns[name]
     alone = {
         panel.collection: _level([Part(1.0, part.scores, part.resampled)], column)

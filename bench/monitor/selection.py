@@ -14,17 +14,18 @@ from typing import Literal
 
 import numpy as np
 
-from bench.comparing.panels import Panel, stream_of
 from bench.comparing.statistics import (
     ALPHA,
     SAME_MEAN,
     SAME_SCORE,
-    Differences,
-    Paired,
+    Difference,
+    PairedScores,
     Resampled,
     Resampling,
+    ScoreMatrix,
     paired,
     resample,
+    stream_of,
 )
 from foundation.arrays import Float64Array, Int64Array
 from foundation.errors import BenchError
@@ -64,7 +65,7 @@ class Rival(Record, kw_only=True):
     """
 
     name: str
-    paired: Paired
+    paired: Difference
     p: float
 
     @property
@@ -113,22 +114,16 @@ class Selection(Record, kw_only=True):
         return tuple(rival.name for rival in self.rivals if rival.verdict == "cannot tell")
 
 
-def parts_of(
-    panels: Sequence[Panel], weights: Sequence[float], resampling: Resampling
-) -> list[Part]:
+def parts_of(panels: Sequence[ScoreMatrix], weights: Sequence[float]) -> list[Part]:
     """Scores of all checkpoints on each collection, with resamples that all of them share."""
     return [
-        Part(
-            weight,
-            panel.scores,
-            panel.resampled or resample(panel.scores, resampling, stream_of(panel.collection)),
-        )
+        Part(weight, panel.scores, panel.resampled)
         for panel, weight in zip(panels, weights, strict=True)
     ]
 
 
 def select(
-    panels: Sequence[Panel],
+    panels: Sequence[ScoreMatrix],
     weights: Sequence[float],
     resampling: Resampling,
     method: Method = "all",
@@ -147,7 +142,7 @@ def select(
         BenchError: a collection has no two halves.
     """
     names = list(panels[0].columns)
-    whole = parts_of(panels, weights, resampling)
+    whole = parts_of(panels, weights)
     halves = _halves(panels, whole, resampling) if method == "half" else (whole, whole)
     choosing, reporting = halves
     candidates = [place for place, name in enumerate(names) if name not in barred]
@@ -198,7 +193,7 @@ def _best(parts: Sequence[Part], allowed: Sequence[int]) -> int:
 
 
 def _halves(
-    panels: Sequence[Panel], parts: Sequence[Part], resampling: Resampling
+    panels: Sequence[ScoreMatrix], parts: Sequence[Part], resampling: Resampling
 ) -> tuple[list[Part], list[Part]]:
     """Two halves of the queries of each collection, the same ones at every look."""
     choosing: list[Part] = []
@@ -217,10 +212,10 @@ def _halves(
     return choosing, reporting
 
 
-def compared(parts: Sequence[Part], a: int, b: int | None = None) -> Paired:
+def compared(parts: Sequence[Part], a: int, b: int | None = None) -> Difference:
     """First checkpoint minus second; without one its own mean, as a difference from nothing."""
     return paired(
-        [Differences.of(part.scores, part.resampled, a, b) for part in parts],
+        [PairedScores.of(part.scores, part.resampled, a, b) for part in parts],
         [part.weight for part in parts],
     )
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.gate.check import Check, CheckRow
 from bench.gate.power import DetectableEffect
+from bench.gate.records import Check, CheckRow
 from reports import format as fmt
 from reports.gate.verdict_sentences import verdict_sentences
 from reports.markdown import bullets, plain

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from bench.gate.check import Check, CheckRow, PairVerdict
+from bench.gate.records import Check, CheckRow, PairVerdict
 from foundation.printable import printable
 from reports.format import interval
 from reports.gate.verdict_sentences import scores, verdict_sentence

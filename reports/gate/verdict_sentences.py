@@ -6,7 +6,7 @@ out, and the queries that lost most. Tests and p-values follow in the report.
 
 from collections.abc import Sequence
 
-from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict
+from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
 from foundation.printable import first_names
 from reports.format import score, signed
 

@@ -16,9 +16,9 @@ from bench.boards.records import (
     Row,
     Score,
     SuiteColumn,
-    Versus,
 )
 from bench.comparing.changed import Changes
+from bench.comparing.statistics import Difference
 from reports import format as fmt
 from reports.leaderboard.ranking import legend, lowest_judged
 
@@ -199,9 +199,9 @@ def pair_data(board: Board, pair: Pair, named: Numbers) -> dict[str, Any]:
     return {
         "rows": _rows_of(board, pair),
         "versus": [
-            [places.index(versus.place), versus.measure, *_difference(versus)]
+            [places.index(versus.on), versus.measure, *_difference(versus)]
             for versus in pair.versus
-            if versus.place in places
+            if versus.on in places
         ],
         "queries": {places.index(on.place): _queries(on, named) for on in pair.queries},
     }
@@ -244,12 +244,11 @@ def query_data(numbers: Mapping[str, int], texts: Mapping[str, str]) -> list[lis
     return [[query, texts[query]] if query in texts else [query] for query in numbers]
 
 
-def _difference(versus: Versus) -> list[Any]:
-    paired = versus.paired
-    limits = [_rounded(paired.low), _rounded(paired.high)]
-    tests = [paired.p, versus.p_holm]
-    counts = [paired.wins, paired.ties, paired.losses]
-    return [_rounded(paired.difference), *limits, *tests, *counts, _rounded(paired.detectable)]
+def _difference(found: Difference) -> list[Any]:
+    limits = [_rounded(found.low), _rounded(found.high)]
+    tests = [found.p, found.p_adjusted]
+    counts = [found.wins, found.ties, found.losses]
+    return [_rounded(found.difference), *limits, *tests, *counts, _rounded(found.detectable)]
 
 
 def _rounded(value: float | None) -> float | None:

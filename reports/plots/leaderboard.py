@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.boards.records import AnyColumn, Board, Pair, Row, Score, Versus
+from bench.boards.records import AnyColumn, Board, Pair, Row, Score
+from bench.comparing.statistics import Difference
 from reports import format as fmt
 from reports.plots.heat_map import HeatMap, draw_heat_map, fit
 from reports.plots.labels import place_labels, short_names
@@ -31,13 +32,12 @@ if TYPE_CHECKING:
 Size = tuple[float, float]  # inches
 Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
 SpeedPoint = tuple[Row, float, Score]  # tokens per second
-Line = tuple[str, Versus]  # label, difference
+Line = tuple[str, Difference]  # label, difference
 Step = tuple[int, Score]
 
 SIZE = (8.0, 5.0)  # inches
 CELL = (0.42, 0.24)  # of a heat map, which has the size that it needs
 PNG_DPI = 120  # a heat map of hundreds of rows is large
-LEVEL = 0.05
 
 
 def pictures(
@@ -181,9 +181,8 @@ def differences(figure: "Figure", lines: Sequence[Line], title: str) -> None:
     axes = figure.subplots()
     axes.axvline(0, color=INK, lw=0.8)
     axes.grid(axis="x", alpha=0.3)
-    for height, (_, versus) in enumerate(reversed(lines)):
-        pair = versus.paired
-        clear = (pair.p if versus.p_holm is None else versus.p_holm) <= LEVEL
+    for height, (_, pair) in enumerate(reversed(lines)):
+        clear = pair.significant
         colour = BLUE if clear else GREY
         if pair.low is not None and pair.high is not None:
             axes.plot([pair.low, pair.high], [height, height], color=colour, lw=2)
@@ -205,9 +204,9 @@ def _dot(clear: bool) -> dict[str, Any]:
     return {"color": BLUE} if clear else {"color": GREY, **hollow(GREY)}
 
 
-def lines_of(differences: Iterable[Versus]) -> list[Line]:
+def lines_of(differences: Iterable[Difference]) -> list[Line]:
     """A line for each suite and collection."""
-    return [(f"{fmt.place(versus.place)}, {versus.measure}", versus) for versus in differences]
+    return [(f"{fmt.place(each.on)}, {each.measure}", each) for each in differences]
 
 
 def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
@@ -218,7 +217,7 @@ def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
     lines = []
     for names in pairwise(ranked):
         versus = by_pair[names].versus if names in by_pair else ()
-        lines += [(" − ".join(names), on) for on in versus if on.place == headline.name]
+        lines += [(" − ".join(names), on) for on in versus if on.on == headline.name]
     return lines
 
 

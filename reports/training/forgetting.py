@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bench.comparing.transfer import Forgetting, Transfer, TransferRow
+from bench.comparing.statistics import Difference
+from bench.comparing.transfer import Forgetting, TransferRow
 from reports import format as fmt
 from reports.markdown import bullets, plain
 from reports.table import Bold, Column, Table, columns_of, table_of
 
-OfKind = tuple[str, Transfer]  # the kind, and the difference
+OfKind = tuple[str, Difference]  # the kind, and the difference
 FIELDS = ("kind", "collection", "after", "before", "measure", "value", "low", "high", "p", "p_holm")
 
 
@@ -51,20 +52,20 @@ def _matrix(record: Forgetting) -> str:
 
 def _transfers(transfers: list[OfKind]) -> str:
     columns: list[Column[OfKind]] = [
-        Column("transfer", lambda row: row[0] if row[1].after else f"{row[0]}, mean"),
-        Column("collection", lambda row: row[1].collection if row[1].after else ""),
+        Column("transfer", lambda row: row[0] if row[1].a else f"{row[0]}, mean"),
+        Column("collection", lambda row: row[1].on if row[1].a else ""),
         Column("after - before", _checkpoints),
-        Column("difference", lambda row: row[1].paired.difference, fmt.signed),
-        Column("95 % interval", lambda row: row[1].paired, fmt.paired_interval),
-        Column("p", lambda row: row[1].paired.p, fmt.p_value),
-        Column("p (Holm)", lambda row: row[1].p_holm, fmt.p_value),
-        Column("win / tie / loss", lambda row: row[1].paired, fmt.win_tie_loss),
+        Column("difference", lambda row: row[1].difference, fmt.signed),
+        Column("95 % interval", lambda row: row[1], fmt.paired_interval),
+        Column("p", lambda row: row[1].p, fmt.p_value),
+        Column("p (Holm)", lambda row: row[1].p_adjusted, fmt.p_value),
+        Column("win / tie / loss", lambda row: row[1], fmt.win_tie_loss),
     ]
     return Table(transfers, columns).markdown()
 
 
 def _checkpoints(row: OfKind) -> str:
-    return f"{row[1].after} - {row[1].before}" if row[1].after else ""
+    return f"{row[1].a} - {row[1].b}" if row[1].a else ""
 
 
 def _kinds(record: Forgetting) -> Iterator[OfKind]:
@@ -81,9 +82,9 @@ def figures(record: Forgetting) -> Table[Sequence[Any]]:
         for name, on in row.levels.items()
     ]
     for kind, transfer in _kinds(record):
-        names = (kind, transfer.collection, transfer.after, transfer.before, record.measure)
-        pair = transfer.paired
-        rows.append((*names, pair.difference, pair.low, pair.high, pair.p, transfer.p_holm))
+        names = (kind, transfer.on, transfer.a, transfer.b, record.measure)
+        test = (transfer.difference, transfer.low, transfer.high, transfer.p, transfer.p_adjusted)
+        rows.append((*names, *test))
     return table_of(FIELDS, rows)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from bench.comparing.statistics import Differences, Resampling, paired, resample
+from bench.comparing.statistics import PairedScores, Resampling, paired, resample
 
 THEIRS = 2  # pairs that SciPy compares
 
@@ -50,7 +50,7 @@ def main() -> None:
     resample_s = time.perf_counter() - start
     found = {}
     for i, j in pairs:
-        found[i, j] = paired([Differences.of(scores, drawn, i, j)])
+        found[i, j] = paired([PairedScores.of(scores, drawn, i, j)])
     ours_s = time.perf_counter() - start
 
     start, largest = time.perf_counter(), 0.0

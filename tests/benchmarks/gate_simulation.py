@@ -35,26 +35,25 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.panels import Entry
+from bench.comparing.panels import Choices, Entry
 from bench.comparing.statistics import (
-    Differences,
+    PairedScores,
     Resampling,
     detectable_effect,
-    paired,
     resample,
 )
 from bench.evaluate.runs import Run
-from bench.gate.check import Terms
-from bench.gate.evidence import check_against
-from bench.gate.noninferiority import largest_loss
-from bench.gate.skew import UNSEEN, allowance, p_of_loss, studentise
-from bench.gate.verdicts import Evidence, Loss, decide
+from bench.gate.evidence import check_against, loss_tests
+from bench.gate.records import GateSettings
+from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
+from bench.gate.verdicts import Evidence, decide
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.benchmarks.gate_populations import Population, populations
@@ -113,30 +112,24 @@ def _share(loss: np.ndarray, noise: float, factor: float, size: int) -> float | 
 
 def outcomes(differences: np.ndarray, resampling: Resampling, floor: float = 1.0) -> list[str]:
     """What the gate says by rule ``loss`` of each column."""
-    return [decide(one).outcome for one in evidence_of(differences, resampling, floor)]
+    settings = GateSettings(margin=MARGIN, floor=floor)
+    return [decide(one, settings).outcome for one in evidence_of(differences, resampling)]
 
 
-def evidence_of(
-    differences: np.ndarray, resampling: Resampling, floor: float = 1.0
-) -> list[Evidence]:
-    """What the gate knows of each column, as differences on one collection; by rule ``loss``."""
+def evidence_of(differences: np.ndarray, resampling: Resampling) -> list[Evidence]:
+    """What the gate knows of each column, as differences on one collection."""
     drawn = resample(differences, resampling)
     columns = zip(differences.T, drawn.bootstrap.T, drawn.flipped.T, strict=True)
-    return [_evidence(Differences(*column), resampling, floor) for column in columns]
+    return [_evidence(PairedScores(*column), resampling) for column in columns]
 
 
-def _evidence(part: Differences, resampling: Resampling, floor: float) -> Evidence:
-    tested, skew = paired([part]), studentise(part.scores, resampling)
-    loss = Loss("collection", tested.difference, max(tested.p, p_of_loss(skew)), tested.p)
+def _evidence(part: PairedScores, resampling: Resampling) -> Evidence:
+    tests = loss_tests({"collection": part}, {"collection": 1.0}, resampling)
     return Evidence(
-        rule="loss",
-        collections=(loss,),
-        mean=None,
-        changed=tested.changed,
-        same_rankings=tested.changed == 0,
-        largest_loss=largest_loss(skew),
-        margin=MARGIN,
-        floor=floor,
+        plain=tests.plain,
+        cautious=tests.cautious,
+        same_rankings=tests.plain["collection"].changed == 0,
+        largest_loss=largest_loss(tests.skew["collection"]),
     )
 
 
@@ -200,16 +193,16 @@ def family(
     null = [exchangeable(real, zeros, shape, rng) for real, shape in zip(own, shapes, strict=True)]
     gains = [-skewed(real, zeros, 0.0, sh, rng) for real, sh in zip(own, shapes, strict=True)]
     row: dict[str, object] = {"collections": len(FAMILY), "zeros": zeros}
-    loss = Terms(floor=1.0, resampling=resampling)
-    row["exchangeable"] = _share_of(null, loss, "REGRESSION")
-    row["rare gains"] = _share_of(gains, loss, "REGRESSION")
+    loss = GateSettings(floor=1.0)
+    row["exchangeable"] = _share_of(null, loss, resampling, "REGRESSION")
+    row["rare gains"] = _share_of(gains, loss, resampling, "REGRESSION")
     lost = [skewed(real, zeros, -MARGIN, sh, rng) for real, sh in zip(own, shapes, strict=True)]
-    margin = Terms(rule="margin", margin=MARGIN, floor=1.0, resampling=resampling)
-    row["mean lost the margin, passes"] = _share_of(lost, margin, "OK")
+    margin = GateSettings(rule="margin", margin=MARGIN, floor=1.0)
+    row["mean lost the margin, passes"] = _share_of(lost, margin, resampling, "OK")
     for factor, name in ((1, "one lost its MDE"), (2, "one lost twice")):
         found = planted(own[-1], zeros, factor, shapes[-1], rng)
         worse = [*null[:-1], found[0]] if found else None
-        row[name] = _share_of(worse, loss, "REGRESSION") if worse else None
+        row[name] = _share_of(worse, loss, resampling, "REGRESSION") if worse else None
     return row
 
 
@@ -273,8 +266,8 @@ def both_rules(pair: Pair, draws: int, resampling: Resampling) -> list[dict[str,
 def _margin_rates(evidence: Sequence[Evidence], margin: float) -> dict[str, object]:
     """How often rule ``margin`` decides what, and how often it is tempted."""
     beyond = [
-        -one.collections[0].difference > margin
-        and decide(msgspec.structs.replace(one, rule="margin", margin=margin)).outcome != "OK"
+        -one.cautious["collection"].difference > margin
+        and decide(one, GateSettings(rule="margin", margin=margin, floor=1.0)).outcome != "OK"
         for one in evidence
     ]
     return {
@@ -283,9 +276,10 @@ def _margin_rates(evidence: Sequence[Evidence], margin: float) -> dict[str, obje
     }
 
 
-def _said(evidence: Sequence[Evidence], outcome: str, **terms: object) -> float:
-    """How often the gate says this under other terms."""
-    decisions = [decide(msgspec.structs.replace(one, **terms)) for one in evidence]
+def _said(evidence: Sequence[Evidence], outcome: str, **changed: Any) -> float:
+    """How often the gate says this with other settings."""
+    settings = GateSettings(**{"margin": MARGIN, "floor": 1.0, **changed})
+    decisions = [decide(one, settings) for one in evidence]
     return float(np.mean([decision.outcome == outcome for decision in decisions]))
 
 
@@ -296,23 +290,28 @@ def both_rules_on_several(
     rng = np.random.default_rng(draws)
     null = [swapped(pair, (len(pair.differences), draws), rng) for pair in pairs]
     row: dict[str, object] = {"collections": ", ".join(pair.name for pair in pairs)}
-    row["loss: REGRESSION"] = _share_of(null, Terms(floor=1.0, resampling=resampling), "REGRESSION")
+    loss = GateSettings(floor=1.0)
+    row["loss: REGRESSION"] = _share_of(null, loss, resampling, "REGRESSION")
     means = np.mean([part.mean(axis=0) for part in null], axis=0)
     for margin in MARGINS:
-        terms = Terms(rule="margin", margin=margin, floor=1.0, resampling=resampling)
-        row[f"margin {margin}: REGRESSION"] = _share_of(null, terms, "REGRESSION")
+        settings = GateSettings(rule="margin", margin=margin, floor=1.0)
+        row[f"margin {margin}: REGRESSION"] = _share_of(null, settings, resampling, "REGRESSION")
         row[f"{BEYOND} {margin}"] = float(np.mean(-means > margin))
     return row
 
 
-def _share_of(parts: Sequence[np.ndarray], terms: Terms, outcome: str) -> float:
+def _share_of(
+    parts: Sequence[np.ndarray], settings: GateSettings, resampling: Resampling, outcome: str
+) -> float:
     """How often the gate says this of columns, one of each collection."""
     weights = {f"c{i}": 1 / len(parts) for i in range(len(parts))}
     found = 0
     for columns in zip(*(part.T for part in parts), strict=True):
         candidate = {name: _entry(name, c) for name, c in zip(weights, columns, strict=True)}
         zero = {name: _entry(name, 0 * c) for name, c in zip(weights, columns, strict=True)}
-        done = check_against("baseline", "base", candidate, zero, {}, weights, terms)
+        choices = Choices(resampling=resampling)
+        compared = ("baseline", "base", candidate, zero, {}, weights, settings, choices)
+        done = check_against(*compared)
         found += done.outcome == outcome
     return found / parts[0].shape[1]
 

@@ -7,17 +7,18 @@ from hypothesis import strategies as st
 
 from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
 from bench.comparing.compare import Comparison, OnCollection, OnSuite
-from bench.comparing.panels import Difference
-from bench.comparing.statistics import Paired, Resampling
+from bench.comparing.panels import FieldDifference
+from bench.comparing.statistics import Difference, Resampling
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table, legend
 from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of
 
-PAIRED = Paired(
+PAIRED = Difference(
     difference=-0.01234,
     low=-0.03,
     high=0.005,
     p=0.1234,
+    p_adjusted=0.2468,
     exact=False,
     wins=1000,
     ties=2000,
@@ -25,6 +26,7 @@ PAIRED = Paired(
     effect=-0.053,
     detectable=0.0212,
 )
+DEPTH = FieldDifference("depth", "10", "100")
 ROW = OnCollection(
     collection="beir/tiny",
     measure="nDCG@10",
@@ -35,7 +37,6 @@ ROW = OnCollection(
     in_domain_b=False,
     official=True,
     paired=PAIRED,
-    p_holm=0.2468,
     verdict="neither",
     missing=(),
     protocol=(),
@@ -47,7 +48,7 @@ SUITE = OnSuite(
     members=14,
     mean_a=0.4,
     mean_b=0.41234,
-    paired=PAIRED,
+    paired=msgspec.structs.replace(PAIRED, p_adjusted=None),
     verdict="b",
     missing=(),
     forced=False,
@@ -116,7 +117,7 @@ def test_a_suite_has_a_row_without_a_correction():
 
 
 def test_a_gap_is_an_empty_row_with_a_note():
-    gap = changed(ROW, mean_b=None, paired=None, p_holm=None, missing=("new: no result",))
+    gap = changed(ROW, mean_b=None, paired=None, missing=("new: no result",))
     text = table(gap)
     (row,) = rows_of(text)
     assert [row[name] for name in ("old", "new", "difference", "p", "better")] == [
@@ -147,7 +148,11 @@ def test_a_long_gap_names_the_first_members_and_counts_all():
     ("fields", "column", "cell"),
     [
         ({"in_domain_b": True}, "new", "0.5123 (in-domain)"),
-        ({"protocol": (Difference("depth", "10", "100"),)}, "collection", "beir/tiny (forced)"),
+        (
+            {"protocol": (FieldDifference("depth", "10", "100"),)},
+            "collection",
+            "beir/tiny (forced)",
+        ),
         (
             {"paired": changed(PAIRED, wins=4, losses=5)},
             "95 % interval",
@@ -165,8 +170,8 @@ def test_a_figure_is_marked_where_something_qualifies_it(fields, column, cell):
     [
         ({"official": False}, ("beir/tiny",)),
         ({"left_out": 1234}, ("beir/tiny", "1,234")),
-        ({"protocol": (Difference("depth", "10", "100"),)}, ("FORCED", "depth", "10", "100")),
-        ({"protocol": (Difference("version", "", "2"),)}, ("FORCED", "version - and 2")),
+        ({"protocol": (DEPTH,)}, ("FORCED", "depth", "10", "100")),
+        ({"protocol": (FieldDifference("version", "", "2"),)}, ("FORCED", "version - and 2")),
         ({"paired": changed(PAIRED, wins=4, losses=5)}, ("(few)",)),
     ],
 )
@@ -193,7 +198,10 @@ def test_where_no_query_changed_that_is_said():
 
 def test_recipes_that_differ_have_a_table_of_their_own():
     text = table(
-        recipes=[Difference("dtype", "float32", "float16"), Difference("index", "", "IVF|8")]
+        recipes=[
+            FieldDifference("dtype", "float32", "float16"),
+            FieldDifference("index", "", "IVF|8"),
+        ]
     )
     assert rows_of(text.split("\n\n")[-1]) == [
         {"what differs in the recipes": "dtype", "old": "float32", "new": "float16"},

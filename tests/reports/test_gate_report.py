@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from msgspec import structs, to_builtins
 
-from bench.comparing.statistics import Differences, Resampling, paired, resample
-from bench.gate.check import Check, CheckRow, LostQuery, PairVerdict, Terms, conclude
+from bench.comparing.statistics import PairedScores, Resampling, paired, resample
+from bench.gate.check import conclude
+from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
-from bench.gate.published import check_published
+from bench.gate.records import Check, CheckRow, GateSettings, LostQuery, PairVerdict
 from reports.format import interval
 from reports.gate.check_report import markdown
 from reports.gate.junit import junit
@@ -24,7 +25,7 @@ AWKWARD = "a|b<script>`x`</script>&*\x00"
 
 def some_paired(by: float, count: int = 40):
     scores = np.r_[np.full(count, by), np.zeros(60)][:, None]
-    return paired([Differences.of(scores, resample(scores, Resampling(199)), 0)])
+    return paired([PairedScores.of(scores, resample(scores, Resampling(199)), 0)])
 
 
 def row(name: str, **fields: object) -> CheckRow:
@@ -87,7 +88,7 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
     expected = [Expected(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
     measured = {"one": {"RR@10": 0.5, "R@100": 0.7}, "two": {"RR@10": 0.5}}
     against = check_published(measured, expected, {}, ["one", "two"])
-    done = conclude("mine", [against], (), Terms(expect_same=True))
+    done = conclude("mine", [against], (), GateSettings(expect_same=True))
 
     (suite,) = ElementTree.fromstring(junit(done).encode())
 

@@ -156,8 +156,8 @@ def test_differences_stand_on_their_intervals_and_what_is_unclear_is_hollow(comp
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     spans = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_lw() == 2]
     for (_, one), dot, span in zip(reversed(lines), dots, spans, strict=True):
-        assert dot.get_xdata()[0] == one.paired.difference
-        assert list(span.get_xdata()) == [one.paired.low, one.paired.high]
+        assert dot.get_xdata()[0] == one.difference
+        assert list(span.get_xdata()) == [one.low, one.high]
     hollow = [dot.get_markerfacecolor() == PAPER for dot in dots]
     assert hollow == [False, True]
     explained = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from bench.comparing.panels import Panel
-from bench.comparing.statistics import Resampling
+from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.monitor.curve import Curve, CurvePoint, Level
 from bench.monitor.selection import Method, select
 from reports.plots.training import draw_quality, quality
@@ -35,7 +34,7 @@ def curve(
         scores += rng.normal(0, 0.01, scores.shape)
         scores[:, 1:] += 0.2
         places = {one: place for place, one in enumerate(columns)}
-        panels.append(Panel(name, "nDCG@10", places, {}, scores, None, 0))
+        panels.append(ScoreMatrix(name, "nDCG@10", places, scores, FAST))
     weights = [1 / len(panels)] * len(panels)
     points = []
     for place, name in enumerate(columns):

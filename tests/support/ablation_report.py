@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from bench.comparing.statistics import Differences, paired
+from bench.comparing.statistics import PairedScores, paired
 from bench.experiments.report_record import (
     MEAN,
     AxisFound,
@@ -35,7 +35,7 @@ def on(collection, mean, against=None, verdict="", seeds=3):
     else:
         drawn = RNG.normal(mean - against, 0.004, 999)
         flipped = RNG.normal(0, 0.004, 999)
-        changes["checkpoints"] = paired([Differences(differences[0], drawn, flipped)])
+        changes["checkpoints"] = paired([PairedScores(differences[0], drawn, flipped)])
     return msgspec.structs.replace(found, **changes)
 
 

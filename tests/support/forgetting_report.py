@@ -1,7 +1,9 @@
 """Checkpoints of two successive trainings on three collections, with known figures."""
 
-from bench.comparing.statistics import Paired, Resampling
-from bench.comparing.transfer import Forgetting, Transfer, TransferRow, Transfers
+from msgspec.structs import replace
+
+from bench.comparing.statistics import Difference, Resampling
+from bench.comparing.transfer import Forgetting, TransferRow, Transfers
 from bench.monitor.curve import Level
 
 VALUES = {
@@ -11,8 +13,9 @@ VALUES = {
 }
 
 
-def compared(difference: float) -> Paired:
-    return Paired(
+def compared(difference: float, **labels: str) -> Difference:
+    return Difference(
+        **labels,
         difference=difference,
         low=difference - 0.05,
         high=difference + 0.05,
@@ -27,8 +30,8 @@ def compared(difference: float) -> Paired:
 
 
 def transfers(difference: float, collection: str, after: str, before: str) -> Transfers:
-    row = Transfer(collection, after, before, compared(difference), 0.02)
-    return Transfers(compared(difference), (row,))
+    row = compared(difference, on=collection, a=after, b=before)
+    return Transfers(compared(difference, on="mean"), (replace(row, p_adjusted=0.02),))
 
 
 def forgetting(base: bool = True) -> Forgetting:

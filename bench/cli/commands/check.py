@@ -12,24 +12,20 @@ from bench.cli.commands.candidate_results import CandidateResults, evaluate_all,
 from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.options.decide import CheckOptions
 from bench.cli.printing import print_json
-from bench.comparing.panels import Entry
+from bench.comparing.panels import Choices, Entry
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.suites import mean_weights
-from bench.gate.check import (
+from bench.gate.check import blind, conclude, with_texts
+from bench.gate.evidence import check_against, check_published
+from bench.gate.power import DetectableEffect, detectable_effects, kind_of
+from bench.gate.records import (
     ANCHOR,
     BASELINE,
     Check,
     PairVerdict,
     StoredModel,
-    Terms,
-    blind,
-    conclude,
-    with_texts,
 )
-from bench.gate.evidence import check_against
-from bench.gate.power import DetectableEffect, detectable_effects, kind_of
-from bench.gate.published import check_published
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
@@ -49,7 +45,8 @@ PUBLISHED = "published"
 
 def check(options: CheckOptions) -> int:
     """``check``: exits with the outcome, see `bench.gate.verdicts`."""
-    terms = _terms(options)
+    _check_published(options)
+    choices = _choices(options)
     space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
     candidate = load_model(space, options.checkpoint, options.use)
     named = _named(options)
@@ -59,20 +56,20 @@ def check(options: CheckOptions) -> int:
     known = find_results(options.results)
     scope = _scope(candidate, named, known, typed, options)
     folders |= _remembered_folders(others, scope, folders, space.cache_dir)
-    if not terms.expect_same:
-        terms.resampling.check_enough(len(scope.weights), sides=2)
+    if not options.terms.expect_same:
+        choices.resampling.check_enough(len(scope.weights), sides=2)
     name = own_name(candidate, known)
     _announce(name, others, scope)
-    effects = _state_effects(candidate, others[0], known, scope, terms)
+    effects = _state_effects(candidate, others[0], known, scope, options)
     wanted = [name for name in scope.weights if _comparable(name, others)]
     results = evaluate_all(space, candidate, name, wanted, folders, known, options)
-    against = [_against(other, candidate, results, scope, terms) for other in others]
+    against = [_against(other, candidate, results, scope, options) for other in others]
     _remember(others, scope, options)
     done = conclude(
         name,
         against,
         effects,
-        terms,
+        options.terms,
         left_out=scope.left_out,
         hints=[hint for other in others for hint in scope.hints(other)],
     )
@@ -82,7 +79,8 @@ def check(options: CheckOptions) -> int:
     return done.exit_code
 
 
-def _terms(options: CheckOptions) -> Terms:
+def _check_published(options: CheckOptions) -> None:
+    """Refuse published scores where values of queries are needed."""
     if options.baseline == PUBLISHED and not options.terms.expect_same:
         raise BenchError(
             "published scores have no values of queries, which a test needs",
@@ -93,15 +91,11 @@ def _terms(options: CheckOptions) -> Terms:
             "published scores have no values of queries, and are no anchor",
             "--anchor names stored results; --baseline published takes published scores",
         )
-    return Terms(
-        rule=options.terms.rule,
-        margin=options.terms.margin,
-        floor=options.terms.floor,
-        expect_same=options.terms.expect_same,
-        tolerance=options.terms.tolerance,
-        measure=None if options.measure is None else parse_measure(options.measure).name,
-        resampling=resampling_of(options.resampling),
-    )
+
+
+def _choices(options: CheckOptions) -> Choices:
+    measure = None if options.measure is None else parse_measure(options.measure).name
+    return Choices(measure, resampling=resampling_of(options.resampling))
 
 
 @dataclass(frozen=True)
@@ -237,18 +231,20 @@ def _state_effects(
     baseline: StoredModel,
     known: Sequence[Stored],
     scope: Scope,
-    terms: Terms,
+    options: CheckOptions,
 ) -> tuple[DetectableEffect, ...]:
     """Said before hours of encoding: what these collections can show."""
     results = baseline.results
-    if not results or terms.expect_same:
+    if not results or options.terms.expect_same:
         return ()
     first = next(iter(results.values())).result
     own = msgspec.structs.replace(first, recipe=candidate.model.recipe)
     kind = kind_of(own, first)
-    effects = detectable_effects(kind, results, known, scope.weights, terms.measure, terms.floor)
+    effects = detectable_effects(
+        kind, results, known, scope.weights, _choices(options).measure, options.terms.floor
+    )
     print(effects_table(effects), file=sys.stderr)
-    if warning := blind(effects, terms.margin):
+    if warning := blind(effects, options.terms.margin):
         print(f"warning: {warning}", file=sys.stderr)
     return effects
 
@@ -258,7 +254,7 @@ def _against(
     candidate: LoadedModel,
     results: CandidateResults,
     scope: Scope,
-    terms: Terms,
+    options: CheckOptions,
 ) -> PairVerdict:
     card, weights = candidate.model.card, scope.weights
     seen = [name for name in weights if in_domain(card, name)]
@@ -271,7 +267,9 @@ def _against(
     }
     baseline = {key: Entry.of(stored) for key, stored in other.results.items()}
     gaps = {**results.failed, **scope.gaps(other)}
-    verdict = check_against(other.role, other.name, entries, baseline, gaps, weights, terms)
+    verdict = check_against(
+        other.role, other.name, entries, baseline, gaps, weights, options.terms, _choices(options)
+    )
     return with_texts(verdict, results.queries)
 
 

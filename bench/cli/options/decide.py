@@ -20,9 +20,9 @@ from bench.cli.options.shared import (
     Resamples,
     ResultPlaces,
     Several,
-    Share,
     group,
 )
+from bench.gate.records import GateSettings
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,6 @@ class CompareOptions:
     output: Output = Output()
 
 
-@group("Decision rule", 10)
-@dataclass(frozen=True, kw_only=True)
-class DecisionTerms:
-    """The decision rule of ``check``, and its limits."""
-
-    rule: Literal["loss", "margin"] = "loss"
-    """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond
-    --margin is ruled out."""
-    margin: Share = 0.01
-    """Largest loss of the mean that rule margin accepts."""
-    floor: Share = 0.1
-    """A loss beyond this on any collection fails under both rules."""
-    expect_same: bool = False
-    """Expect the scores of the baseline: a difference in either direction is drift (exit code
-    5)."""
-    tolerance: Share = 0.0005
-    """Largest difference that --expect-same accepts; published scores state their own."""
-
-
 @dataclass(frozen=True)
 class CheckOptions:
     """Decide whether a checkpoint may ship; the exit code is the verdict.
@@ -107,7 +88,7 @@ class CheckOptions:
     """Measure to use, instead of each collection's main one."""
     results: OutPlace = Path("results")
     """Stored results, to which new ones are added: a folder, or a URL such as s3://bucket/prefix."""
-    terms: DecisionTerms = DecisionTerms()
+    terms: Annotated[GateSettings, group("Decision rule", 10)] = GateSettings()
     protocol: ProtocolOptions = ProtocolOptions()
     resampling: Resamples = Resamples()
     use: ModelUse = ModelUse()

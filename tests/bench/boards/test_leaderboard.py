@@ -9,7 +9,7 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.groups import groups
 from bench.boards.records import Board, natural
 from bench.boards.rows import results_in
-from bench.comparing.statistics import Differences, Resampled, Resampling, holm, paired, resample
+from bench.comparing.statistics import PairedScores, Resampled, Resampling, holm, paired, resample
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from foundation.errors import BenchError
@@ -356,7 +356,7 @@ def by_pairs(scores: np.ndarray, drawn: Resampled) -> list[int]:
     while rest:
         leader, rest, group = rest[0], rest[1:], group + 1
         found[leader] = group
-        p_values = [paired([Differences.of(scores, drawn, leader, model)]).p for model in rest]
+        p_values = [paired([PairedScores.of(scores, drawn, leader, model)]).p for model in rest]
         worse = [p <= 0.05 for p in holm(p_values)]
         cut = worse.index(True) if True in worse else len(rest)
         found |= dict.fromkeys(rest[:cut], group)

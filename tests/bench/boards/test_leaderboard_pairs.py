@@ -58,21 +58,21 @@ def test_a_pair_has_the_figures_of_compare_on_collections_and_suites(results, pa
     (expected,) = compare(entrants, Choices(resampling=QUICK))
     theirs = {row.suite: row.paired for row in expected.suites}
     theirs |= {row.collection: row.paired for row in expected.collections if row.paired}
-    ours = {one.place: one.paired for one in found.versus}
+    ours = {one.on: one for one in found.versus}
     assert list(ours) == ["beir/cqadupstack", *FORUMS]
     assert set(ours) == set(theirs)
     for place, paired in ours.items():
         mine, other = (msgspec.structs.asdict(one) for one in (paired, theirs[place]))
         assert mine == pytest.approx(other, abs=1e-9)
-    holm = {row.collection: row.p_holm for row in expected.collections if row.paired}
-    assert {one.place: one.p_holm for one in found.versus[1:]} == pytest.approx(holm)
+    holm = {row.collection: row.paired.p_adjusted for row in expected.collections if row.paired}
+    assert {one.on: one.p_adjusted for one in found.versus[1:]} == pytest.approx(holm)
 
 
 def test_a_suite_that_one_of_a_pair_lacks_a_member_of_is_left_out(results):
     for name in FORUMS[1:]:
         store(results, "partly", name, [0.5] * 80)
     (pair,) = board_of(results, Choice(pairs=(("good", "partly"),))).pairs
-    assert [one.place for one in pair.versus] == FORUMS[1:]
+    assert [one.on for one in pair.versus] == FORUMS[1:]
 
 
 def test_a_pair_without_a_common_collection_has_nothing_to_say(results):

@@ -74,11 +74,11 @@ def test_backward_transfer_is_the_last_minus_the_diagonal_without_the_last(score
         mean(scores, "third", "bio") - mean(scores, "first", "bio"),
         mean(scores, "third", "law") - mean(scores, "second", "law"),
     ]
-    assert [(one.collection, one.after, one.before) for one in found.rows] == [
+    assert [(one.on, one.a, one.b) for one in found.rows] == [
         ("bio", "third", "first"),
         ("law", "third", "second"),
     ]
-    assert [one.paired.difference for one in found.rows] == pytest.approx(parts)
+    assert [one.difference for one in found.rows] == pytest.approx(parts)
     assert found.mean.difference == pytest.approx(np.mean(parts))
 
 
@@ -89,7 +89,7 @@ def test_forward_transfer_is_before_its_training_minus_the_base_without_the_firs
         mean(scores, "first", "law") - mean(scores, "base", "law"),
         mean(scores, "second", "news") - mean(scores, "base", "news"),
     ]
-    assert [(one.collection, one.after, one.before) for one in found.rows] == [
+    assert [(one.on, one.a, one.b) for one in found.rows] == [
         ("law", "first", "base"),
         ("news", "second", "base"),
     ]
@@ -101,9 +101,7 @@ def test_the_average_is_the_last_over_what_was_trained_and_kept_is_on_the_rest(s
     last = [mean(scores, "third", name) for name in COLLECTIONS[:3]]
     assert found.average.value == pytest.approx(np.mean(last))
     kept = mean(scores, "third", "wiki") - mean(scores, "base", "wiki")
-    assert [(one.collection, one.after, one.before) for one in found.kept.rows] == [
-        ("wiki", "third", "base")
-    ]
+    assert [(one.on, one.a, one.b) for one in found.kept.rows] == [("wiki", "third", "base")]
     assert found.kept.mean.difference == pytest.approx(kept)
 
 
@@ -134,9 +132,9 @@ def test_p_is_that_of_a_paired_test_and_holm_is_over_the_collections(scores, tmp
         ).pvalue
         for name, own in (("bio", "first"), ("law", "second"))
     ]
-    assert [one.paired.p for one in rows] == pytest.approx(expected, abs=0.06)
-    smaller = min(one.paired.p for one in rows)
-    assert min(one.p_holm for one in rows) == pytest.approx(min(1, 2 * smaller))
+    assert [one.p for one in rows] == pytest.approx(expected, abs=0.06)
+    smaller = min(one.p for one in rows)
+    assert min(one.p_adjusted for one in rows) == pytest.approx(min(1, 2 * smaller))
 
 
 def test_what_needs_a_base_or_a_second_training_is_a_gap(scores, tmp_path):

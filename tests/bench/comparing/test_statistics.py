@@ -14,8 +14,8 @@ from statsmodels.stats.power import TTestPower
 from bench.comparing.statistics import (
     ALPHA,
     FEW,
-    Differences,
-    Paired,
+    Difference,
+    PairedScores,
     Resampling,
     holm,
     paired,
@@ -29,14 +29,14 @@ FAST = Resampling(resamples=999)
 VALUES = [0.0, 0.0, 0.0, 0.125, 0.25, 0.5, 1.0]  # exact in binary, so that sums tie exactly
 
 
-def differences(a: np.ndarray, b: np.ndarray, resampling=FAST, stream=0) -> Differences:
+def differences(a: np.ndarray, b: np.ndarray, resampling=FAST, stream=0) -> PairedScores:
     """Two models resampled as ``compare`` does: columns of one matrix, subtracted."""
     both = resample(np.column_stack([a, b]), resampling, stream)
     drawn, flipped = (means[:, 0] - means[:, 1] for means in (both.bootstrap, both.flipped))
-    return Differences(a - b, drawn, flipped)
+    return PairedScores(a - b, drawn, flipped)
 
 
-def compared(a: np.ndarray, b: np.ndarray, resampling=FAST) -> Paired:
+def compared(a: np.ndarray, b: np.ndarray, resampling=FAST) -> Difference:
     return paired([differences(a, b, resampling)])
 
 
@@ -319,7 +319,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(queries, zer
     held = []
     for _ in range(1500):
         values = rng.choice(population, queries)
-        found = paired([Differences(values, weights @ values, np.zeros(999))])
+        found = paired([PairedScores(values, weights @ values, np.zeros(999))])
         held.append(found.low <= population.mean() <= found.high)
     assert 0.92 <= np.mean(held) <= 0.97
 
@@ -334,7 +334,7 @@ def test_rare_large_losses_that_balance_many_small_gains_are_a_stated_limit_of_p
         found = []
         for _ in range(400):
             values = rng.choice(population, queries)
-            found.append(paired([Differences(values, np.zeros(499), signs @ values)]).p <= ALPHA)
+            found.append(paired([PairedScores(values, np.zeros(499), signs @ values)]).p <= ALPHA)
         shares.append(np.mean(found))
     assert 0.1 < shares[0] < 0.3
     assert 0.03 < shares[1] < 0.1
@@ -350,13 +350,13 @@ def three_collections():
     return list(zip(populations, sizes, matrices, strict=True))
 
 
-def drawn(three, rng, exchangeable=False) -> Paired:
+def drawn(three, rng, exchangeable=False) -> Difference:
     parts = []
     for population, queries, matrices in three:
         values = rng.choice(population, queries)
         if exchangeable:
             values *= rng.choice([-1, 1], queries)
-        parts.append(Differences(values, matrices.bootstrap @ values, matrices.flipped @ values))
+        parts.append(PairedScores(values, matrices.bootstrap @ values, matrices.flipped @ values))
     return paired(parts, [1 / 3] * 3)
 
 
@@ -389,7 +389,7 @@ def test_the_detectable_effect_is_found_about_80_times_in_100(queries, zeros):
     found = []
     for _ in range(1000):
         values = rng.choice(population, queries)
-        found.append(paired([Differences(values, np.zeros(999), signs @ values)]).p <= ALPHA)
+        found.append(paired([PairedScores(values, np.zeros(999), signs @ values)]).p <= ALPHA)
     assert 0.75 <= np.mean(found) <= 0.86
 
 

@@ -4,19 +4,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.comparing.panels import Entry
+from bench.comparing.panels import Choices, Entry
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
-from bench.gate.check import Terms, blind, conclude
-from bench.gate.evidence import check_against
+from bench.gate.check import blind, conclude
+from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
-from bench.gate.published import check_published
+from bench.gate.records import GateSettings
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
 from tests.support.results import PROTOCOL
 
-TERMS = Terms(resampling=Resampling(499, 0))
+SETTINGS = GateSettings()
+CHOICES = Choices(resampling=Resampling(499, 0))
 BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)
 
 
@@ -39,10 +40,12 @@ def shifted(count: int, by: float) -> np.ndarray:
     return values
 
 
-def check(candidate, baseline=None, weights=None, failed=None, terms=TERMS):
+def check(candidate, baseline=None, weights=None, failed=None, settings=SETTINGS):
     base = {"one": entry(BASE)} if baseline is None else baseline
     weights = weights or {"one": 1.0}
-    return check_against("baseline", "base", candidate, base, failed or {}, weights, terms)
+    return check_against(
+        "baseline", "base", candidate, base, failed or {}, weights, settings, CHOICES
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,9 +67,9 @@ def test_equal_scores_of_other_rankings_are_too_few_changes_to_say_anything():
 
 def test_a_loss_within_the_margin_passes_the_margin_rule_alone():
     candidate = {"one": entry(shifted(40, -0.05))}
-    margin = terms_with(rule="margin", margin=0.05)
+    margin = GateSettings(rule="margin", margin=0.05)
     assert check(candidate).outcome == "REGRESSION"
-    assert check(candidate, terms=margin).outcome == "OK"
+    assert check(candidate, settings=margin).outcome == "OK"
 
 
 def test_a_significant_loss_that_one_unseen_gain_could_balance_is_inconclusive():
@@ -74,10 +77,6 @@ def test_a_significant_loss_that_one_unseen_gain_could_balance_is_inconclusive()
     assert found.rows[0].paired.p < 0.01
     assert found.outcome == "INCONCLUSIVE"
     assert "rare gains" in found.reasons[0]
-
-
-def terms_with(**changed: object) -> Terms:
-    return Terms(resampling=TERMS.resampling, **changed)  # type: ignore[arg-type]
 
 
 def test_a_failed_evaluation_is_missing_and_never_a_score():
@@ -105,20 +104,20 @@ def test_other_protocols_are_bad_input():
 
 @pytest.mark.parametrize(("by", "outcome"), [(0.01, "DRIFT"), (-0.01, "DRIFT"), (1e-4, "OK")])
 def test_a_claim_to_be_the_same_fails_in_both_directions(by, outcome):
-    found = check({"one": entry(BASE + by)}, terms=terms_with(expect_same=True))
+    found = check({"one": entry(BASE + by)}, settings=GateSettings(expect_same=True))
     assert found.outcome == outcome
 
 
 def test_the_worse_of_baseline_and_anchor_decides_and_is_named():
     fine = check({"one": entry(BASE)})
     lost = msgspec.structs.replace(check({"one": entry(shifted(40, -0.1))}), role="anchor")
-    found = conclude("ckpt", [fine, lost], [], TERMS)
+    found = conclude("ckpt", [fine, lost], [], SETTINGS)
     assert (found.outcome, found.exit_code) == ("REGRESSION", 1)
     assert "anchor" in found.reasons[0]
 
 
 def test_a_suspiciously_large_gain_is_ok_and_points_to_verify():
-    found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], TERMS)
+    found = conclude("ckpt", [check({"one": entry(shifted(200, 0.2))})], [], SETTINGS)
     assert found.outcome == "OK"
     assert any("verify" in text for text in found.warnings)
 

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from bench.comparing.statistics import Resampling
-from bench.gate.noninferiority import largest_loss
-from bench.gate.skew import mean_of, studentise
+from bench.gate.skew import largest_loss, mean_of, studentise
 
 MANY = Resampling(4_999, 0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.gate.check import StoredModel
+from bench.gate.records import StoredModel
 from bench.gate.scope import checked_before, remember_checked, scope_of
 from bench.results.find import find_results
 from foundation.errors import BenchError

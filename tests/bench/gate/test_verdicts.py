@@ -1,72 +1,113 @@
 """The truth table of the gate: each row, and what goes before what."""
 
-import msgspec
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.gate.verdicts import WORST, Decision, Evidence, Loss, decide, worse
-
-PLAIN = Evidence(
-    rule="loss",
-    collections=(Loss("one", -0.01, 0.4, 0.4), Loss("two", 0.02, 0.3, 0.3)),
-    mean=Loss("mean", 0.005, 0.5, 0.5),
-    changed=40,
-    same_rankings=False,
-    largest_loss=0.008,
-    margin=0.01,
-    floor=0.1,
-)
-MARGIN = msgspec.structs.replace(PLAIN, rule="margin")
+from bench.comparing.statistics import Difference
+from bench.gate.records import GateSettings
+from bench.gate.verdicts import THE_MEAN, WORST, Decision, Evidence, decide, worse
+from foundation.errors import BenchError
 
 
-def outcome(evidence: Evidence, **changed: object) -> tuple[str, int]:
-    found = decide(msgspec.structs.replace(evidence, **changed))
-    assert found.reasons
-    return found.outcome, found.exit_code
+def evidence(
+    one: tuple[float, ...] = (-0.01, 0.4),
+    mean: tuple[float, ...] | None = (0.005, 0.5),
+    changed: int = 40,
+    largest_loss: float | None = 0.008,
+    **others: object,
+) -> Evidence:
+    """Two collections and their mean: difference, p, and p of the randomisation test if smaller."""
+    known = {"one": one, "two": (0.02, 0.3)} | ({THE_MEAN: mean} if mean else {})
+    cautious = {name: difference(*found[:2], changed) for name, found in known.items()}
+    plain = {name: difference(found[0], found[-1], changed) for name, found in known.items()}
+    return Evidence(plain, cautious, largest_loss=largest_loss, **others)
 
 
-LOST = {"mean": Loss("mean", -0.02, 0.01, 0.01)}
+def difference(by: float, p: float, changed: int) -> Difference:
+    return Difference(
+        difference=by,
+        low=None,
+        high=None,
+        p=p,
+        exact=False,
+        wins=changed // 2,
+        ties=9,
+        losses=0,
+        effect=None,
+        detectable=None,
+    )
+
+
+SAME = {"expect_same": True}
+MARGIN = {"rule": "margin"}
+MISSING = {"missing": {"one": "no result"}}
+LOST = {"mean": (-0.02, 0.01)}
 
 
 @pytest.mark.parametrize(
-    ("evidence", "changed", "expected"),
+    ("settings", "known", "expected"),
     [
-        (PLAIN, {}, ("OK", 0)),
-        (PLAIN, {"missing": ("one: no result",)}, ("MISSING", 4)),
-        (PLAIN, {"missing": ("one: no result",), **LOST}, ("MISSING", 4)),
-        (PLAIN, {"drifted": ("one: +0.01",)}, ("DRIFT", 5)),
-        (PLAIN, {"drifted": (), **LOST}, ("OK", 0)),
-        (PLAIN, {"floor": 0.009}, ("REGRESSION", 1)),
-        (PLAIN, {"floor": 0.01}, ("OK", 0)),
-        (PLAIN, {"floor": 0.009, "changed": 1}, ("REGRESSION", 1)),
-        (PLAIN, {"same_rankings": True, "changed": 0}, ("OK", 0)),
-        (PLAIN, {"changed": 9}, ("INCONCLUSIVE", 3)),
-        (PLAIN, {"changed": 9, **LOST}, ("INCONCLUSIVE", 3)),
-        (PLAIN, {"mean": Loss("mean", -0.02, 0.2, 0.01)}, ("INCONCLUSIVE", 3)),
-        (PLAIN, {"mean": Loss("mean", 0.02, 1.0, 0.01)}, ("OK", 0)),
-        (PLAIN, {"collections": (Loss("one", -0.02, 0.2, 0.01),), **LOST}, ("REGRESSION", 1)),
-        (PLAIN, LOST, ("REGRESSION", 1)),
-        (PLAIN, {"mean": Loss("mean", -0.02, 0.05, 0.05)}, ("REGRESSION", 1)),
-        (PLAIN, {"mean": Loss("mean", -0.02, 0.0501, 0.0501)}, ("OK", 0)),
-        (PLAIN, {"mean": Loss("mean", 0.3, 0.0001, 0.0001)}, ("OK", 0)),
-        (PLAIN, {"collections": (Loss("one", -0.01, 0.04, 0.04),)}, ("REGRESSION", 1)),
-        (PLAIN, {"largest_loss": 0.9}, ("OK", 0)),
+        ({}, {}, ("OK", 0)),
+        ({}, MISSING, ("MISSING", 4)),
+        ({}, {**MISSING, **LOST}, ("MISSING", 4)),
+        (SAME, MISSING, ("MISSING", 4)),
+        (SAME, {}, ("DRIFT", 5)),
+        ({**SAME, "tolerance": 0.02}, LOST, ("OK", 0)),
+        ({"floor": 0.009}, {}, ("REGRESSION", 1)),
+        ({"floor": 0.01}, {}, ("OK", 0)),
+        ({"floor": 0.009}, {"changed": 2}, ("REGRESSION", 1)),
+        ({"floor": 0.009}, {"same_rankings": True}, ("REGRESSION", 1)),
+        ({}, {"same_rankings": True, "changed": 0}, ("OK", 0)),
+        ({}, {"changed": 8}, ("INCONCLUSIVE", 3)),
+        ({}, {"changed": 8, **LOST}, ("INCONCLUSIVE", 3)),
+        ({}, {"mean": (-0.02, 0.2, 0.01)}, ("INCONCLUSIVE", 3)),
+        ({}, {"mean": (0.02, 1.0, 0.01)}, ("OK", 0)),
+        ({}, {"one": (-0.02, 0.2, 0.01), **LOST}, ("REGRESSION", 1)),
+        ({}, LOST, ("REGRESSION", 1)),
+        ({}, {"mean": (-0.02, 0.05)}, ("REGRESSION", 1)),
+        ({}, {"mean": (-0.02, 0.0501)}, ("OK", 0)),
+        ({}, {"mean": (0.3, 0.0001)}, ("OK", 0)),
+        ({}, {"one": (-0.01, 0.04)}, ("REGRESSION", 1)),
+        ({}, {"largest_loss": 0.9}, ("OK", 0)),
         (MARGIN, {}, ("OK", 0)),
         (MARGIN, {"largest_loss": 0.011}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"largest_loss": None}, ("INCONCLUSIVE", 3)),
-        (MARGIN, {"changed": 9}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"changed": 8}, ("INCONCLUSIVE", 3)),
         (MARGIN, {"largest_loss": 0.03, **LOST}, ("REGRESSION", 1)),
-        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.02, 0.2, 0.2)}, ("INCONCLUSIVE", 3)),
-        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.02, 0.06, 0.01)}, ("INCONCLUSIVE", 3)),
-        (MARGIN, {"largest_loss": 0.03, "mean": Loss("m", -0.001, 0.01, 0.01)}, ("REGRESSION", 1)),
-        (MARGIN, {"largest_loss": None, "mean": Loss("m", -0.02, 0.2, 0.2)}, ("INCONCLUSIVE", 3)),
-        (MARGIN, {"mean": Loss("mean", -0.001, 0.01, 0.01)}, ("OK", 0)),
-        (MARGIN, {"floor": 0.009}, ("REGRESSION", 1)),
+        (MARGIN, {"largest_loss": 0.03, "mean": (-0.02, 0.2)}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"largest_loss": 0.03, "mean": (-0.02, 0.06, 0.01)}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"largest_loss": 0.03, "mean": (-0.001, 0.01)}, ("REGRESSION", 1)),
+        (MARGIN, {"largest_loss": None, "mean": (-0.02, 0.2)}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"largest_loss": None, "mean": None}, ("INCONCLUSIVE", 3)),
+        (MARGIN, {"mean": (-0.001, 0.01)}, ("OK", 0)),
+        ({**MARGIN, "floor": 0.009}, {}, ("REGRESSION", 1)),
     ],
 )
-def test_each_row_of_the_truth_table(evidence, changed, expected):
-    assert outcome(evidence, **changed) == expected
+def test_each_row_of_the_truth_table(settings, known, expected):
+    found = decide(evidence(**known), GateSettings(**settings))
+    assert found.reasons
+    assert (found.outcome, found.exit_code) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "failed"),
+    [
+        ({"floor": 0.009}, {}, {"one"}),
+        (SAME, {}, {"one", "two"}),
+        ({}, {"one": (-0.01, 0.04), **LOST}, {"one", THE_MEAN}),
+        ({}, {"one": (-0.02, 0.2, 0.01)}, {"one"}),
+        (MARGIN, {"largest_loss": 0.03, "one": (-0.01, 0.04), **LOST}, {THE_MEAN}),
+        (MARGIN, {"largest_loss": 0.03}, set()),
+        ({}, MISSING, set()),
+    ],
+)
+def test_the_rows_that_decided_are_named(settings, known, failed):
+    found = decide(evidence(**known), GateSettings(**settings))
+    assert set(found.failed) == failed
+    assert not failed or tuple(found.failed.values()) == found.reasons
 
 
 @given(st.lists(st.sampled_from(WORST), min_size=1, max_size=4))
@@ -77,20 +118,31 @@ def test_the_worst_of_several_outcomes_decides(outcomes):
 
 @given(st.floats(-0.5, 0.5), st.floats(0.0501, 1), st.sampled_from(["loss", "margin"]))
 def test_no_difference_that_chance_explains_is_a_regression_by_either_rule(difference, p, rule):
-    mean = Loss("mean", difference, p, p)
-    evidence = msgspec.structs.replace(PLAIN, rule=rule, mean=mean, largest_loss=0.5)
-    assert decide(evidence).outcome != "REGRESSION"
+    known = evidence(mean=(difference, p), largest_loss=0.5)
+    assert decide(known, GateSettings(rule=rule)).outcome != "REGRESSION"
 
 
 def test_a_loss_beyond_the_margin_that_chance_explains_says_so():
-    mean = Loss("mean", -0.02, 0.2, 0.2)
-    (reason,) = decide(msgspec.structs.replace(MARGIN, mean=mean, largest_loss=0.03)).reasons
+    known = evidence(mean=(-0.02, 0.2), largest_loss=0.03)
+    (reason,) = decide(known, GateSettings(rule="margin")).reasons
     assert "observed -0.0200, which chance can explain" in reason
 
 
-@given(st.floats(-0.5, 0.5), st.floats(0, 1), st.floats(0, 0.4))
-def test_a_better_mean_never_turns_ok_into_regression(difference, p, gain):
-    def at(value: float) -> int:
-        return decide(msgspec.structs.replace(PLAIN, mean=Loss("mean", value, p, p))).exit_code
+@given(st.floats(0, 0.9), st.floats(0, 1))
+def test_a_better_mean_never_turns_ok_into_regression(gain, p):
+    assert decide(evidence(mean=(gain, p)), GateSettings()).exit_code == 0
 
-    assert at(abs(difference) + gain) == 0
+
+def test_on_one_collection_it_stands_for_the_mean():
+    known = evidence(one=(-0.02, 0.01), largest_loss=0.03)
+    alone = replace(
+        known, plain={"one": known.plain["one"]}, cautious={"one": known.cautious["one"]}
+    )
+    assert set(decide(alone, GateSettings(rule="margin")).failed) == {"one"}
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.01, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["margin", "floor", "tolerance"])
+def test_a_limit_that_is_no_share_is_refused(name, value):
+    with pytest.raises(BenchError, match=name):
+        GateSettings(**{name: value})

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.comparing.panels import Panel
-from bench.comparing.statistics import ALPHA, Resampling, resample
+from bench.comparing.statistics import ALPHA, Resampling, ScoreMatrix, resample
 from bench.monitor.selection import Part, compared, max_statistic, select
 from foundation.errors import BenchError
 
@@ -20,9 +19,9 @@ def part_of(scores: np.ndarray, weight: float = 1.0, resampling=FAST, stream=0) 
     return Part(weight, scores, resample(scores, resampling, stream))
 
 
-def panel_of(scores: np.ndarray, name: str = "one") -> Panel:
+def panel_of(scores: np.ndarray, name: str = "one", resampling=FAST) -> ScoreMatrix:
     columns = {f"checkpoint-{place}": place for place in range(scores.shape[1])}
-    return Panel(name, "nDCG@10", columns, {}, scores, None, 0)
+    return ScoreMatrix(name, "nDCG@10", columns, scores, resampling)
 
 
 def all_pairs(scores: np.ndarray) -> list[tuple[int, int]]:
@@ -191,7 +190,8 @@ def test_the_score_of_half_is_not_too_high_and_that_of_all_is():
     for _ in range(150):
         scores = rng.random((40, 12))  # every checkpoint has mean 0.5
         for method, differences in above.items():
-            differences.append(select([panel_of(scores)], [1.0], Resampling(9), method).score - 0.5)
+            found = select([panel_of(scores)], [1.0], Resampling(9), method)
+            differences.append(found.score - 0.5)
     error = {name: np.std(one) / np.sqrt(len(one)) for name, one in above.items()}
     assert abs(np.mean(above["half"])) < 3.5 * error["half"]
     assert np.mean(above["all"]) > 10 * error["all"]
@@ -222,7 +222,8 @@ def test_queries_of_a_test_split_are_said_to_have_chosen():
 
 def test_the_level_of_a_checkpoint_is_its_mean_with_an_interval():
     scores = sparse_curve(np.random.default_rng(12), 200, 2)
-    found = select([panel_of(scores)], [1.0], Resampling(1_999))
+    many = Resampling(1_999)
+    found = select([panel_of(scores, resampling=many)], [1.0], many)
     assert found.low < found.score < found.high
     column = scores[:, int(found.best.rpartition("-")[2])]
     error = column.std(ddof=1) / np.sqrt(len(column))

@@ -1,0 +1,153 @@
+"""Records of a check: its settings, the rows of its tables, the verdict on each comparison."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.comparing.statistics import Difference
+from bench.gate.power import DetectableEffect
+from bench.results.result import Stored
+from foundation.errors import BenchError
+from foundation.records import Record
+
+Rule = Literal["loss", "margin"]
+Word = Literal["OK", "INCONCLUSIVE", "MISSING", "DRIFT", "REGRESSION"]
+
+CANDIDATE, BASELINE, ANCHOR = "candidate", "baseline", "anchor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    """The decision rule of ``check``, and its limits.
+
+    Raises:
+        BenchError: a limit is not within 0 to 1.
+    """
+
+    rule: Rule = "loss"
+    """loss fails on a significant loss; margin (non-inferiority) passes only where a loss beyond
+    --margin is ruled out."""
+    margin: float = 0.01
+    """Largest loss of the mean that rule margin accepts."""
+    floor: float = 0.1
+    """A loss beyond this on any collection fails under both rules."""
+    expect_same: bool = False
+    """Expect the scores of the baseline: a difference in either direction is drift (exit code
+    5)."""
+    tolerance: float = 0.0005
+    """Largest difference that --expect-same accepts; published scores state their own."""
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "floor", "tolerance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BenchError(f"--{name} {getattr(self, name)} is not from 0 to 1")
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that the candidate is compared with.
+
+    Attributes:
+        role: ``baseline`` or ``anchor``.
+        name: as it was typed.
+        results: by collection; empty for published scores.
+    """
+
+    role: str
+    name: str
+    results: Mapping[str, Stored]
+
+
+class CheckRow(Record, kw_only=True):
+    """One collection, or the mean: candidate minus baseline.
+
+    Attributes:
+        p_skew: that a loss is one though rare gains may be missing, see `bench.gate.skew`.
+        p_holm: the larger p, corrected for the number of collections; None for the mean.
+        detectable: loss that this gate would find about 3 times in 4.
+        failure: why it decides against the candidate.
+        missing: why there is nothing to compare.
+        candidate_in_domain, baseline_in_domain: it was trained on the collection.
+    """
+
+    name: str
+    measure: str = ""
+    candidate: float | None = None
+    baseline: float | None = None
+    paired: Difference | None = None
+    p_skew: float | None = None
+    p_holm: float | None = None
+    detectable: float | None = None
+    failure: str = ""
+    missing: str = ""
+    candidate_in_domain: bool = False
+    baseline_in_domain: bool = False
+
+    @property
+    def difference(self) -> float | None:
+        """Candidate minus baseline; None where one is a gap."""
+        if self.candidate is None or self.baseline is None:
+            return None
+        return self.candidate - self.baseline
+
+
+class LostQuery(Record, kw_only=True):
+    """A query on which the candidate is worse.
+
+    Attributes:
+        text: "" where the collection is not at hand.
+    """
+
+    collection: str
+    query_id: str
+    text: str = ""
+    candidate: float
+    baseline: float
+
+
+class PairVerdict(Record, kw_only=True):
+    """The candidate beside one other model.
+
+    Attributes:
+        role: ``baseline`` or ``anchor``.
+        mean: None where a collection is missing, there is one only, or measures differ.
+        largest_loss: of the mean, that is not ruled out at 95 %.
+        worst: the queries that lost most, the largest loss first.
+    """
+
+    role: str
+    name: str
+    outcome: Word
+    reasons: tuple[str, ...]
+    rows: tuple[CheckRow, ...]
+    mean: CheckRow | None = None
+    largest_loss: float | None = None
+    worst: tuple[LostQuery, ...] = ()
+
+    @property
+    def all_rows(self) -> tuple[CheckRow, ...]:
+        """The collections, then the mean where there is one."""
+        return (*self.rows, self.mean) if self.mean else self.rows
+
+
+class Check(Record, kw_only=True, rename={"effects": "foreseen"}):
+    """The whole decision; the worst of its comparisons is its outcome.
+
+    Attributes:
+        tolerance: of a checkpoint that claims to be a known one; else None.
+        effects: what was stated before anything was encoded; ``foreseen`` in JSON.
+        left_out: collections with results that ``--on`` does not name.
+    """
+
+    candidate: str
+    outcome: Word
+    exit_code: int
+    reasons: tuple[str, ...]
+    rule: Rule
+    margin: float
+    floor: float
+    tolerance: float | None
+    against: tuple[PairVerdict, ...]
+    effects: tuple[DetectableEffect, ...]
+    warnings: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
