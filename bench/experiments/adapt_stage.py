@@ -26,7 +26,7 @@ from retrievers.training.continual.continual import (
     check,
     check_settings,
 )
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
 

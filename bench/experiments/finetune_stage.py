@@ -19,8 +19,8 @@ from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 from retrievers.adapters.methods import check_method
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.context import TrainingContext
-from retrievers.training.engine.size import Size
+from retrievers.training.engine.arguments import TrainingContext
+from retrievers.training.engine.run_folder import Size
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table, load_preset
 
 OWN = ("on", "split", "queries")  # settings that are not the preset's

@@ -16,7 +16,7 @@ from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining, from_table, load_preset, to_table
 
 REHEARSED = 2  # steps
@@ -113,7 +113,7 @@ def hashes_of(model: str, role: str = "") -> dict[str, str]:
     Raises:
         BenchError: there is no such checkpoint, or its files are damaged.
     """
-    from retrievers.training.engine.find_checkpoint import find_checkpoint
+    from retrievers.training.engine.save import find_checkpoint
 
     checkpoint, _ = find_checkpoint(model)
     return {f"{role}{name}": digest for name, digest in checkpoint.hashes.items()}

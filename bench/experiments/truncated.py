@@ -33,7 +33,7 @@ def truncated(model: str, layers: int, folder: Path) -> Path:
         BenchError: the model has no more layers than that, or no such file.
         BenchError: there is no such model.
     """
-    from retrievers.training.engine.find_checkpoint import find_checkpoint
+    from retrievers.training.engine.save import find_checkpoint
 
     checkpoint, trained_on = find_checkpoint(model)
     out = folder / f"{checkpoint.weights_sha256[:12]}-{layers}"

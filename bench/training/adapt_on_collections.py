@@ -7,7 +7,7 @@ from bench.training.leaks import seen
 from bench.training.pretrain_on_collections import CorpusTexts
 from datasets_cfg.dataset import Dataset
 from retrievers.training.continual.continual import Adaptation, Domain, adapt
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.pretrain import Trained
 

@@ -10,7 +10,7 @@ from bench.training.training_sets import Split, draw_queries, training_set
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.models.model import Model
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune import Finetuned, finetune
 from retrievers.training.finetune.finetune_preset import Finetuning
 

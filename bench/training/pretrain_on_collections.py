@@ -13,11 +13,11 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.document_text import join
-from retrievers.training.pretrain.blocks import LazyTexts
 from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.pretrain.texts import LazyTexts
 
 if TYPE_CHECKING:
-    from retrievers.training.engine.context import TrainingContext
+    from retrievers.training.engine.arguments import TrainingContext
     from retrievers.training.pretrain.pretrain import Trained
 
 

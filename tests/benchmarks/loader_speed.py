@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from retrievers.training.engine.loaders import tokenizing_alone
+from retrievers.training.engine.trainer import tokenizing_alone
 from retrievers.training.objectives.retromae import RetroMAE
-from retrievers.training.pretrain.stream import Stream
+from retrievers.training.pretrain.texts import Stream
 from tests.benchmarks.gpu_proof.texts import wordpiece_tokenizer, words_of
 
 TYPES, VOCABULARY = 50_000, 30_522

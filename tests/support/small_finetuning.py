@@ -11,7 +11,7 @@ from foundation.arrays import Int64Array
 from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune_preset import Finetuning, parse
 from retrievers.training.finetune.training_data import Mined, TrainingSet
 from tests.support import tiny_checkpoints as tiny

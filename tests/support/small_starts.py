@@ -9,7 +9,7 @@ import tokenizers
 import torch
 import transformers
 
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import Pretraining, from_table
 
 WORDS = [

@@ -39,7 +39,7 @@ from foundation.files import replacing
 from reports.experiments.grid_report import figures, markdown, plan_table
 from reports.plots.style import can_plot
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.context import check_device
+from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),

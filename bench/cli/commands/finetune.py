@@ -12,7 +12,7 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import MissingFileError
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.processes import is_first
+from retrievers.training.engine.arguments import is_first
 from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.finetune.finetune_preset import Finetuning, changed, load_preset
 

@@ -6,7 +6,7 @@ from bench.cli.options.train import AdaptOptions, PretrainOptions
 from bench.cli.printing import print_next
 from bench.exit_codes import ExitCode
 from bench.training.pretrain_on_collections import pretrain_on
-from retrievers.training.engine.processes import is_first
+from retrievers.training.engine.arguments import is_first
 from retrievers.training.pretrain.preset import Pretraining, changed, load_preset
 
 

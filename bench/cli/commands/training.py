@@ -14,7 +14,7 @@ from bench.cli.options.train import FinetuneOptions, PretrainOptions
 from bench.cli.printing import print_json
 from reports.plots.style import can_plot
 from reports.plots.training import draw_losses
-from retrievers.training.engine.context import Progress, TrainingContext
+from retrievers.training.engine.arguments import Progress, TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, read_curve
 from retrievers.training.finetune.finetune import Finetuned
 from retrievers.training.pretrain.pretrain import Trained

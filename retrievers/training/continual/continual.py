@@ -29,15 +29,14 @@ from retrievers.training.continual.domain_adapter import DomainAdapter
 from retrievers.training.continual.ewc import EWC
 from retrievers.training.continual.measuring import Measurement
 from retrievers.training.continual.replay import joined, replayed
-from retrievers.training.engine.context import Progress, TrainingContext
-from retrievers.training.engine.processes import world_size
+from retrievers.training.engine.arguments import Progress, TrainingContext, world_size
 from retrievers.training.engine.run_folder import lock_folder
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import Objective, Rate
 from retrievers.training.pretrain.preset import Pretraining, Start, to_table
 from retrievers.training.pretrain.pretrain import Trained, check_length, pretrain
 from retrievers.training.pretrain.start import open_start
-from retrievers.training.pretrain.stream import sample_of
+from retrievers.training.pretrain.texts import sample_of
 
 logger = logging.getLogger(__name__)
 

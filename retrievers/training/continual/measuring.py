@@ -18,10 +18,9 @@ from retrievers.training.continual.importance import (
 )
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM
-from retrievers.training.pretrain.blocks import texts_of
 from retrievers.training.pretrain.preset import Pretraining
 from retrievers.training.pretrain.start import open_start
-from retrievers.training.pretrain.stream import Stream
+from retrievers.training.pretrain.texts import Stream, texts_of
 
 Advance = Callable[[int, int], object]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.pretrain.blocks import LazyTexts
+from retrievers.training.pretrain.texts import LazyTexts
 
 
 class MixedTexts(LazyTexts):

@@ -2,36 +2,53 @@
 
 ``training.json`` says what is trained, so that a folder is gone on with by the same training only;
 ``trained.json`` is written when that is finished, after the model itself.
+
+A training goes on from its last whole checkpoint. The last file of a checkpoint is ``complete``:
+its manifest, with the size and the hash of every other file. What a kill, a full disk or a failing
+one left of a checkpoint does not fit its manifest, or has none, and the one before is taken.
 """
 
-import hashlib
+import logging
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from foundation.errors import BenchError
-from foundation.files import sweep
+from foundation.files import replacing, sha256_of_file, share, sweep
 from foundation.locks import FileLock
-from foundation.records import differing_fields, read_json, write_json
+from foundation.records import Record, differing_fields, read_json, write_json
 from retrievers.models.lookup import CARD_FILE
+from retrievers.training.engine.arguments import (
+    CHECKPOINTS,
+    POLL_S,
+    first_process_first,
+    is_first,
+    wait_for,
+)
 from retrievers.training.engine.curve import CURVE_FILE
-from retrievers.training.engine.fit import first_process_first
-from retrievers.training.engine.processes import is_first
-from retrievers.training.engine.step_checkpoints import CHECKPOINTS, COMPLETE, is_checkpoint_of
 
 TRAINING_FILE = "training.json"
 TRAINED_FILE = "trained.json"
+SIZE_FILE = "size.json"
 LOCK = ".training.lock"
 OWN = ".training."  # how files begin that are there before ``training.json`` is
-EARLIER_UNFINISHED = ".training.json"  # of earlier versions
+COMPLETE = "complete"
+WEIGHTS = "model.safetensors"
+MODEL = "model"  # folder in a checkpoint: the model alone, as it can be evaluated
 
 T = TypeVar("T")
+Array = TypeVar("Array", bound=npt.NDArray[Any])
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,11 +62,6 @@ class RunFolder:
 
     path: Path
     training: msgspec.Struct
-
-    @cached_property
-    def identity(self) -> str:
-        """sha256 of what is trained, which the checkpoints state."""
-        return hashlib.sha256(msgspec.json.encode(self.training)).hexdigest()
 
     @property
     def has_model(self) -> bool:
@@ -105,7 +117,6 @@ class RunFolder:
         try:
             self._refuse_others()  # another training may have begun and ended since
             sweep(self.path)
-            (self.path / EARLIER_UNFINISHED).unlink(missing_ok=True)
             write_json(self.path / TRAINING_FILE, self.training)
         except BaseException:
             lock.release()
@@ -125,8 +136,6 @@ class RunFolder:
         try:
             held = read_json(self.path / TRAINING_FILE, dict[str, Any])
         except BenchError as error:
-            if is_checkpoint_of(self.path / CHECKPOINTS, self.identity):
-                return
             raise BenchError(
                 f"{error}; it is not known what was trained in {self.path}", "name another folder"
             ) from error
@@ -159,3 +168,147 @@ def lock_folder(path: Path) -> FileLock:
             "wait until it has finished, or name another folder",
         )
     return lock
+
+
+class FileHash(Record):
+    """Content of a file: size in bytes, and sha256 (hex)."""
+
+    size: int
+    sha256: str
+
+
+class CheckpointManifest(Record, kw_only=True):
+    """List of a folder's files when it was whole.
+
+    Attributes:
+        training: of earlier versions.
+        files: by path in the folder.
+    """
+
+    training: str = ""
+    files: dict[str, FileHash]
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest that says that a folder is whole; checkpoints inside it are left out.
+
+    A file that has not reached the disk when the power fails does not fit the manifest either.
+    """
+    share(folder)
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
+    files = {
+        name.as_posix(): FileHash(path.stat().st_size, sha256_of_file(path))
+        for name, path in paths.items()
+        if path.is_file() and name.parts[0] not in (CHECKPOINTS, COMPLETE)
+    }
+    write_json(folder / COMPLETE, CheckpointManifest(files=files))
+
+
+def damage(folder: Path) -> str:
+    """Damage to a folder that was sealed, in words; "" where it is whole."""
+    try:
+        manifest = read_json(folder / COMPLETE, CheckpointManifest)
+    except BenchError:
+        return f"{COMPLETE} cannot be read"
+    for name, expected in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != expected.size:
+            return f"{name} has {size:,} of {expected.size:,} bytes"
+        if sha256_of_file(path) != expected.sha256:
+            return f"{name} is not as it was written"
+    return ""
+
+
+def last_whole(folder: Path) -> Path | None:
+    """The last whole checkpoint of a training; what came after it is removed.
+
+    Damaged checkpoints are named; those that a kill left unfinished are not.
+
+    Args:
+        folder: of the checkpoints.
+    """
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
+        sealed = (checkpoint / COMPLETE).exists()
+        problem = damage(checkpoint) if sealed else "it is unfinished"
+        if not problem:
+            return checkpoint
+        if is_first():
+            if sealed:
+                logger.warning("%s is damaged and is not used: %s", checkpoint, problem)
+            shutil.rmtree(checkpoint)
+    return None
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was written; 0 for none."""
+    number = checkpoint.name.rpartition("-")[2] if checkpoint else ""
+    return int(number) if number.isdecimal() else 0
+
+
+class Size(Record, kw_only=True):
+    """Costs of a finished checkpoint or adapter.
+
+    Attributes:
+        parameters: of the network, adapters included; tied ones count once.
+        trained: of these, those that the optimizer changed.
+        saved_bytes: of the files of weights that were written.
+    """
+
+    parameters: int
+    trained: int
+    saved_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Trained parameters of all, in 0..1."""
+        return self.trained / self.parameters
+
+
+def write_size(network: Any, folder: Path, files: Iterable[Path]) -> None:
+    """Count parameters and bytes, and write ``size.json``.
+
+    Args:
+        network: as it was trained.
+        folder: of the training.
+        files: that were written; of these, those of weights count.
+    """
+    counts = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
+    weights = [path for path in files if path.suffix in (".safetensors", ".bin")]
+    size = Size(
+        parameters=sum(count for count, _ in counts),
+        trained=sum(count for count, requires_grad in counts if requires_grad),
+        saved_bytes=sum(path.stat().st_size for path in weights),
+    )
+    write_json(folder / SIZE_FILE, size)
+
+
+def read_size(folder: Path) -> Size | None:
+    """The size that `write_size` wrote; None where it wrote none.
+
+    Raises:
+        BenchError: the file is damaged.
+    """
+    path = folder / SIZE_FILE
+    return read_json(path, Size, "remove it") if path.is_file() else None
+
+
+def kept_array(path: Path, compute: Callable[[], Array]) -> Array:
+    """The array in a file; the first process computes it where there is none, or a damaged one."""
+    while True:
+        wait_for(path)
+        if path.is_file():
+            try:
+                kept: Array = np.load(path, allow_pickle=False)
+                return kept
+            except (ValueError, EOFError, BadZipFile) as error:
+                if is_first():
+                    logger.warning("%s is damaged, and is computed again: %s", path, error)
+        if is_first():
+            array = compute()
+            with replacing(path) as file:
+                np.save(file, array, allow_pickle=False)
+            return array
+        time.sleep(POLL_S)  # the first process replaces what is damaged

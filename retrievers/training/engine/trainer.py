@@ -4,6 +4,7 @@ The trainers themselves are those of Hugging Face and of sentence-transformers, 
 `FiniteLossMixin` before them.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,33 +13,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_model
+from safetensors.torch import load_model, save_model
 from torch import nn
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from foundation.errors import BenchError, first_line, lacks_memory
-from retrievers.training.engine.context import Progress
-from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
-from retrievers.training.engine.fit import FitSettings
-from retrievers.training.engine.loaders import tokenizing_alone
-from retrievers.training.engine.processes import is_first
-from retrievers.training.engine.step_checkpoints import (
-    MODEL,
-    WEIGHTS,
-    last_whole,
-    load_weights,
-    seal,
-    step_of,
+from retrievers.training.engine.arguments import (
+    FitSettings,
+    Progress,
+    disconnect_at_exit,
+    is_first,
 )
+from retrievers.training.engine.curve import LossMeter, append_point, cut_curve
+from retrievers.training.engine.run_folder import MODEL, WEIGHTS, last_whole, seal, step_of
 
 POINTS = 200  # of a loss curve, about
 LONGEST_BLIND = 50  # steps between two looks at the loss
 LAST_GOOD = "last-good"  # model of the last checkpoint before a loss that is not a number
 
 
+TOKENIZERS = "TOKENIZERS_PARALLELISM"
+
+
 class DivergedError(BenchError):
     """The loss or a weight is not a number."""
+
+
+class PlacedArguments(TrainingArguments):  # type: ignore[misc]
+    """Arguments of a trainer that is not the first of its process, nor alone on its machine."""
+
+    def __post_init__(self) -> None:
+        # An earlier training of this process leaves its precision behind; arguments decide.
+        os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+        disconnect_at_exit()
+        super().__post_init__()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains.
+
+        Of several on a CPU each has a device of its own number, such as ``cpu:1``, which no
+        tensor of a checkpoint is loaded onto.
+        """
+        device: torch.device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
 
 
 @dataclass(frozen=True)
@@ -118,7 +138,7 @@ class FiniteLossMixin:
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # each process writes a file of its own
             if is_first():
-                seal(checkpoint, self.settings.training)
+                seal(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Weights of the module, tied ones once; the Trainer's own refuses tied ones."""
@@ -213,3 +233,25 @@ def writing(path: Path) -> Iterator[None]:
             f"cannot write {path}: {reason}",
             "make room, and type the same command: it continues from the last checkpoint",
         ) from error
+
+
+def load_weights(module: nn.Module, checkpoint: Path) -> None:
+    """Take the weights of a checkpoint; each must be there."""
+    load_model(module, str(checkpoint / WEIGHTS))
+
+
+@contextmanager
+def tokenizing_alone(loaders: int) -> Iterator[None]:
+    """Let processes that are forked in the block tokenise with one thread each, and say nothing.
+
+    The threads of a tokenizer do not survive a fork; where its user has not decided, it finds that
+    out by itself, and warns.
+    """
+    if not loaders or TOKENIZERS in os.environ:
+        yield
+        return
+    os.environ[TOKENIZERS] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(TOKENIZERS, None)

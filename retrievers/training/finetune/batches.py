@@ -16,7 +16,7 @@ import torch
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.training.engine.processes import world_size
+from retrievers.training.engine.arguments import world_size
 from retrievers.training.finetune.student import Inputs
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
 

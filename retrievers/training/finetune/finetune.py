@@ -26,19 +26,24 @@ from foundation.errors import BenchError
 from retrievers.models.card import Card
 from retrievers.models.lookup import CARD_FILE
 from retrievers.models.model import Model, resolve_model
-from retrievers.training.engine.context import TrainingContext
-from retrievers.training.engine.fit import Advice, FitSettings
-from retrievers.training.engine.kept_arrays import kept_array
-from retrievers.training.engine.processes import is_first, wait_for, world_size
-from retrievers.training.engine.run_folder import RunFolder
-from retrievers.training.engine.size import Size, read_size
-from retrievers.training.engine.step_checkpoints import (
+from retrievers.training.engine.arguments import (
     CHECKPOINTS,
+    Advice,
+    FitSettings,
+    TrainingContext,
+    is_first,
+    wait_for,
+    world_size,
+)
+from retrievers.training.engine.run_folder import (
+    RunFolder,
+    Size,
+    kept_array,
     last_whole,
-    load_weights,
+    read_size,
     step_of,
 )
-from retrievers.training.engine.trainer import Fitted, writing
+from retrievers.training.engine.trainer import Fitted, load_weights, writing
 from retrievers.training.finetune.batches import (
     Batches,
     Order,
@@ -166,7 +171,7 @@ def finetune(
         return finished
     with folder.claimed(context.device):
         rounds = [
-            Round(preset, model, card, examples, mine, context, folder.identity, number).train()
+            Round(preset, model, card, examples, mine, context, number).train()
             for number in range(1, len(preset.rounds) + 1)
         ]
         trained = msgspec.structs.replace(
@@ -189,7 +194,6 @@ class Round:
         card: of what comes out.
         mine: searches for negatives.
         whole: context of the whole training.
-        training: identity of what is trained, see `RunFolder`.
         number: of the round, from 1.
     """
 
@@ -199,7 +203,6 @@ class Round:
     examples: TrainingSet
     mine: Mine
     whole: TrainingContext
-    training: str
     number: int
 
     @property
@@ -272,7 +275,6 @@ class Round:
         return FitSettings(
             context=self.context,
             stage=f"round {self.number}",
-            training=self.training,
             optimizer=preset.trained_by(),
             steps=self.steps,
             batch_size=per_device(preset.batch_size),
@@ -295,7 +297,6 @@ class Round:
             student=self.start,
             examples=self.examples,
             context=self.whole.inside(self.whole.out / "teacher"),
-            training=self.training,
             seed=self.preset.seed,
         )
         return teacher.score(pool.rows, self.context.out / "teacher-scores")

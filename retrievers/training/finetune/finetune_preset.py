@@ -17,7 +17,7 @@ from retrievers.adapters.settings import Adapter
 from retrievers.models.card import Card
 from retrievers.models.lookup import replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
-from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
+from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
 
 PRESETS = Path(__file__).parents[1] / "presets" / "finetune"
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -17,9 +17,8 @@ from sentence_transformers.sentence_transformer import (
 from torch import nn
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from retrievers.training.engine.fit import FitSettings, PlacedArguments
-from retrievers.training.engine.processes import world_size
-from retrievers.training.engine.trainer import FiniteLossMixin
+from retrievers.training.engine.arguments import FitSettings, world_size
+from retrievers.training.engine.trainer import FiniteLossMixin, PlacedArguments
 
 
 class RetrieverArguments(PlacedArguments, SentenceTransformerTrainingArguments):  # type: ignore[misc]

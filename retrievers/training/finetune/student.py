@@ -32,8 +32,8 @@ from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
 from retrievers.models.st_writer import ST_POOLING
+from retrievers.training.engine.run_folder import write_size
 from retrievers.training.engine.save import save_files
-from retrievers.training.engine.size import write_size
 from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part
 
 Tensors = dict[str, torch.Tensor]

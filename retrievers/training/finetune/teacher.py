@@ -24,12 +24,18 @@ from retrievers.encoders.document_text import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.models.model import Model
-from retrievers.training.engine.context import Progress, TrainingContext
-from retrievers.training.engine.find_checkpoint import find_checkpoint
-from retrievers.training.engine.fit import Advice, FitSettings, first_process_first
-from retrievers.training.engine.kept_arrays import kept_array
-from retrievers.training.engine.processes import is_first, wait_for
-from retrievers.training.engine.step_checkpoints import CHECKPOINTS, COMPLETE, damage, seal
+from retrievers.training.engine.arguments import (
+    CHECKPOINTS,
+    Advice,
+    FitSettings,
+    Progress,
+    TrainingContext,
+    first_process_first,
+    is_first,
+    wait_for,
+)
+from retrievers.training.engine.run_folder import COMPLETE, damage, kept_array, seal
+from retrievers.training.engine.save import find_checkpoint
 from retrievers.training.engine.trainer import writing
 from retrievers.training.finetune.batches import ScoredPool, per_device, random_negatives
 from retrievers.training.finetune.finetune_preset import Teacher
@@ -50,14 +56,12 @@ class CrossEncoderTeacher:
     Attributes:
         student: it is trained from the student's encoder where the settings name none.
         context: whose folder is for a teacher that is trained.
-        training: identity of what is trained, see `RunFolder`.
     """
 
     settings: Teacher
     student: Model
     examples: TrainingSet
     context: TrainingContext
-    training: str
     seed: int
 
     def score(self, rows: Int64Array, scores_folder: Path) -> tuple[TrainingSet, ScoredPool]:
@@ -134,7 +138,6 @@ class CrossEncoderTeacher:
         fit_settings = FitSettings(
             context=self.context,
             stage="teacher",
-            training=self.training,
             optimizer=settings.optimizer,
             steps=len(pairs) // (settings.batch_size * settings.accumulate),
             batch_size=per_device(settings.batch_size),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from foundation.records import Record, TomlFiles
-from retrievers.training.engine.optimizer import Above0, Count, Optimizer, Precision
+from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
 from retrievers.training.objectives.objective import Objective, read_objective
 
 PRESETS = Path(__file__).parents[1] / "presets" / "pretrain"

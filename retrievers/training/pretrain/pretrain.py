@@ -11,24 +11,33 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from torch.utils.data import SequentialSampler
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from foundation.errors import BenchError
 from retrievers.models.card import Card
-from retrievers.training.engine.context import TrainingContext
-from retrievers.training.engine.fit import Advice, FitSettings
-from retrievers.training.engine.processes import is_first, world_size
+from retrievers.training.engine.arguments import (
+    Advice,
+    FitSettings,
+    TrainingContext,
+    is_first,
+    world_size,
+)
 from retrievers.training.engine.run_folder import RunFolder
 from retrievers.training.engine.save import save_checkpoint, save_heads
-from retrievers.training.engine.trainer import Fitted, writing
+from retrievers.training.engine.trainer import FiniteLossMixin, Fitted, PlacedArguments, writing
 from retrievers.training.objectives.objective import Collator
-from retrievers.training.pretrain.blocks import texts_of
-from retrievers.training.pretrain.length import steps_of, texts_per_step
 from retrievers.training.pretrain.preset import Pretraining, to_table
 from retrievers.training.pretrain.start import Started, open_start
-from retrievers.training.pretrain.stream import Stream, sample_of
-from retrievers.training.pretrain.stream_trainer import StreamTrainer
+from retrievers.training.pretrain.texts import (
+    Stream,
+    real_tokens,
+    sample_of,
+    steps_of,
+    texts_of,
+    texts_per_step,
+)
 
 
 class Training(msgspec.Struct, frozen=True):
@@ -108,7 +117,7 @@ def pretrain(
         processes=world_size(),
     )
     folder = RunFolder(context.out, training)
-    run = _Run(preset, started, collate, training, context, folder.identity)
+    run = _Run(preset, started, collate, training, context)
     module = run.module()  # before the folder is claimed: its settings may not fit the encoder
     if finished := folder.result(Trained):
         return finished
@@ -125,6 +134,65 @@ def pretrain(
         )
         folder.finish(trained)
     return trained
+
+
+@runtime_checkable
+class ChangesSteps(Protocol):
+    """A module that has a say in how far the optimizer goes."""
+
+    def before_step(self) -> None:
+        """Called before each step of the optimizer, after gradients were clipped."""
+        ...
+
+    def after_step(self) -> None:
+        """Called after it."""
+        ...
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Lets a module change the steps of the optimizer."""
+
+    def __init__(self, module: ChangesSteps) -> None:
+        self.module = module
+
+    def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
+        """Before a step."""
+        self.module.before_step()
+
+    def on_optimizer_step(self, *_: Any, **others: Any) -> None:
+        """After it."""
+        self.module.after_step()
+
+
+class StreamTrainer(FiniteLossMixin, Trainer):  # type: ignore[misc]
+    """Trains an objective's module on a stream."""
+
+    def __init__(
+        self, module: nn.Module, settings: FitSettings, stream: Stream, collate: Collator
+    ) -> None:
+        arguments = settings.arguments(
+            PlacedArguments, remove_unused_columns=False, ddp_find_unused_parameters=False
+        )
+        super().__init__(model=module, args=arguments, data_collator=collate, train_dataset=stream)
+        self.model_accepts_loss_kwargs = False  # else losses are not divided by `accumulate`
+        if isinstance(module, ChangesSteps):
+            self.add_callback(StepCallback(module))
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        """The stream in its own order; with several processes each gets its batches."""
+        return SequentialSampler(self.train_dataset)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The objective's loss; its parts go to the loss curve."""
+        losses = model(**inputs)
+        self.meter.add(losses, real_tokens(inputs))
+        return (losses["loss"], losses) if return_outputs else losses["loss"]
 
 
 @runtime_checkable
@@ -145,7 +213,6 @@ class _Run:
     collate: Collator
     training: Training
     context: TrainingContext
-    identity: str
 
     def module(self) -> nn.Module:
         """The objective's module with the heads of the start, where it has any."""
@@ -162,7 +229,6 @@ class _Run:
         settings = FitSettings(
             context=self.context,
             stage=self.context.out.name,
-            training=self.identity,
             optimizer=preset.optimizer,
             steps=steps,
             batch_size=preset.batch_size,

@@ -2,9 +2,17 @@
 
 A checkpoint's weights are read without executing anything that arrives with them, and each of the
 encoder's must be there. The head may be missing (all-MiniLM-L6-v2 has none): then it is new.
+
+A new model may get a WordPiece vocabulary that is trained on the texts which it will read: Schuster
+and Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Wu et al., "Google's Neural Machine
+Translation System", 2016; as trained by Hugging Face ``tokenizers``: from single characters on, the
+most frequent pair of neighbouring pieces becomes a piece. That trainer numbers the pieces of one
+character inside a word in an order that is random in each process, and breaks ties by these
+numbers. Here they are numbered beforehand, so that equal texts give equal vocabularies.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +25,16 @@ from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint, position_limit
 from retrievers.models.language_head import HEAD_OF
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
-from retrievers.training.engine.find_checkpoint import find_checkpoint
-from retrievers.training.engine.save import load_heads
+from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Scratch, Start
-from retrievers.training.pretrain.vocabulary import train_tokenizer
 
 # What a checkpoint of an encoder need not hold, in files of Hugging Face models.
 OF_THE_HEAD = re.compile(rf"^({'|'.join(sorted(set(HEAD_OF.values())))})\.|position_ids")
+PADDING, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+INSIDE = "##"  # before a piece that begins inside a word
+CHARACTERS = 1_000  # the most frequent ones; words with others are unknown
 
 
 @dataclass(frozen=True)
@@ -126,3 +135,76 @@ def _check_missing(folder: Path, keys: Iterable[str]) -> None:
             f"{folder} lacks {len(missing)} weights of its encoder: {', '.join(missing[:5])}",
             "is config.json the one of these weights?",
         )
+
+
+def train_tokenizer(texts: Sequence[str], size: int) -> Any:
+    """BERT's uncased tokenizer with a vocabulary of its own.
+
+    Args:
+        size: of the vocabulary in pieces, the five special ones among them; texts with fewer words
+            give a smaller one.
+
+    Returns:
+        A fast tokenizer of Hugging Face.
+
+    Raises:
+        BenchError: the characters of the texts alone are more than ``size`` pieces, or there are
+            none.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    characters = _characters(texts, normalizer)
+    inside = [INSIDE + character for character in characters]
+    smallest = len(SPECIAL) + 2 * len(characters)
+    if not characters or smallest > size:
+        raise BenchError(
+            f"a vocabulary of {size:,} pieces has no room for the {len(characters):,} characters "
+            "of the texts",
+            f"vocabulary = {max(smallest, 100)} or more, and texts with words",
+        )
+    trained = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    trained.normalizer = normalizer
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[*SPECIAL, *inside],
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    # The trainer leaves the pieces of one character as special tokens: only its vocabulary is kept.
+    tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = trained.pre_tokenizer
+    tokenizer.decoder = decoders.WordPiece()
+    return _wrapped(tokenizer)
+
+
+def _characters(texts: Sequence[str], normalizer: Any) -> list[str]:
+    """The most frequent characters of the texts, sorted."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    return sorted([character for character in ranked if not character.isspace()][:CHARACTERS])
+
+
+def _wrapped(tokenizer: Any) -> Any:
+    """With BERT's special tokens around each text."""
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.BertProcessing(
+        (SEP, vocabulary[SEP]), (CLS, vocabulary[CLS])
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PADDING,
+        unk_token=UNKNOWN,
+        cls_token=CLS,
+        sep_token=SEP,
+        mask_token=MASK,
+    )

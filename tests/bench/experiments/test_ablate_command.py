@@ -137,7 +137,7 @@ def test_an_evaluation_keeps_to_the_memory_that_it_may_take(bench, tmp_path):
 
 def test_rows_of_one_seed_read_the_same_texts_in_the_same_order(bench, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
-    from retrievers.training.pretrain.stream import Stream
+    from retrievers.training.pretrain.texts import Stream
 
     read = []
     real = Stream.__getitem__

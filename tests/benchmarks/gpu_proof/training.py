@@ -12,7 +12,7 @@ import torch
 
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import parse

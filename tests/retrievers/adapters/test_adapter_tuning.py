@@ -17,7 +17,7 @@ from retrievers.adapters.stack import stack_adapters
 from retrievers.adapters.train import add_adapter
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.size import read_size
+from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import load_preset
 from retrievers.training.finetune.student import (

@@ -18,7 +18,7 @@ from retrievers.models.card import Card
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, adapt, folder_of
 from retrievers.training.continual.domain_adapter import DomainAdapter
-from retrievers.training.engine.context import Progress
+from retrievers.training.engine.arguments import Progress
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import read_objective
 from retrievers.training.pretrain.preset import Pretraining, Start

@@ -17,7 +17,7 @@ from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.continual import Adaptation, Domain, adapt
 from retrievers.training.engine.curve import read_curve
-from retrievers.training.engine.step_checkpoints import damage
+from retrievers.training.engine.run_folder import damage
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_finetuning as fine
@@ -125,15 +125,6 @@ def test_without_a_whole_checkpoint_the_training_begins_anew(kind, starts, whole
     assert train(kind, starts, out).resumed_at == 0
     assert f"checkpoint-{BEFORE[kind]} is damaged" in caplog.text
     assert weights(out) == weights(whole)
-
-
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_a_damaged_record_of_what_is_trained_stops_nobody_who_trains_the_same(
-    share, kind, starts, whole, out
-):
-    cut(out / "training.json", share)
-    assert train(kind, starts, out).resumed_at == 4
-    assert (out / "training.json").read_bytes() == (whole / "training.json").read_bytes()
 
 
 def test_a_damaged_record_of_another_training_refuses_and_destroys_nothing(kind, starts, out):

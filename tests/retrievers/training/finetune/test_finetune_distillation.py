@@ -9,7 +9,7 @@ import torch
 from foundation.errors import BenchError
 from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.batches import ScoredPool
 from retrievers.training.finetune.finetune import finetune

@@ -8,8 +8,8 @@ from bench.monitor.following import CheckpointScanner, model_folder
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from retrievers.training.engine import fit
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine import arguments
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import Mining, changed
@@ -258,7 +258,7 @@ def test_bfloat16_is_of_one_training_and_gradient_checkpointing_trains_too(tmp_p
 
 def test_processes_that_make_the_batches_change_nothing(tmp_path, monkeypatch):
     run(tmp_path, BM25, name="alone", mine=Search())
-    monkeypatch.setattr(fit, "count_loaders", lambda on_cpu: 2)
+    monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
     run(tmp_path, BM25, mine=Search())
     assert same_weights(tmp_path / "alone", tmp_path / "out")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.training.engine.size import read_size
+from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune
 from retrievers.training.finetune.finetune_preset import FILES, LastLayers, from_table, load_preset
 from retrievers.training.finetune.student import build_student, train_only

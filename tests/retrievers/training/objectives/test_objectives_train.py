@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.pretrain.pretrain import advice_for, pretrain
 from tests.support import small_starts as small

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.objectives.cocondenser import CoCondenser
 from retrievers.training.objectives.masking import tokenize
-from retrievers.training.pretrain.blocks import READ_DOCUMENTS, Blocks, texts_of
 from retrievers.training.pretrain.pretrain import pretrain
 from retrievers.training.pretrain.start import open_start
+from retrievers.training.pretrain.texts import READ_DOCUMENTS, Blocks, texts_of
 from tests.support import small_starts as small
 from tests.support.small_starts import on_cpu
 

@@ -6,7 +6,6 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.objectives.objective import objective_names
 from retrievers.training.objectives.retromae import RetroMAE
-from retrievers.training.pretrain.length import texts_per_step
 from retrievers.training.pretrain.preset import (
     FILES,
     changed,
@@ -14,6 +13,7 @@ from retrievers.training.pretrain.preset import (
     load_preset,
     to_table,
 )
+from retrievers.training.pretrain.texts import texts_per_step
 
 WHOLE = {
     "title": "t",

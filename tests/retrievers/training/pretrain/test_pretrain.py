@@ -18,8 +18,8 @@ from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from retrievers.training.engine import fit
-from retrievers.training.engine.context import Progress, TrainingContext
+from retrievers.training.engine import arguments
+from retrievers.training.engine.arguments import Progress, TrainingContext
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.objectives.mlm import MLM, MLMTraining
@@ -69,7 +69,7 @@ def assert_equal_trainings(one: Path, other: Path) -> None:
 def test_processes_that_make_the_batches_change_nothing(
     start, finished, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(fit, "count_loaders", lambda on_cpu: 2)
+    monkeypatch.setattr(arguments, "count_loaders", lambda on_cpu: 2)
     train(small.preset(start), tmp_path / "out", save_every=4)
     assert_equal_trainings(tmp_path / "out", finished)
     assert "tokenizers" not in capfd.readouterr().err  # nor do they warn of having been forked
@@ -78,7 +78,7 @@ def test_processes_that_make_the_batches_change_nothing(
 KILLED = """
 import json, sys
 from pathlib import Path
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out = json.load(sys.stdin)
@@ -127,7 +127,7 @@ def test_a_training_that_is_killed_goes_on_as_if_it_had_not_been(start, finished
 SHARED = """
 import json, shutil, sys
 from pathlib import Path
-from retrievers.training.engine.context import TrainingContext
+from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.pretrain.preset import from_table
 from retrievers.training.pretrain.pretrain import pretrain
 table, texts, out, killed = json.loads(Path(sys.argv[1]).read_text())
@@ -183,12 +183,6 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(start, tmp_path):
     with pytest.raises(BenchError, match="holds something else"):
         train(small.preset(start), tmp_path)
     assert (other / "optimizer.pt").read_bytes() == b"theirs"
-
-
-def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(start, tmp_path):
-    (tmp_path / ".training.json").write_text("{")
-    train(small.preset(start, steps=1), tmp_path)
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):

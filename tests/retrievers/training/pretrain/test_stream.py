@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from foundation.errors import BenchError
 from retrievers.training.engine.curve import LossPoint, append_point, cut_curve, read_curve
-from retrievers.training.pretrain.stream import Stream
+from retrievers.training.pretrain.texts import Stream
 
 
 @given(st.integers(1, 20), st.integers(1, 60), st.integers(0, 5))

@@ -10,7 +10,7 @@ from foundation.errors import BenchError
 from retrievers.models.checkpoint import open_checkpoint
 from retrievers.models.loading import load_tokenizer
 from retrievers.training.pretrain.pretrain import pretrain
-from retrievers.training.pretrain.vocabulary import SPECIAL, train_tokenizer
+from retrievers.training.pretrain.start import SPECIAL, train_tokenizer
 from tests.support import small_starts as small
 
 TEXTS = [

@@ -1,23 +1,35 @@
-"""Documents in blocks that a model reads whole, so that training sees their tails too.
+"""What a pre-training reads, in which order, and for how many steps.
 
-As in the authors' scripts of RetroMAE (examples/pretrain/preprocess.py) and of Condenser
+Documents come in blocks that a model reads whole, so that training sees their tails too, as in the
+authors' scripts of RetroMAE (examples/pretrain/preprocess.py) and of Condenser
 (helper/create_train.py), which fill a block with sentences of one document until it is full. There
 a block that exceeds the length loses the excess; here a block ends before the word that would
 exceed it, and no token of a document is lost.
+
+The order is a function of the seed and nothing else.
 """
 
+import hashlib
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.training.engine.context import Progress
+from retrievers.training.engine.arguments import Progress, world_size
+from retrievers.training.objectives.objective import Collator, Example
 from retrievers.training.pretrain.preset import Pretraining
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 READ_DOCUMENTS = 1_000  # that are tokenised at a time
+SAMPLED_TEXTS = 1_000
+COUNTED = 4_096  # texts, the first that are read, whose tokens stand for those of all
 
 
 class LazyTexts(Sequence[str]):
@@ -130,3 +142,73 @@ def _cuts(encoding: Any, room: int) -> Iterator[int]:
         # White space belongs to what follows: byte-level tokenizers read it as part of the word.
         yield offsets[end - 1][1]
         end += room
+
+
+class Stream:
+    """Places 0, 1, 2, … of a training; each pass over the texts has an order of its own.
+
+    A place always holds the same text with the same draw, so that a training that was killed
+    goes on as if it had not been, and trainings with one seed read the same texts in one order.
+
+    Args:
+        texts: at least one; read when they are asked for.
+        places: length of the stream.
+        seed: of the orders and the draws.
+    """
+
+    def __init__(self, texts: Sequence[str], places: int, seed: int) -> None:
+        self.texts, self.places, self.seed = texts, places, seed
+        # Of one pass at a time: the stream is read forwards.
+        self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    def __len__(self) -> int:
+        return self.places
+
+    def __getitem__(self, place: int) -> Example:
+        if not 0 <= place < self.places:
+            raise IndexError(f"place {place} of {self.places}")
+        passed, position = divmod(place, len(self.texts))
+        row = int(self._order(passed)[position])
+        return {"text": self.texts[row], "draw": (self.seed << 40) + place}
+
+    def _shuffled(self, passed: int) -> Int64Array:
+        return np.random.default_rng([self.seed, passed]).permutation(len(self.texts))
+
+
+def sample_of(texts: Sequence[str]) -> str:
+    """sha256 (hex) of about 1,000 texts, evenly spaced."""
+    digest = hashlib.sha256()
+    for place in range(0, len(texts), max(1, len(texts) // SAMPLED_TEXTS)):
+        content = texts[place].encode()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
+
+
+def steps_of(preset: Pretraining, texts: Sequence[str], collate: Collator) -> int:
+    """Steps of a training on these texts.
+
+    Tokens are counted on the first texts that training would read, as it would read them, so that
+    an objective that reads two spans of a document takes fewer steps for as many tokens.
+    """
+    if preset.steps is not None:
+        return preset.steps
+    if preset.epochs is not None:
+        return max(1, math.ceil(preset.epochs * len(texts) / texts_per_step(preset)))
+    counted = min(COUNTED, len(texts))
+    stream = Stream(texts, counted, preset.seed)
+    tokens = 0
+    for first in range(0, counted, preset.batch_size):
+        places = range(first, min(first + preset.batch_size, counted))
+        tokens += int(real_tokens(collate([stream[place] for place in places])))
+    return max(1, round((preset.tokens or 0) * counted / tokens / texts_per_step(preset)))
+
+
+def texts_per_step(preset: Pretraining) -> int:
+    """Texts that all processes read together in a step."""
+    return preset.batch_size * preset.accumulate * world_size()
+
+
+def real_tokens(batch: Mapping[str, "Tensor"]) -> "Tensor":
+    """Tokens of the texts in a batch that are no padding, by its masks; a scalar."""
+    masks = [mask.sum() for name, mask in batch.items() if name.endswith("_mask")]
+    return sum(masks[1:], start=masks[0])

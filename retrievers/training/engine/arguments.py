@@ -1,0 +1,258 @@
+"""Settings of a training: its optimizer, where it runs, and the processes that share it.
+
+Of several processes one searches and writes, and the others wait for its files, not at a barrier
+of the devices: those give up after minutes, and a corpus can take hours to encode.
+"""
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from foundation.errors import BenchError
+from foundation.records import Record
+from retrievers.training.engine.curve import CURVE_FILE, LossPoint
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Above0 = Annotated[float, msgspec.Meta(gt=0)]
+Precision = Literal["float32", "bfloat16"]
+
+CHECKPOINTS = "checkpoints"  # folder in that of a training, removed when it is finished
+KEPT_CHECKPOINTS = 2
+SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+MOST_LOADERS = 4
+POLL_S = 0.2
+
+
+class Optimizer(Record, kw_only=True):
+    """AdamW (Loshchilov and Hutter, 2019) and its schedule: the ``[optimizer]`` table of presets.
+
+    Attributes:
+        algorithm: ``adamw``; part of the identity of trainings that exist.
+        lr: highest learning rate.
+        warmup: share of the steps over which it rises from 0.
+        schedule: how it falls to 0 afterwards; ``constant`` does not.
+        max_grad_norm: gradients are scaled down to this norm.
+    """
+
+    algorithm: Literal["adamw"] = "adamw"
+    lr: Above0 = 1e-4
+    warmup: Share = 0.1
+    weight_decay: Share = 0.01
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_grad_norm: Above0 = 1.0
+
+
+def world_size() -> int:
+    """Processes that ``accelerate launch`` started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first() -> bool:
+    """True in the process that searches, writes and prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def wait_for(path: Path) -> None:
+    """Wait until the first process has written a file; it appears whole."""
+    while not is_first() and not path.exists():
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def first_process_first(device: str) -> Iterator[None]:
+    """Of the processes that share a training, the others wait until the first is through."""
+    if world_size() == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    from retrievers.encoders.device import pick_device
+
+    disconnect_at_exit()
+    with PartialState(cpu=pick_device(device).type == "cpu").main_process_first():
+        yield
+
+
+@cache  # once is enough
+def disconnect_at_exit() -> None:
+    """Close the connection between the processes before Python ends.
+
+    Left open, Gloo's threads may meet an interpreter that is gone, and abort a finished training.
+    """
+    atexit.register(_disconnect)
+
+
+def _disconnect() -> None:
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a stage of a training.
+
+    Attributes:
+        stage: its name, such as ``round 1``.
+        done: units that are done, those of earlier calls included.
+        total: units of the whole stage.
+        unit: what is counted.
+        point: of the loss curve, where this step has one.
+    """
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "steps"
+    point: LossPoint | None = None
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """Where a training runs, how often it is saved, and who is told how far it is.
+
+    Nothing here changes the weights that come out.
+
+    Attributes:
+        out: folder of the training; gone on with where it is not finished.
+        device: ``auto``, ``cpu`` or ``cuda``, see `check_device`.
+        save_every: steps between two checkpoints; the last two are kept until the end.
+        progress: called in the first process after each step, and after other work.
+    """
+
+    out: Path
+    device: str = "auto"
+    save_every: int = 500
+    progress: Callable[[Progress], None] | None = None
+
+    def inside(self, folder: Path) -> "TrainingContext":
+        """The context of a part of the training, in a folder of its own."""
+        return replace(self, out=folder)
+
+    def report(self, progress: Progress) -> None:
+        """Tell how far a stage is."""
+        if self.progress is not None and is_first():
+            self.progress(progress)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that no training runs on: a trainer takes the first GPU that it sees.
+
+    Raises:
+        BenchError: it is another GPU.
+    """
+    number = name.partition(":")[2]
+    if number and int(number):
+        raise BenchError(
+            f"a training runs on the first GPU, not on {name}",
+            f"show it that one alone, CUDA_VISIBLE_DEVICES={int(number)}, with --device cuda",
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Advice for a user whose training cannot go on.
+
+    Attributes:
+        batch: what may not fit into memory, such as ``batches of 32``.
+        smaller: what to do about that.
+        slower: what to do about a loss that is not a number.
+        start_option: option of the command that names a model to start from; "" where the model of
+            a checkpoint is none to start from.
+    """
+
+    batch: str
+    smaller: str
+    slower: str
+    start_option: str = ""
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """One training of one model.
+
+    Attributes:
+        context: whose folder gets the checkpoints and the loss curve.
+        stage: name in progress reports.
+        steps: of the optimizer.
+        batch_size: examples of one forward pass on one device.
+        accumulate: forward passes of a step.
+        precision: of the forward pass; weights and optimizer are float32.
+        save_model: writes the model of a step to a folder, as it can be evaluated, for those who
+            watch the training; None where nobody does.
+    """
+
+    context: TrainingContext
+    stage: str
+    optimizer: Optimizer
+    steps: int
+    batch_size: int
+    seed: int
+    advice: Advice
+    accumulate: int = 1
+    precision: Precision = "float32"
+    save_model: Callable[[Path, int], None] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.context.out / CHECKPOINTS
+
+    @property
+    def curve(self) -> Path:
+        """File of the loss curve."""
+        return self.context.out / CURVE_FILE
+
+    def arguments(self, kind: Callable[..., Any], **own: Any) -> Any:
+        """The settings in the words of a trainer: ``kind`` makes them."""
+        from retrievers.encoders.device import pick_device, warn_of_emulation
+
+        device = pick_device(self.context.device)
+        on_cpu = device.type == "cpu"
+        warn_of_emulation(self.precision, device)
+        arguments = kind(
+            output_dir=str(self.checkpoints),
+            per_device_train_batch_size=self.batch_size,
+            gradient_accumulation_steps=self.accumulate,
+            max_steps=self.steps,
+            learning_rate=self.optimizer.lr,
+            warmup_steps=round(self.optimizer.warmup * self.steps),
+            weight_decay=self.optimizer.weight_decay,
+            lr_scheduler_type=SCHEDULES[self.optimizer.schedule],
+            max_grad_norm=self.optimizer.max_grad_norm,
+            seed=self.seed,
+            bf16=self.precision == "bfloat16",
+            save_strategy="steps",
+            save_steps=self.context.save_every,
+            save_total_limit=KEPT_CHECKPOINTS,
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=on_cpu,  # said here: else bfloat16 asks for a GPU
+            dataloader_pin_memory=not on_cpu,
+            dataloader_num_workers=count_loaders(on_cpu),
+            **own,
+        )
+        # Several GPUs are for `accelerate launch`; within one process Trainer would split batches.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        return arguments
+
+
+def count_loaders(on_cpu: bool) -> int:
+    """Processes that make the next batches for this one while a GPU computes; none on a CPU.
+
+    What a batch holds follows from its place in the training alone, so who makes it changes
+    nothing.
+    """
+    cores = len(os.sched_getaffinity(0)) // world_size()
+    return 0 if on_cpu else max(0, min(MOST_LOADERS, cores - 1))

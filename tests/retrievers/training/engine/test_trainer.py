@@ -1,0 +1,40 @@
+"""Processes that make the batches of a training, and their tokenizers."""
+
+import os
+
+import pytest
+
+from retrievers.training.engine.arguments import count_loaders
+from retrievers.training.engine.trainer import TOKENIZERS, tokenizing_alone
+
+
+@pytest.mark.parametrize(
+    ("cores", "world", "on_cpu", "count"),
+    [
+        (64, 1, False, 4),
+        (64, 1, True, 0),
+        (3, 1, False, 2),
+        (1, 1, False, 0),
+        (16, 8, False, 1),
+        (4, 8, False, 0),
+    ],
+)
+def test_a_gpu_has_some_where_cores_are_left(
+    cores: int, world: int, on_cpu: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    assert count_loaders(on_cpu) == count
+
+
+def test_what_the_user_decided_about_tokenizers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKENIZERS, raising=False)
+    with tokenizing_alone(0):
+        assert TOKENIZERS not in os.environ
+    with tokenizing_alone(2):
+        assert os.environ[TOKENIZERS] == "false"
+    assert TOKENIZERS not in os.environ
+    monkeypatch.setenv(TOKENIZERS, "true")
+    with tokenizing_alone(2):
+        assert os.environ[TOKENIZERS] == "true"
+    assert os.environ[TOKENIZERS] == "true"
