@@ -2,31 +2,22 @@
 
 import logging
 import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import platformdirs
 
-from bench.evaluate.judging import check_relevant, measure_names, protocol_of
-from bench.evaluate.pipeline import (
-    Evaluation,
-    Options,
-    check_memory,
-    evaluate,
-    in_domain,
-    index_of,
-    search_device,
-)
+from bench.evaluate.judging import check_relevant, measure_names
+from bench.evaluate.pipeline import CollectionName, Job, OpenDataset
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
-from bench.results.result import Protocol, Stored, save
-from bench.results.reuse import Evaluating, find_stored, newest_of_same
+from bench.results.result import Stored
+from bench.results.reuse import find_stored, newest_of_same
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
 from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
@@ -37,9 +28,9 @@ from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
-from retrievers.encoders.protocol import Encoder
-from retrievers.models.lookup import replace_fields
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.model import resolve_model
+
+DEFAULTS = Options()
 
 VECTORS = "vectors"
 
@@ -60,56 +51,6 @@ def cache_folder(given: str | Path | None = None) -> Path:
             "at a URL: --out",
         )
     return Path(named) if named else Path(platformdirs.user_cache_path("retrieval-bench"))
-
-
-@dataclass(frozen=True)
-class CollectionName:
-    """Collection to open: its name as typed, its split, and how many of its queries are meant."""
-
-    name: str
-    split: str | None = None
-    first_queries: int | None = None
-
-
-@dataclass(frozen=True)
-class OpenDataset:
-    """A collection that is ready for evaluation; ``official`` where it is the published one.
-
-    ``opened_by`` opens it again in another process.
-    """
-
-    dataset: Dataset
-    official: bool
-    opened_by: CollectionName | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the collection, by which its results are known."""
-        return self.dataset.name
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model with its encoder; BM25 has none."""
-
-    model: Model
-    encoder: Encoder | None
-
-    @property
-    def name(self) -> str:
-        """Name of the model, by which its results are known."""
-        return self.model.card.name
-
-    def renamed(self, name: str) -> "LoadedModel":
-        """This model under another name in results, such as one that names the training."""
-        recipe = msgspec.structs.replace(self.model.recipe, model=name)
-        card = replace_fields(self.model.card, {"name": name})
-        return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
-
-    def on(self, collection: str) -> "LoadedModel":
-        """This model with the prompts of one collection, sharing the loaded weights."""
-        encoder = self.encoder.for_dataset(collection) if self.encoder else None
-        return LoadedModel(self.model.for_dataset(collection), encoder)
 
 
 def _log_remark(collection: str, finding: Finding) -> None:
@@ -227,12 +168,21 @@ class Workspace:
                 ``allow_mismatch`` is off; or its corpus has no relevant document.
         """
         dataset = self.dataset(name, split)
-        official = self.official(dataset)
-        check_relevant(dataset)
+        opened = self.opened(dataset)
         for finding in remarks(dataset):
             self.remark(dataset.name, finding)
         remember(dataset)
-        return OpenDataset(dataset, official, CollectionName(name, split))
+        return replace(opened, opened_by=CollectionName(name, split))
+
+    def opened(self, dataset: Dataset) -> OpenDataset:
+        """A collection that is at hand, to evaluate on.
+
+        Raises:
+            BenchError: as `open`.
+        """
+        official = self.official(dataset)
+        check_relevant(dataset)
+        return OpenDataset(dataset, official)
 
     def open_first(self, name: str, count: int, split: str | None = None) -> OpenDataset:
         """The first queries of a collection with a small corpus, for a first try.
@@ -293,94 +243,44 @@ class Workspace:
             return LoadedModel(model, None)
         return LoadedModel(model, open_encoder(model, self.device, bases=bases))
 
-    def check_memory(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> None:
-        """Refuse what cannot be searched in the memory that is there, before it is encoded.
-
-        Raises:
-            BenchError: it does not fit; the message has the estimate.
-        """
-        if model.encoder:
-            check_memory(dataset.dataset, model.encoder.dim, self.here(options))
-
-    def check_index(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> None:
-        """Refuse an exported index that is of another model or corpus.
-
-        Raises:
-            BenchError: it is, or it is damaged.
-        """
-        own = model.on(dataset.name)
-        if own.encoder is None:
-            raise BenchError(f"{own.name} makes no vectors: it searches no index")
-        index_of(dataset.dataset, own.encoder, self.store, options)
-
-    def evaluate(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> Evaluation:
-        """A new evaluation, if it fits into memory.
-
-        Raises:
-            BenchError: as `bench.evaluate.pipeline.evaluate`.
-        """
-        self.check_memory(dataset, model, options)
-        own, here = model.on(dataset.name), self.here(options)
-        return evaluate(dataset.dataset, own.model, own.encoder, self.store, here, dataset.official)
-
-    def stored(
-        self, dataset: OpenDataset, model: LoadedModel, options: Options, out: Place
-    ) -> Stored | None:
-        """The stored result of exactly this evaluation, if it is whole; see `bench.results.reuse`.
-
-        Raises:
-            BenchError: a source of the corpus changed since it was built.
-        """
-        stored = find_stored(self._evaluating(dataset, model, options), out)
-        if stored:
-            dataset.dataset.corpus.check()
-        return stored
-
-    def stored_or_new(
+    def prepare(
         self,
         dataset: OpenDataset,
         model: LoadedModel,
-        options: Options,
-        known: Sequence[Stored],
-        out: Place,
-    ) -> Stored:
-        """A stored result of the same scores, from any machine; made where there is none.
+        options: Options = DEFAULTS,
+        out: Place | None = None,
+        known: Iterable[Stored] | None = None,
+    ) -> Job:
+        """Check an evaluation once, so that `bench.evaluate.pipeline.evaluate` can trust it.
 
         Args:
-            options: without measures, the main one is enough.
-            known: results to look in.
-            out: where a new result goes.
+            out: where a result of this program, these libraries and this kind of machine is looked
+                for.
+            known: results among which one of the same scores is looked for, from any machine.
 
         Raises:
-            BenchError: as `evaluate`; or a source of the corpus changed since it was built.
+            BenchError: a measure that cannot be computed, a model that cannot be used like this,
+                an index that is of another one, or too little memory; or a source of the corpus
+                changed since it was built.
         """
-        wanted = replace(options, measures=options.measures or ())
-        stored = newest_of_same(self._evaluating(dataset, model, wanted), known)
-        if stored:
-            dataset.dataset.corpus.check()
-            print(f"{dataset.name}: stored in {stored.folder}", file=sys.stderr)
-            return stored
-        done = self.evaluate(dataset, model, options)
-        return save(done.result, done.scores, done.run, out)
-
-    def _evaluating(self, dataset: OpenDataset, model: LoadedModel, options: Options) -> Evaluating:
-        own, protocol = model.on(dataset.name), protocol_here(dataset, options)
-        return Evaluating(
-            model=own.name,
-            recipe=own.model.recipe,
-            protocol=protocol,
-            index=options.index_name if own.encoder else "",
-            measures=measure_names(dataset.dataset, options.measures, protocol.depth),
-            in_domain=in_domain(own.model.card, dataset.name),
+        job = Job(
+            opened=dataset,
+            model=model,
+            options=options,
+            store=self.store,
             device=self.device,
-            threads=len(os.sched_getaffinity(0)),
-            search_device=search_device(self.device),
-            recall_queries=options.sampled(len(dataset.dataset.queries)) if own.encoder else None,
+            max_memory=self.max_memory,
+            measures=measure_names(dataset.dataset, options.measures, options.depth),
         )
-
-    def here(self, options: Options) -> Options:
-        """The options on this device, within this memory."""
-        return replace(options, device=self.device, max_memory=self.max_memory)
+        stored = None
+        if known is not None:
+            stored = newest_of_same(job, known)
+        elif out is not None:
+            stored = find_stored(job, out)
+        if stored:
+            job.dataset.corpus.check()
+            return replace(job, stored=stored)
+        return replace(job, memory_bytes=job.retriever.check(job.dataset, job.protocol.depth))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the opened store: another process opens it anew."""
@@ -397,9 +297,3 @@ def _two_of_one_name(name: str) -> BenchError:
         f"two of the collections are called {name}, and results are kept by that name",
         'write name = "another" into the dataset.toml of one',
     )
-
-
-def protocol_here(dataset: OpenDataset, options: Options) -> Protocol:
-    """The protocol of an evaluation with these options."""
-    depth = options.depth or dataset.dataset.facts.depth
-    return protocol_of(dataset.dataset, depth, dataset.dataset.corpus.sha256, dataset.official)

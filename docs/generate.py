@@ -23,9 +23,9 @@ from bench.cli.model_list import ModelLine
 from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
-from bench.evaluate.estimate import Estimate
-from bench.evaluate.suites import Gap, SuiteMean
+from bench.evaluate.suites import SuiteMean
 from bench.experiments.report_record import Report
+from bench.gaps import Gap
 from bench.gate.records import Check
 from bench.monitor.curve import Curve
 from bench.results.result import Conditions, Protocol, Result, Timings
@@ -59,7 +59,6 @@ DOCUMENTS: dict[str, Any] = {
     "score": {"results": list[Result], "means": list[SuiteMean], "gaps": list[Gap]},
     "work": list[EncodedHere],
     "index": IndexManifest,
-    "estimate": list[Estimate],
     "speed": SpeedReport,
     "compare": {
         "resampling": Resampling,

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from bench.evaluate.estimate import Estimate
-from bench.evaluate.suites import Gap, SuiteMean
+from bench.evaluate.cost import Cost
+from bench.evaluate.suites import SuiteMean
+from bench.gaps import Gap
 from bench.results.result import Result, Timings
 from bench.store.usage import ModelUsage
 from foundation.printable import first_names
@@ -14,7 +15,6 @@ from reports.table import Column, Table, columns_of
 DAY_S = 86_400
 SHOWN = 8  # letters of a fingerprint: enough to tell models apart, and to prune by
 TOGETHER = "together"
-SIGNS = {"counted": "", "about": "≈ ", "at most": "≤ "}
 
 Published = Mapping[tuple[str, str, str], float]  # (model, collection, measure) -> score
 
@@ -110,36 +110,29 @@ def gaps_table(gaps: Sequence[Gap]) -> str:
     return Table(gaps, columns).markdown()
 
 
-def estimates_table(rows: Sequence[Estimate]) -> str:
-    """Estimated cost of each model on each collection, and of all together."""
-    together = Estimate(
+def costs_table(rows: Sequence[Cost]) -> str:
+    """Cost of each model on each collection, and of all together."""
+    together = Cost(
         model="",
         collection=TOGETHER,
         documents=sum(row.documents for row in rows),
         to_encode=sum(row.to_encode for row in rows),
         tokens=sum(row.tokens for row in rows),
-        sure=max((row.sure for row in rows), key=[*SIGNS].index),
         encode_s=sum(row.encode_s for row in rows),
-        search_s=sum(row.search_s for row in rows),
-        memory_bytes=max(row.memory_bytes for row in rows),
+        memory_bytes=max((row.memory_bytes for row in rows), default=0),
         disk_bytes=sum(row.disk_bytes for row in rows),
     )
-    columns: list[Column[Estimate]] = [
+    columns: list[Column[Cost]] = [
         Column("collection", lambda row: row.collection),
         Column("model", lambda row: row.model),
         Column("documents", lambda row: row.documents, fmt.count),
         Column("to encode", lambda row: row.to_encode, fmt.count),
-        Column("tokens", lambda row: _signed(row, fmt.count(row.tokens)), fmt.written),
-        Column("encode", lambda row: _signed(row, fmt.duration(row.encode_s)), fmt.written),
-        Column("search", lambda row: row.search_s, fmt.duration),
+        Column("tokens", lambda row: row.tokens, fmt.count),
+        Column("encode", lambda row: row.encode_s, fmt.duration),
         Column("memory", lambda row: row.memory_bytes, fmt.size),
-        Column("disk", lambda row: _signed(row, fmt.size(row.disk_bytes)), fmt.written),
+        Column("disk", lambda row: row.disk_bytes, fmt.size),
     ]
     return Table([*rows, together], columns).markdown()
-
-
-def _signed(row: Estimate, figure: str) -> str:
-    return f"{SIGNS[row.sure]}{figure}" if row.to_encode else figure
 
 
 def cache_table(rows: Sequence[ModelUsage], now: float) -> str:

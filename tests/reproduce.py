@@ -25,16 +25,15 @@ from typing import NamedTuple
 import platformdirs
 from tabulate import tabulate
 
-from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.pipeline import evaluate
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.scoring import score
-from bench.store import VectorStore
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.published import differences
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
-from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import Model, resolve_model
+from retrievers.models.model import resolve_model
 
 MODEL = "minilm"
 COLLECTIONS = ("beir/scifact", "beir/nfcorpus")
@@ -104,7 +103,8 @@ class Line(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
     options = _options(arguments)
-    model = resolve_model(MODEL)
+    resolved = resolve_model(MODEL)
+    model = LoadedModel(resolved, open_encoder(resolved))
     lines = [
         *(line for name in options.only for line in model_lines(name, model, options)),
         *(line for name in RUNS if _wanted(name, options) for line in run_lines(name, options)),
@@ -118,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2 if NO_DATA in verdicts else 0
 
 
-def model_lines(name: str, model: Model, options: argparse.Namespace) -> Iterator[Line]:
+def model_lines(name: str, model: LoadedModel, options: argparse.Namespace) -> Iterator[Line]:
     """The model on one collection, by the same path as ``python -m bench run``."""
-    expected = [e for e in model.card.expected if e.dataset == name and e.measure in MEASURES]
+    expected = [e for e in model.model.card.expected if e.dataset == name and e.measure in MEASURES]
     if not expected:
         raise SystemExit(f"the card {MODEL} has no published score on {name}")
     measured = _evaluate(name, model, options)
@@ -135,20 +135,14 @@ def model_lines(name: str, model: Model, options: argparse.Namespace) -> Iterato
         )
 
 
-def _evaluate(name: str, model: Model, options: argparse.Namespace) -> dict[str, float]:
+def _evaluate(name: str, model: LoadedModel, options: argparse.Namespace) -> dict[str, float]:
+    space = Workspace(options.cache_dir, options.data_dir, offline=True)
     try:
-        dataset = _open(name, options)
-        different = differences(dataset)
+        opened = space.open(name)
     except BenchError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {}
-    if different:
-        print(f"{name} is not the published collection: {'; '.join(different)}", file=sys.stderr)
-        return {}
-    prompted = model.for_dataset(name)
-    store = VectorStore(options.cache_dir / "vectors")
-    choices = Options(IndexSpec.parse("flat"), measures=MEASURES)
-    return evaluate(dataset, prompted, open_encoder(prompted), store, choices).result.measures
+    return evaluate(space.prepare(opened, model, Options(measures=MEASURES))).result.measures
 
 
 def run_lines(name: str, options: argparse.Namespace) -> Iterator[Line]:

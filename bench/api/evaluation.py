@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from bench.api.evaluation_result import EvaluationResult
-from bench.evaluate.given_run import evaluate_run
-from bench.evaluate.pipeline import Evaluation, Options
+from bench.evaluate.pipeline import Evaluation, OpenDataset, evaluate_run
+from bench.evaluate.pipeline import evaluate as evaluate_job
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.results.location import Place, place_of
 from bench.results.result import save
-from bench.workspace import LoadedModel, OpenDataset, Workspace, cache_folder
+from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from retrievers.encoders.python_object import wrap
@@ -86,10 +87,10 @@ def evaluate(
         measures=None if measures is None else tuple(measures),
     )
     if isinstance(model, str | Path) or fingerprint:
-        return _kept(space.evaluate(opened, loaded, options), out)
+        return _kept(evaluate_job(space.prepare(opened, loaded, options)), out)
     with tempfile.TemporaryDirectory() as vectors:  # of an object that nothing names
         apart = replace(space, vectors=vectors)
-        return _kept(apart.evaluate(opened, loaded, options), out)
+        return _kept(evaluate_job(apart.prepare(opened, loaded, options)), out)
 
 
 def score(
@@ -163,7 +164,7 @@ def _loaded(
 
 def _opened(space: Workspace, dataset: str | Path | Dataset, split: str | None) -> OpenDataset:
     if isinstance(dataset, Dataset):
-        return OpenDataset(dataset, space.official(dataset))
+        return space.opened(dataset)
     return space.open(str(dataset), split)
 
 

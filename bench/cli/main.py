@@ -38,7 +38,6 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
     "work": (evaluate.WorkOptions, EVALUATE),
     "index": (evaluate.IndexOptions, EVALUATE),
     "score": (evaluate.ScoreOptions, EVALUATE),
-    "estimate": (evaluate.EstimateOptions, EVALUATE),
     "speed": (evaluate.SpeedOptions, EVALUATE),
     "compare": (decide.CompareOptions, DECIDE),
     "check": (decide.CheckOptions, DECIDE),

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.workspace import CollectionName, LoadedModel, Workspace
+from bench.evaluate.pipeline import CollectionName
+from bench.evaluate.retrieval import LoadedModel
+from bench.workspace import Workspace
 from retrievers.models.model import Model
 
 Spread = Callable[[LoadedModel], LoadedModel]

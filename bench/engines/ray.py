@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines import Spread, Work, worker_count
-from bench.workspace import LoadedModel, Workspace
+from bench.evaluate.retrieval import LoadedModel
+from bench.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, sendable
 from retrievers.encoders.clock import Clock

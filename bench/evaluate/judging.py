@@ -140,8 +140,15 @@ def score_run(
     return scores, ScoreQuality(judged, low, high)
 
 
-def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool) -> Protocol:
-    """The protocol that two results on this collection must share to be compared."""
+def protocol_of(
+    dataset: Dataset, depth: int | None, corpus_sha256: str, official: bool
+) -> Protocol:
+    """The protocol that two results on this collection must share to be compared.
+
+    Args:
+        depth: documents per query; None for the collection's.
+        corpus_sha256: "" where a run file is scored without the corpus.
+    """
     facts = dataset.facts
     return Protocol(
         collection=facts.name,
@@ -152,7 +159,7 @@ def protocol_of(dataset: Dataset, depth: int, corpus_sha256: str, official: bool
         queries_sha256=dataset.queries_sha256,
         qrels_sha256=dataset.qrels_sha256,
         exclude_self=bool(facts.exclude_self),
-        depth=depth,
+        depth=depth or facts.depth,
         official=official,
     )
 

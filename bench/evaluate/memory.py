@@ -147,8 +147,8 @@ def memory_of_index(spec: IndexSpec, rows: int, dim: int) -> int:
 
 def check_index_fits(
     spec: IndexSpec, rows: int, dim: int, budget_bytes: int, resident: int | None = None
-) -> None:
-    """Refuse an approximate index that would not fit, before anything is built.
+) -> int:
+    """Bytes of this process at the peak, if an approximate index fits.
 
     Counted: the training sample or the index, whichever is more, and a tile of vectors. Codes
     that are not in inverted lists are one array, which is there twice while FAISS makes it grow.
@@ -170,6 +170,7 @@ def check_index_fits(
             f"--max-memory {show_size(needed)}, a smaller index such as IVF4096,PQ64?nprobe=64, "
             "or --index flat, which reads the vectors in pieces",
         )
+    return needed
 
 
 def _best_block(queries: int, k: int) -> int:

@@ -1,87 +1,125 @@
 """Texts become vectors, vectors become a ranking, a ranking becomes scores.
 
-Reads in that order: `evaluate` is the main job. No stage calls back, none changes its input.
+`evaluate` is the main job, for which `bench.workspace.Workspace.prepare` has checked everything.
+The retriever encodes and searches (`bench.evaluate.retrieval`). No stage calls back, none changes
+its input.
 """
 
 import os
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from bench.evaluate import search
-from bench.evaluate.budgeted_search import ExactSearch, Vectors, with_bar
-from bench.evaluate.encode_documents import check_encoder, encode_documents
-from bench.evaluate.exact.choose_engine import sees_gpu
-from bench.evaluate.index_search import IndexOfCorpus, IndexSearch, sample_of
-from bench.evaluate.judging import check_relevant, measure_names, protocol_of, score_run
-from bench.evaluate.memory import check_index_fits, default_budget, plan_search
+from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
+from bench.evaluate.retrieval import LoadedModel, Options, Retriever, retriever_of, search_device
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.results.conditions import conditions
-from bench.results.result import Conditions, Result, Timings
-from bench.store import StoredVectors, VectorStore
-from bench.store.indexes import IndexFolder
-from bench.store.store import folder_name
+from bench.results.result import Conditions, Protocol, Result, Stored, Timings
+from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
-from foundation.arrays import Float32Array
 from foundation.machine import InBackground
-from retrievers.encoders.bm25 import BM25
 from retrievers.encoders.clock import Clock
-from retrievers.encoders.protocol import Encoder
-from retrievers.encoders.views import View, Viewed
-from retrievers.index.faiss_index import Hits, IndexSpec
-from retrievers.index.library import import_faiss
 from retrievers.models.card import Card
-from retrievers.models.model import Model, resolve_model
-from retrievers.models.parameters import COUNTING, Parameters, count_parameters
-
-FLAT = IndexSpec.parse("flat")
+from retrievers.models.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Options:
-    """Choices of an evaluation that the collection's and the model's own facts leave open.
+class CollectionName:
+    """Collection to open: its name as typed, its split, and how many of its queries are meant."""
+
+    name: str
+    split: str | None = None
+    first_queries: int | None = None
+
+
+@dataclass(frozen=True)
+class OpenDataset:
+    """A collection that is ready for evaluation; ``official`` where it is the published one.
+
+    ``opened_by`` opens it again in another process.
+    """
+
+    dataset: Dataset
+    official: bool
+    opened_by: CollectionName | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the collection, by which its results are known."""
+        return self.dataset.name
+
+    def protocol(self, depth: int | None = None) -> Protocol:
+        """The protocol of evaluations; ``depth`` None for the collection's."""
+        return protocol_of(self.dataset, depth, self.dataset.corpus.sha256, self.official)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The evaluation of one model on one collection, after all checks.
 
     Attributes:
-        index: ``flat`` is exact search; ``bm25`` scores what BM25 finds, see `_search_both`.
-        depth: documents per query; None for the collection's.
-        measures: besides the main one; None for the collection's.
+        model: with the prompts of no collection.
+        store: where vectors are kept.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         max_memory: bytes that this process may hold while it searches; None for most of what is
             free.
-        view: what is made of the vectors of an encoder that stores every pooling; None for any
-            other encoder.
-        recall_queries: on how many queries the recall of an approximate index is measured; None
-            for all.
-        from_index: folder that `index` wrote, whose index is searched; None for that of the store.
+        measures: canonical names, the main one first.
+        memory_bytes: of this process at its peak, by estimate.
+        stored: the result of this evaluation, where there is one.
     """
 
-    index: IndexSpec = FLAT
-    depth: int | None = None
-    measures: tuple[str, ...] | None = None
-    device: str = "auto"
-    max_memory: int | None = None
-    view: View | None = None
-    recall_queries: int | None = None
-    from_index: Path | None = None
+    opened: OpenDataset
+    model: LoadedModel
+    options: Options
+    store: VectorStore
+    device: str
+    max_memory: int | None
+    measures: tuple[str, ...]
+    memory_bytes: int = 0
+    stored: Stored | None = None
 
     @property
-    def index_name(self) -> str:
-        """The index in a result: one that the user brought is known by its content, too.
+    def dataset(self) -> Dataset:
+        """The collection."""
+        return self.opened.dataset
 
-        Raises:
-            BenchError: there is no such index.
-        """
-        if self.from_index is None:
-            return str(self.index)
-        return f"{self.index} (file {IndexFolder(self.from_index).manifest().sha256[:12]})"
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The rules under which it is evaluated."""
+        return self.opened.protocol(self.options.depth)
 
-    def sampled(self, queries: int) -> int | None:
-        """On how many of the queries recall is measured; None for all, and without an index."""
-        wanted = self.recall_queries if self.index.needs_faiss else None
-        return None if wanted is None or wanted >= queries else wanted
+    @cached_property
+    def own(self) -> LoadedModel:
+        """The model with the prompts of this collection."""
+        return self.model.on(self.dataset.name)
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """What finds the documents."""
+        return retriever_of(self.own, self.store, self.options, self.device, self.max_memory)
+
+    @property
+    def name(self) -> str:
+        """Name of the model, by which its results are known."""
+        return self.model.name
+
+    @property
+    def recipe(self) -> Recipe:
+        """Everything that decides the vectors."""
+        return self.own.model.recipe
+
+    @property
+    def in_domain(self) -> bool:
+        """True where the model was trained on the collection, or on its family."""
+        return in_domain(self.own.model.card, self.dataset.name)
+
+    def encoded_by(self, model: LoadedModel) -> "Job":
+        """This job with an encoder that works elsewhere, too; nothing else may differ."""
+        return replace(self, model=model)
 
 
 @dataclass(frozen=True)
@@ -93,259 +131,104 @@ class Evaluation:
     run: Run
 
 
-def evaluate(
-    dataset: Dataset,
-    model: Model,
-    encoder: Encoder | None,
-    store: VectorStore,
-    options: Options,
-    official: bool = True,
-) -> Evaluation:
-    """Evaluate one model on one collection.
-
-    Args:
-        dataset: an open collection.
-        model: resolved for this collection (``model.for_dataset``).
-        encoder: of that model; None for BM25, which makes no vectors.
-        store: where vectors are kept.
-        official: whether this is the published collection; see `datasets_cfg.published`.
+def evaluate(job: Job) -> Evaluation:
+    """Evaluate one model on one collection: encode, search, score.
 
     Raises:
-        BenchError: bad input, before or during the work.
+        BenchError: the model fails, or the files of the collection changed meanwhile.
     """
-    depth = options.depth or dataset.facts.depth
-    names = measure_names(dataset, options.measures, depth)
-    check_relevant(dataset)
-    checking = InBackground(dataset.corpus.check)
-    clock = getattr(encoder, "clock", None) or Clock()
-    earlier, stages = clock.copy(), Clock()
-    parameters = parameters_of(model, encoder, store)  # before hours, lest it fail after them
-    searched = _search(dataset, model, encoder, store, options, depth, stages, clock)
+    dataset, retriever = job.dataset, job.retriever
     corpus = dataset.corpus
-    run = Run.from_hits(searched.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
-    with stages.phase("score_s"):
-        scores, quality = score_run(dataset, run, names, depth)
+    checking = InBackground(corpus.check)
+    parameters = retriever.parameters()  # before hours, lest it fail after them
+    found = retriever.search(dataset, job.protocol.depth)
+    run = Run.from_hits(found.hits, dataset.queries.ids, corpus.ids, corpus.tie_rank)
+    done = _scored(
+        dataset,
+        run,
+        job.protocol,
+        job.measures,
+        found.timings,
+        model=job.name,
+        documents=len(corpus),
+        index=retriever.index,
+        index_recall=found.recall,
+        recall_queries=retriever.recall_queries(dataset),
+        in_domain=job.in_domain,
+        recipe=job.recipe,
+        fingerprint=job.recipe.fingerprint,
+        preflight=found.preflight,
+        conditions=conditions_here(job.device),
+        parameters=parameters,
+    )
     checking.finish()
+    return done
+
+
+def evaluate_run(
+    run: Run,
+    name: str,
+    sha256: str,
+    dataset: Dataset,
+    measures: Sequence[str] | None,
+    depth: int | None,
+    official: bool,
+) -> Evaluation:
+    """Score a ranking that another program made; its documents are not looked for.
+
+    Args:
+        name: of the run in results.
+        sha256: hash of its content, by which it is known.
+        measures: besides the collection's main one; None for the collection's.
+        depth: documents per query; None for the collection's.
+
+    Raises:
+        BenchError: an unknown measure, or one that looks deeper than ``depth``.
+    """
+    names = measure_names(dataset, measures, depth)
+    protocol = protocol_of(dataset, depth, corpus_sha256="", official=official)
+    return _scored(
+        dataset,
+        as_retrieved(run, dataset, protocol.depth),
+        protocol,
+        names,
+        Timings(),
+        model=name,
+        documents=None,
+        index="",
+        index_recall={},
+        in_domain=False,
+        recipe=None,
+        fingerprint=sha256,
+        preflight={},
+        conditions=conditions_here("cpu"),
+    )
+
+
+def _scored(
+    dataset: Dataset,
+    run: Run,
+    protocol: Protocol,
+    names: Sequence[str],
+    spent: Timings,
+    **about: Any,
+) -> Evaluation:
+    """The result of a ranking; ``about`` are the fields that say where it comes from."""
+    clock = Clock()
+    with clock.phase("score_s"):
+        scores, quality = score_run(dataset, run, names, protocol.depth)
     result = Result(
-        model=model.card.name,
         main_measure=names[0],
         measures={name: scores.mean(name) for name in names},
         queries=len(scores.query_ids),
-        documents=len(dataset.corpus),
         unanswered=scores.unanswered,
         ignored=scores.ignored,
-        index=options.index_name if encoder else "",
-        index_recall=searched.recall,
-        recall_queries=options.sampled(len(dataset.queries)) if encoder else None,
-        in_domain=in_domain(model.card, dataset.name),
-        protocol=protocol_of(dataset, depth, dataset.corpus.sha256, official),
-        recipe=model.recipe,
-        fingerprint=model.recipe.fingerprint,
-        preflight=searched.preflight,
-        timings=_timings(searched, stages, clock.since(earlier)),
-        conditions=conditions_here(options.device),
-        parameters=parameters,
+        protocol=protocol,
+        timings=msgspec.structs.replace(spent, **clock.seconds),
         **msgspec.structs.asdict(quality),
+        **about,
     )
     return Evaluation(result, scores, run)
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """Hits in canonical order without self-matches, and how they came about."""
-
-    hits: Hits
-    recall: dict[str, float]
-    encoded: int = 0
-    tokens: int = 0
-    preflight: dict[str, Any] = field(default_factory=dict)
-
-
-def _timings(searched: _Searched, stages: Clock, busy: Clock) -> Timings:
-    return Timings(
-        encoded_documents=searched.encoded,
-        encoded_tokens=searched.tokens,
-        busy_s=busy.seconds,
-        **stages.seconds,
-    )
-
-
-def _search(
-    dataset: Dataset,
-    model: Model,
-    encoder: Encoder | None,
-    store: VectorStore,
-    options: Options,
-    depth: int,
-    stages: Clock,
-    clock: Clock,
-) -> _Searched:
-    k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
-    k_with_self = k + 1 if dataset.facts.exclude_self else k
-    if encoder is None:
-        with stages.phase("search_s"):
-            hits = _search_words(dataset, BM25(model.recipe), k_with_self)
-        return _Searched(without_self(dataset, hits, k), {})
-    plan = store.plan(encoder, dataset.corpus)
-    checks = check_encoder(dataset, encoder, store)
-    checked = clock.copy()  # its tokens are no work of the two stages that follow
-    with stages.phase("encode_queries_s"):
-        queries = store.queries(encoder, dataset.queries.texts)
-    if options.view:
-        queries = options.view.queries(queries)
-    searching = None
-    if options.index.needs_faiss:
-        searching = _index_search(dataset, encoder, store, options, queries)
-    encoded, vectors = 0, None
-    if searching is None or searching.needs_vectors:
-        with stages.phase("encode_documents_s"):
-            stored = encode_documents(dataset, encoder, store, plan, clock)
-        encoded, vectors = stored.encoded, _viewed(stored, options.view)
-    tokens = clock.since(checked).counts.get("tokens", 0)
-    exact = _exactly(dataset, options, clock)
-    recall: dict[str, float] = {}
-    with stages.phase("search_s"):
-        if searching:
-            ranked, recall = searching.run(vectors, exact)
-        elif vectors is not None and options.index.is_bm25:
-            ranked = without_self(dataset, _search_both(dataset, vectors, queries, k_with_self), k)
-        elif vectors is not None:
-            ranked = without_self(dataset, exact(vectors, queries, k_with_self), k)
-    return _Searched(ranked, recall, encoded, tokens, checks)
-
-
-def _exactly(dataset: Dataset, options: Options, clock: Clock) -> ExactSearch:
-    budget = options.max_memory or default_budget()
-    return ExactSearch(dataset, search_device(options.device), budget, clock)
-
-
-def _viewed(stored: StoredVectors, view: View | None) -> Vectors:
-    return Viewed(stored, view) if view else stored
-
-
-def check_memory(dataset: Dataset, dim: int, options: Options) -> None:
-    """Refuse, before it is encoded, what cannot be searched in the memory that is there.
-
-    Raises:
-        BenchError: it does not fit; the message has the estimate.
-    """
-    budget = options.max_memory or default_budget()
-    depth = min(options.depth or dataset.facts.depth, len(dataset.corpus))
-    device = search_device(options.device)
-    plan_search(budget, len(dataset.corpus), dim, len(dataset.queries), depth, device=device)
-    if options.index.needs_faiss:
-        check_index_fits(options.index, len(dataset.corpus), dim, budget)
-
-
-def parameters_of(model: Model, encoder: Encoder | None, store: VectorStore) -> Parameters | None:
-    """The parameters of a model: counted once for an encoder, then read from the store."""
-    if encoder is None or model.recipe.encoder:
-        return count_parameters(model)
-
-    def count() -> dict[str, Any]:
-        counted: dict[str, Any] = msgspec.to_builtins(count_parameters(model))
-        return counted
-
-    return msgspec.convert(store.remember(encoder, f"parameters {COUNTING}", count), Parameters)
-
-
-def build_index(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
-) -> IndexFolder:
-    """The index of a collection in the store; what is missing is encoded, built and kept.
-
-    Raises:
-        BenchError: as `evaluate`.
-    """
-    check_encoder(dataset, encoder, store)
-    clock: Clock = getattr(encoder, "clock", None) or Clock()
-    plan = store.plan(encoder, dataset.corpus)
-    stored = encode_documents(dataset, encoder, store, plan, clock)
-    vectors = _viewed(stored, options.view)
-    index = index_of(dataset, encoder, store, options)
-    index.opened(vectors, _exactly(dataset, options, clock), "cpu")
-    return index.kept
-
-
-def documents_to_encode(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
-) -> int:
-    """Number of documents that an evaluation encodes: those without a stored vector.
-
-    There are none where an exported index is searched whose recall is known, or not asked for.
-
-    Raises:
-        BenchError: as `index_of`.
-    """
-    missing = store.plan(encoder, dataset.corpus).missing_rows
-    if options.from_index is None or not missing:
-        return missing
-    queries = store.queries(encoder, dataset.queries.texts)
-    searching = _index_search(dataset, encoder, store, options, queries)
-    return missing if searching.needs_vectors else 0
-
-
-def _index_search(
-    dataset: Dataset,
-    encoder: Encoder,
-    store: VectorStore,
-    options: Options,
-    queries: Float32Array,
-) -> IndexSearch:
-    return IndexSearch(
-        dataset,
-        index_of(dataset, encoder, store, options),
-        queries,
-        options.depth or dataset.facts.depth,
-        sample_of(len(queries), options.recall_queries),
-        faiss_device(options.device),
-    )
-
-
-def index_of(
-    dataset: Dataset, encoder: Encoder, store: VectorStore, options: Options
-) -> IndexOfCorpus:
-    """The index that an evaluation searches: that of the store, or of a folder.
-
-    Raises:
-        BenchError: a folder that holds none, or one of another model or corpus.
-    """
-    recipe, view = encoder.recipe, options.view
-    if options.from_index is not None:
-        return IndexOfCorpus.exported_to(options.from_index, dataset, recipe)
-    dim = view.width(encoder.dim) + (view.similarity == "euclidean") if view else encoder.dim
-    folder = store.folder / folder_name(recipe.side("document"))
-    return IndexOfCorpus.of(dataset, recipe, dim, options.index, view, folder)
-
-
-def _search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
-    corpus = dataset.corpus
-    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
-    with_bar(
-        f"{dataset.name}: bm25 indexes",
-        len(corpus),
-        lambda advance: bm25.index(batches, advance, dataset.cache_dir),
-    )
-    return search.by_query(bm25, dataset.queries.texts, depth, corpus.tie_rank)
-
-
-def _search_both(dataset: Dataset, vectors: Vectors, queries: Float32Array, depth: int) -> Hits:
-    """The best documents of BM25, by the product of its score and the similarity.
-
-    Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text Retrieval",
-    Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its "lexicon-enhanced"
-    retrieval. A document without a word of the query is not found.
-    """
-    words = _search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
-    products = search.times_similarity(words, queries, vectors.rows)
-    return search.canonical(products, dataset.corpus.tie_rank, depth)
-
-
-def without_self(dataset: Dataset, hits: Hits, depth: int) -> Hits:
-    """Rule of the collection: its own document is no answer to a query that is a document."""
-    if not dataset.facts.exclude_self:
-        return hits
-    return search.drop_self(hits, dataset.corpus.rows_of(dataset.queries.ids), depth)
 
 
 def in_domain(card: Card, collection: str) -> bool:
@@ -356,17 +239,3 @@ def in_domain(card: Card, collection: str) -> bool:
 def conditions_here(device: str) -> Conditions:
     """Conditions with the threads that this process may use."""
     return conditions(device, search_device(device), len(os.sched_getaffinity(0)))
-
-
-def search_device(device: str) -> str:
-    """Where exact search runs; the ranking is the same everywhere. ``auto``: on a GPU if any."""
-    if device == "auto":
-        return "cuda" if sees_gpu() else "cpu"
-    return device
-
-
-def faiss_device(device: str) -> str:
-    """Where FAISS has an index: on the GPU asked for, if this FAISS has one; else on the CPU."""
-    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
-        return "cpu"
-    return "cuda" if device == "auto" else device

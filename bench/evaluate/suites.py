@@ -8,21 +8,6 @@ import msgspec
 from datasets_cfg.catalogue import is_suite, suite_for
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """An evaluation that could not be had.
-
-    Attributes:
-        collection: its name, or what was typed where it could not be opened.
-        model: "" where the collection could not be had for any.
-        hint: what to type or change next; may be empty.
-    """
-
-    collection: str
-    model: str
-    reason: str
-    hint: str = ""
-
-
 class SuiteMean(msgspec.Struct, frozen=True):
     """Mean of one measure of one model over a suite.
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.evaluate.judging import measure_names, protocol_of
-from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.judging import measure_names
+from bench.evaluate.pipeline import evaluate
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.experiments.findings import Scored
 from bench.experiments.grid import Table
 from bench.experiments.plan import CellTask
@@ -19,7 +20,6 @@ from bench.experiments.sequence import read_sequence, write_sequence
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
 from bench.results.result import Stored, save
-from bench.store import VectorStore
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
@@ -101,8 +101,7 @@ class Evaluate:
         chosen = convert_table(settings, EvaluateSettings, "[evaluate]")
         rules = {}
         for dataset in self.space.datasets(chosen.on):
-            depth, official = chosen.depth or dataset.facts.depth, self.space.official(dataset)
-            protocol = protocol_of(dataset, depth, dataset.corpus.sha256, official)
+            protocol = self.space.opened(dataset).protocol(chosen.depth)
             measures = measure_names(dataset, chosen.measures, chosen.depth)
             rules[dataset.name] = msgspec.json.encode([protocol, measures]).decode()
         return rules
@@ -114,10 +113,11 @@ class Evaluate:
         tokens, parameters = 0, 0
         for name, like in _models(model, out):
             own = MODEL in (Path(name).name, Path(name).parent.name)
-            store = VectorStore(out / VECTORS) if own else self.space.store
-            resolved = _resolved(name, chosen, like)
+            kept = str((out / VECTORS).resolve()) if own else self.space.vectors
+            space = replace_field(self.space, vectors=kept)
+            loaded = self._loaded(_resolved(name, chosen, like), chosen.view)
             for dataset in self.space.datasets(chosen.on):
-                spent, parameters = self._score(dataset, resolved, chosen, store, out)
+                spent, parameters = self._score(space, dataset, loaded, chosen, out)
                 tokens += spent
         shutil.rmtree(out / VECTORS, ignore_errors=True)
         return Cost(time.perf_counter() - start, tokens, parameters)
@@ -126,12 +126,20 @@ class Evaluate:
         """None: its collections were opened and its settings read."""
         return None
 
+    def _loaded(self, model: Model, view: View | None) -> LoadedModel:
+        if model.recipe.kind == "bm25":
+            return LoadedModel(model, None)
+        encoder = open_encoder(model, self.space.device)
+        if view:
+            model = replace_field(model, recipe=view.recipe(model.recipe))
+        return LoadedModel(model, encoder)
+
     def _score(
         self,
+        space: Workspace,
         dataset: Dataset,
-        model: Model,
+        model: LoadedModel,
         chosen: EvaluateSettings,
-        store: VectorStore,
         out: Path,
     ) -> tuple[int, int]:
         """Tokens that were encoded, and parameters of the encoder."""
@@ -141,12 +149,7 @@ class Evaluate:
             measures=chosen.measures,
             view=chosen.view,
         )
-        own = model.for_dataset(dataset.name)
-        encoder = None if own.recipe.kind == "bm25" else open_encoder(own, self.space.device)
-        if chosen.view:
-            own = replace_field(own, recipe=chosen.view.recipe(own.recipe))
-        official = self.space.official(dataset)
-        done = evaluate(dataset, own, encoder, store, self.space.here(options), official)
+        done = evaluate(space.prepare(space.opened(dataset), model, options))
         save(done.result, done.scores, done.run, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.evaluate.pipeline import Options
+from bench.evaluate.pipeline import OpenDataset
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.results.find import find_results
 from bench.results.location import Place
-from bench.workspace import LoadedModel, OpenDataset, Workspace
+from bench.results.reuse import stored_or_new
+from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.models.checkpoint import VOCABULARIES, find_weights, read_config, weight_files
@@ -271,7 +273,8 @@ class Watcher:
         space = replace(self.space, vectors=str(self.place.resolve() / "vectors"))
         known = find_results(self.results, loaded.name)
         for dataset in self.opened:
-            stored = space.stored_or_new(dataset, loaded, self.options, known, self.results)
+            job = space.prepare(dataset, loaded, self.options, known=known)
+            stored = stored_or_new(job, self.results)
             shown = {key: stored.result.measures[key] for key in self.options.measures or ()}
             scores = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
             print(f"{name} on {dataset.name}: {scores}", file=sys.stderr)

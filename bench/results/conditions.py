@@ -82,6 +82,7 @@ def _version(library: str) -> str:
         return ""
 
 
+@cache
 def _git(*arguments: str) -> str:
     """Output of git in this code's own checkout, "" where there is none."""
     if not (ROOT / ".git").exists():

@@ -8,82 +8,29 @@ results may: what defines the scores must be equal, and where they were computed
 """
 
 import logging
-import platform
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from bench.results.conditions import library_versions, machine, program_digest
+import msgspec
+
+from bench.evaluate.pipeline import Job, conditions_here, evaluate
 from bench.results.load import load
 from bench.results.location import Place, files_below
-from bench.results.result import (
-    RESULT_FILE,
-    Protocol,
-    Result,
-    Stored,
-    place,
-)
+from bench.results.result import RESULT_FILE, Conditions, Result, Stored, place, save
 from foundation.errors import BenchError
-from retrievers.models.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Evaluating:
-    """The identity of an evaluation, and where it is made.
-
-    Attributes:
-        measures: canonical names, the main one first.
-
-    Other attributes as of `Result` and `Conditions`.
-    """
-
-    model: str
-    recipe: Recipe
-    protocol: Protocol
-    index: str
-    measures: tuple[str, ...]
-    in_domain: bool
-    device: str
-    threads: int
-    search_device: str
-    recall_queries: int | None
-
-    def defines(self, result: Result) -> bool:
-        """True where the result has these measures of the same vectors, protocol and index."""
-        return (
-            not self.recipe.encoder  # a class of others may read files that nobody hashes
-            and result.fingerprint == self.recipe.fingerprint
-            and (result.protocol, result.index) == (self.protocol, self.index)
-            and result.measures.keys() >= set(self.measures)
-        )
-
-    def gave(self, result: Result) -> bool:
-        """True where the result is of this evaluation, by this program and these libraries."""
-        here = result.conditions
-        return (
-            self.defines(result)
-            and bool(here.program)
-            and here.program == program_digest()
-            and here.libraries == library_versions()
-            and here.machine == machine()
-            and (here.device, here.threads) == (self.device, self.threads)
-            and here.search_device == self.search_device
-            and here.python == platform.python_version()
-            and (result.model, result.in_domain) == (self.model, self.in_domain)
-            and (result.recipe, result.recall_queries) == (self.recipe, self.recall_queries)
-            and (result.main_measure, *result.measures) == (self.measures[0], *self.measures)
-        )
-
-
-def find_stored(asked: Evaluating, out: Place) -> Stored | None:
+def find_stored(job: Job, out: Place) -> Stored | None:
     """The newest whole result of an evaluation below ``out``; None where any doubt is left.
 
     What is damaged is named in a warning.
     """
-    results = [stored for stored in _readable(asked, out) if asked.gave(stored.result)]
+    here = _same(conditions_here(job.device))
+    results = [stored for stored in _readable(job, out) if _gave(job, here, stored.result)]
     if len({tuple(stored.result.measures.values()) for stored in results}) != 1:
-        return None  # none; or several that contradict each other, as `merge` keeps them
+        return None  # none; or several that contradict each other
     newest = max(results, key=_time)
     if not newest.has_ranking:
         logger.warning("%s is missing or damaged: evaluated again", newest.run_file)
@@ -91,19 +38,67 @@ def find_stored(asked: Evaluating, out: Place) -> Stored | None:
     return newest
 
 
-def newest_of_same(asked: Evaluating, known: Iterable[Stored]) -> Stored | None:
-    """The newest of the results whose scores an evaluation defines, wherever they were computed."""
+def newest_of_same(job: Job, known: Iterable[Stored]) -> Stored | None:
+    """The newest of the results whose scores an evaluation defines, wherever they were computed.
+
+    Where no measures were asked for, the main one is enough.
+    """
+    needed = job.measures if job.options.measures is not None else job.measures[:1]
     return max(
-        (stored for stored in known if asked.defines(stored.result)), key=_time, default=None
+        (stored for stored in known if _defines(job, needed, stored.result)),
+        key=_time,
+        default=None,
     )
+
+
+def stored_or_new(job: Job, out: Place) -> Stored:
+    """The stored result of a job; made, and kept below ``out``, where there is none.
+
+    Raises:
+        BenchError: as `evaluate`.
+    """
+    if job.stored:
+        print(f"{job.dataset.name}: stored in {job.stored.folder}", file=sys.stderr)
+        return job.stored
+    done = evaluate(job)
+    return save(done.result, done.scores, done.run, out)
+
+
+def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
+    """True where the result has these measures of the same vectors, protocol and index."""
+    return (
+        not job.recipe.encoder  # a class of others may read files that nobody hashes
+        and result.fingerprint == job.recipe.fingerprint
+        and (result.protocol, result.index) == (job.protocol, job.retriever.index)
+        and result.measures.keys() >= set(measures)
+    )
+
+
+def _gave(job: Job, here: Conditions, result: Result) -> bool:
+    """True where the result is of this evaluation, by this program and these libraries."""
+    asked = job.retriever.recall_queries(job.dataset)
+    return (
+        _defines(job, job.measures, result)
+        and bool(result.conditions.program)
+        and _same(result.conditions) == here
+        and (result.model, result.in_domain) == (job.name, job.in_domain)
+        and (result.recipe, result.recall_queries) == (job.recipe, asked)
+        and (result.main_measure, *result.measures) == (job.measures[0], *job.measures)
+    )
+
+
+def _same(conditions: Conditions) -> Conditions:
+    """Conditions without what may differ: the time, and the version, which the digest tells."""
+    time = "2000-01-01T00:00:00+00:00"
+    return msgspec.structs.replace(conditions, time=time, bench="", commit="", dirty=False)
 
 
 def _time(stored: Stored) -> str:
     return stored.result.conditions.time
 
 
-def _readable(asked: Evaluating, out: Place) -> Iterator[Stored]:
-    folder = place(out, asked.protocol.collection, asked.model)
+def _readable(job: Job, out: Place) -> Iterator[Stored]:
+    folder = place(out, job.protocol.collection, job.name)
     for file in files_below(folder, RESULT_FILE):
         if file.parent.parent == folder:  # and not of a model of a longer name
             try:

@@ -15,17 +15,10 @@ import numpy as np
 
 from bench import __version__
 from bench.evaluate import search
-from bench.evaluate.encode_documents import sample_documents
-from bench.evaluate.estimate import measure_speed
+from bench.evaluate.encoding import measure_speed, sample_documents
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
-from bench.evaluate.pipeline import (
-    Evaluation,
-    Options,
-    conditions_here,
-    evaluate,
-    faiss_device,
-    search_device,
-)
+from bench.evaluate.pipeline import Evaluation, OpenDataset, conditions_here, evaluate
+from bench.evaluate.retrieval import LoadedModel, faiss_device, search_device
 from bench.speed import race as races
 from bench.speed.peers import SCORES, Job
 from bench.speed.records import (
@@ -48,7 +41,7 @@ from bench.speed.timing import (
     timed,
     timed_pass,
 )
-from bench.store import VectorStore
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.first_queries import OTHERS, first_queries
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
@@ -115,7 +108,7 @@ class Subject:
     @cached_property
     def tokens_per_s(self) -> float:
         """Speed in a short probe, by which the size of samples is chosen; it loads the weights."""
-        return measure_speed(self.encoder, self.source.corpus, PROBE_S).tokens_per_s
+        return measure_speed(self.encoder, self.source.corpus, PROBE_S)
 
     @cached_property
     def mean_tokens(self) -> float:
@@ -200,11 +193,9 @@ def _phases(subject: Subject, say: Say) -> Phases:
         say(f"phases of whole evaluations, {len(dataset.corpus):,} documents")
 
         def whole(number: int) -> Evaluation:
-            model = subject.model.for_dataset(dataset.name)
-            encoder = open_encoder(model, subject.device)
-            store = VectorStore(Path(temporary) / f"vectors-{number}")
-            options = Options(IndexSpec.parse("flat"), device=subject.device)
-            return evaluate(dataset, model, encoder, store, options)
+            space = Workspace(Path(temporary), device=subject.device, vectors=f"vectors-{number}")
+            loaded = LoadedModel(subject.model, open_encoder(subject.model, subject.device))
+            return evaluate(space.prepare(OpenDataset(dataset, official=False), loaded))
 
         cold_s, done = timed(partial(whole, 0))
         again = [timed(partial(whole, number)) for number in range(1, subject.repeats + 1)]

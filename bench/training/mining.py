@@ -10,7 +10,7 @@ from tqdm import tqdm
 from bench.evaluate import search
 from bench.evaluate.exact import exact_search
 from bench.evaluate.memory import default_budget, plan_search
-from bench.evaluate.pipeline import search_device
+from bench.evaluate.retrieval import search_device
 from bench.store import StoredVectors, VectorStore
 from bench.training.training_sets import CorpusDocuments, Split
 from datasets_cfg.dataset import Dataset

@@ -18,16 +18,15 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.pipeline import evaluate
+from bench.evaluate.retrieval import Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
-from bench.store import VectorStore
+from bench.workspace import Workspace
 from datasets_cfg.dataset import open_dataset
 from datasets_cfg.readers.judgements import read_beir_qrels, read_trec_qrels
 from datasets_cfg.records import Qrels
-from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import resolve_model
 
 MEASURE = "nDCG@10"
 QRELS = {
@@ -108,8 +107,9 @@ def _bm25(folder: Path) -> Run:
         dataset = open_dataset(
             "beir/scifact", cache_dir=Path(cache), data_dir=folder, download=False
         )
-        options = Options(IndexSpec.parse("flat"), depth=100, measures=(MEASURE,))
-        return evaluate(dataset, resolve_model("bm25"), None, VectorStore(Path(cache)), options).run
+        space = Workspace(Path(cache))
+        options = Options(depth=100, measures=(MEASURE,))
+        return evaluate(space.prepare(space.opened(dataset), space.load("bm25"), options)).run
 
 
 def _noised(run: Run) -> Run:

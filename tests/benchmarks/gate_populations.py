@@ -19,14 +19,13 @@ import numpy as np
 import pyarrow as pa
 from tabulate import tabulate
 
-from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.pipeline import evaluate
+from bench.evaluate.retrieval import Options
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
-from bench.store import VectorStore
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_dataset
 from foundation.errors import BenchError
-from retrievers.index.faiss_index import IndexSpec
-from retrievers.models.model import resolve_model
 
 MOST_PUSHED = 12
 PUSHED = 0.3  # of the geometric distribution of how many documents are pushed in
@@ -64,14 +63,14 @@ def populations(names: Iterable[str] = (OWN, *INDEPENDENT)) -> list[Population]:
             except BenchError:
                 print(f"{name} is not here, and left out", file=sys.stderr)
                 continue
-            found += _of(dataset, VectorStore(Path(folder)))
+            found += _of(dataset, Workspace(Path(folder)))
     return found
 
 
-def _of(dataset: Dataset, store: VectorStore) -> list[Population]:
+def _of(dataset: Dataset, space: Workspace) -> list[Population]:
     measures = MEASURES.get(dataset.name, MEASURES[""])
-    options = Options(IndexSpec.parse("flat"), depth=100, measures=measures)
-    run = evaluate(dataset, resolve_model("bm25"), None, store, options).run
+    options = Options(depth=100, measures=measures)
+    run = evaluate(space.prepare(space.opened(dataset), space.load("bm25"), options)).run
     first = _first_relevant(dataset, run)
     tables = [
         score(_pushed(run, first, n), dataset.qrels, measures) for n in range(MOST_PUSHED + 1)

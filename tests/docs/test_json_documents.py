@@ -42,7 +42,6 @@ def check(document: Any, kind: Any) -> None:
         ("work", ("{tiny}", "--model", "hashing")),
         ("score", ("{run}", "--dataset", "{tiny}")),
         ("index", ("{tiny}", "--model", "hashing", "--index", "Flat", "--out", "{out}/index")),
-        ("estimate", ("{tiny}", "--model", "hashing", "--probe-seconds", "1")),
         ("compare", ("hashing", "bm25", "--changed", "1", "--results", "{out}")),
         ("check", ("hashing", "--baseline", "bm25", "--on", "{tiny}", "--results", "{out}")),
         ("leaderboard", ("--results", "{out}")),

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.evaluate.estimate import Estimate, encoded_already
+from bench.evaluate.cost import Cost
 from bench.evaluate.suites import suite_mean
 from bench.results.result import Result, Timings
 from datasets_cfg.catalogue import expand, suite_for
 from datasets_cfg.verify import Finding
 from reports.evaluation import (
     collection_table,
-    estimates_table,
+    costs_table,
     means_table,
     time_line,
 )
@@ -210,28 +210,19 @@ def test_where_the_time_went_is_said_longest_first_without_what_took_none():
     assert time_line(spent) == "forward 80.0 s, score 2.0 s, load 1.0 s"
 
 
-def test_estimates_are_summed_and_the_unsure_are_marked():
-    row = Estimate(
+def test_costs_are_summed():
+    row = Cost(
         model="m",
         collection="a",
         documents=1000,
         to_encode=400,
         tokens=9000,
-        sure="counted",
         encode_s=60.0,
-        search_s=1.0,
         memory_bytes=10**9,
         disk_bytes=10**6,
     )
-    other = msgspec.structs.replace(row, collection="b", sure="at most", memory_bytes=3 * 10**9)
-    _, bound, together = rows_of(estimates_table([row, other]))
-    assert (bound["tokens"], bound["encode"]) == ("≤ 9,000", "≤ 60.0 s")
-    last = ["together", "", "2,000", "800", "≤ 18,000", "≤ 0:02:00", "2.0 s", "3.0 GB", "≤ 2.0 MB"]
+    other = msgspec.structs.replace(row, collection="b", memory_bytes=3 * 10**9)
+    _, second, together = rows_of(costs_table([row, other]))
+    assert (second["tokens"], second["encode"]) == ("9,000", "60.0 s")
+    last = ["together", "", "2,000", "800", "18,000", "0:02:00", "3.0 GB", "2.0 MB"]
     assert list(together.values()) == last
-    about = msgspec.structs.replace(row, sure="about")
-    counted, guessed, together = rows_of(estimates_table([row, about]))
-    assert counted["tokens"] == "9,000"
-    assert (guessed["tokens"], guessed["disk"]) == ("≈ 9,000", "≈ 1.0 MB")
-    assert together["encode"] == "≈ 0:02:00"
-    (stored, _) = rows_of(estimates_table([encoded_already(about)]))
-    assert (stored["to encode"], stored["tokens"], stored["encode"]) == ("0", "0", "0.0 s")

@@ -156,7 +156,7 @@ class Bench:
         words = [str(argument) for argument in arguments]
         if words and words[0] in ("run", "score"):
             words += ["--out", str(self.out)] if "--out" not in words else []
-        if words and words[0] in ("run", "work", "score", "fetch", "verify", "estimate", "cache"):
+        if words and words[0] in ("run", "work", "score", "fetch", "verify", "cache"):
             words += ["--cache-dir", str(self.cache)] if "--cache-dir" not in words else []
         return words
 

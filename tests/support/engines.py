@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.engines import Work
+from bench.evaluate.pipeline import OpenDataset
+from bench.evaluate.retrieval import LoadedModel
 from bench.store.planning import SHARD_ROWS
-from bench.workspace import LoadedModel, OpenDataset, Workspace
+from bench.workspace import Workspace
 from tests.support.collections import write_collection
 from tests.support.tiny_checkpoints import WORDS, write_bert, write_card
 

@@ -1,16 +1,16 @@
 """The results of a candidate: found among the stored ones, or made."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.cli.options.decide import CheckOptions
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.pipeline import Options
+from bench.evaluate.retrieval import LoadedModel, Options
+from bench.gaps import Gaps
 from bench.results.result import Stored
-from bench.workspace import LoadedModel, Workspace
+from bench.results.reuse import stored_or_new
+from bench.workspace import Workspace
 from datasets_cfg.records import Queries
-from foundation.errors import as_bad_input
 
 DIGITS = 8  # of a fingerprint in a name
 
@@ -60,23 +60,16 @@ def evaluate_all(
         folders: what was typed for collections of a user's own.
         known: stored results, among which the candidate's are looked for.
     """
-    results = CandidateResults()
+    results, gaps = CandidateResults(), Gaps()
     measures = None if options.measure is None else (parse_measure(options.measure).name,)
     choices = Options(depth=options.protocol.depth, measures=measures)
     names = (name, candidate.name)
     own = [stored for stored in known if stored.result.model in names]
     for wanted in collections:
-        try:
+        with gaps.kept(wanted):
             opened = space.open(folders.get(wanted, wanted), options.protocol.split)
             results.queries[wanted] = opened.dataset.queries
-            results.stored[wanted] = space.stored_or_new(
-                opened, candidate.renamed(name), choices, own, options.results
-            )
-        except Exception as error:
-            problem = as_bad_input(error)
-            if problem is None:
-                raise
-            results.failed[wanted] = f"not evaluated: {problem}"
-            hint = f"\n  try: {problem.hint}" if problem.hint else ""
-            print(f"warning: {wanted}: {problem}{hint}", file=sys.stderr)
-    return results
+            job = space.prepare(opened, candidate.renamed(name), choices, known=own)
+            results.stored[wanted] = stored_or_new(job, options.results)
+    failed = {name: f"not evaluated: {reason}" for name, reason in gaps.reasons.items()}
+    return replace(results, failed=failed)

@@ -15,6 +15,7 @@ from bench.cli.printing import print_json
 from bench.comparing.panels import Choices, Entry
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import in_domain
+from bench.evaluate.retrieval import LoadedModel
 from bench.evaluate.suites import mean_weights
 from bench.gate.check import blind, conclude, with_texts
 from bench.gate.evidence import check_against, check_published
@@ -30,7 +31,7 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
 from bench.results.result import Stored
-from bench.workspace import LoadedModel, Workspace
+from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names
 from datasets_cfg.remembered import open_remembered
 from foundation.errors import BenchError

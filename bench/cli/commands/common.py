@@ -11,7 +11,8 @@ import msgspec
 from bench.cli.options.shared import Hardware, ModelUse, Places, Resamples
 from bench.comparing.statistics import Resampling
 from bench.evaluate.memory import parse_size
-from bench.workspace import LoadedModel, Workspace, cache_folder
+from bench.evaluate.retrieval import LoadedModel
+from bench.workspace import Workspace, cache_folder
 from datasets_cfg.verify import Finding
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table

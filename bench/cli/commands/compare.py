@@ -13,7 +13,7 @@ from bench.comparing.changed import Changes, most_changed
 from bench.comparing.compare import Comparison
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.panels import Choices, Entrant, Entry
-from bench.evaluate.given_run import evaluate_run
+from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
@@ -21,7 +21,7 @@ from bench.results.choose import choose_results
 from bench.results.find import find_named
 from bench.results.location import place_of
 from bench.results.result import RESULT_FILE, Protocol, Stored
-from bench.workspace import OpenDataset, Workspace
+from bench.workspace import Workspace
 from datasets_cfg.catalogue import (
     collections_of,
     dataset_names,

@@ -9,8 +9,8 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import IndexOptions
 from bench.cli.printing import print_json
-from bench.evaluate.estimate import confirm_encoding
-from bench.evaluate.pipeline import Options, build_index
+from bench.evaluate.cost import confirm_encoding
+from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
 from datasets_cfg.dataset import Dataset
@@ -49,20 +49,12 @@ def index(options: IndexOptions) -> int:
         raise BenchError(f"{options.out} is there already", "name another --out, or remove it")
     space = workspace(options.places, options.hardware, options.allow_mismatch)
     model = load_model(space, options.model, options.use)
-    if model.encoder is None:
-        raise BenchError(f"{model.name} makes no vectors: there is nothing to index")
-    FaissIndex(spec, model.encoder.dim)  # FAISS reads the factory string before hours of encoding
-    opened, choices = space.open(options.dataset), Options(index=spec)
-    space.check_memory(opened, model, choices)
-    own = model.on(opened.name)
-    if own.encoder is None:
-        raise ValueError("a model with vectors has an encoder for every collection")
-    dataset = opened.dataset
-    missing = space.store.plan(own.encoder, dataset.corpus).missing_rows
-    confirm_encoding([(own.encoder, dataset.corpus, missing)], options.yes)
-    kept = build_index(dataset, own.encoder, space.store, space.here(choices))
-    dataset.corpus.check()
-    manifest = export_index(kept, options.out, dataset, own.model.recipe)
+    FaissIndex(spec, model.require_encoder().dim)  # FAISS reads the factory string
+    job = space.prepare(space.open(options.dataset), model, Options(index=spec))
+    confirm_encoding([job], options.yes)
+    kept = job.retriever.build_index(job.dataset)
+    job.dataset.corpus.check()
+    manifest = export_index(kept, options.out, job.dataset, job.recipe)
     print(
         f"{manifest.documents:,} documents, {size(manifest.bytes)}: {options.out}", file=sys.stderr
     )

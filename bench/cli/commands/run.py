@@ -2,38 +2,36 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
 from bench.cli.commands.common import load_model, workspace
-from bench.cli.commands.gaps import Gaps
 from bench.cli.options.evaluate import RunOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.printing import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
-from bench.evaluate.estimate import WORTH_AN_ESTIMATE, confirm_encoding
-from bench.evaluate.judging import measure_names
+from bench.evaluate.cost import confirm_encoding, costs
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.pipeline import Options, documents_to_encode
+from bench.evaluate.pipeline import Job, evaluate
+from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
+from bench.gaps import Gaps
 from bench.results.choose import CHOICE
 from bench.results.location import Place
 from bench.results.result import TREC_FILE, Result, Stored, place, save
 from bench.store.indexes import IndexFolder
-from bench.workspace import LoadedModel, OpenDataset, Workspace
+from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
-from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from reports.evaluation import collection_table, gaps_table, means_table, time_line
+from reports.evaluation import collection_table, costs_table, gaps_table, means_table, time_line
 from retrievers.adapters.bases import Bases
-from retrievers.encoders.protocol import Encoder
 from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
 
-# A collection, and its models with the result of those that have one.
-Planned = tuple[OpenDataset, list[tuple[LoadedModel, Stored | None]]]
+Published = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 
 
 def run(options: RunOptions) -> int:
@@ -43,18 +41,18 @@ def run(options: RunOptions) -> int:
     """
     choices = _choices(options)
     space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
-    names, models = space.expand(options.names), _loaded(options, space)
-    _check_models(models, options.out)
-    _check_index(choices.index, models)
-    gaps = Gaps(stop=options.fail_fast or len(names) * len(models) == 1)
-    planned = _planned(space, names, models, choices, gaps, options)
-    gaps.check_any_left([work for _, work in planned if work])
+    models, published = _models(options, space, choices.index)
+    count = len(space.expand(options.names)) * len(models)
+    gaps = Gaps(stop=options.fail_fast or count == 1)
+    jobs = _jobs(space, models, choices, gaps, options)
+    if options.dry_run:
+        _print_costs(jobs, gaps, options)
+        return ExitCode.MISSING if gaps.missing else ExitCode.OK
     engine = _engine(options.workers, space)
-    confirm_encoding(_to_encode(planned, space, choices), options.yes, engine.machines)
-    with engine.encoding(space, _to_share(planned)) as spread:
-        results = _results(space, planned, models, choices, gaps, options, spread)
-    gaps.check_any_left(results)
-    _print_summary(results, gaps, models, options)
+    confirm_encoding(chain(*jobs), options.yes, engine.machines)
+    with engine.encoding(space, _to_share(jobs)) as spread:
+        results = _results(jobs, spread, published, gaps, options)
+    _print_summary(results, published, gaps, options)
     return ExitCode.MISSING if gaps.missing else ExitCode.OK
 
 
@@ -79,92 +77,87 @@ def _engine(options: WorkerOptions, space: Workspace) -> Engine:
     return Children(options.workers, space.device)
 
 
-def _to_share(planned: Sequence[Planned]) -> list[Work]:
+def _to_share(jobs: Iterable[Sequence[Job]]) -> list[Work]:
     """The corpora that have to be encoded, as other processes find them."""
     return [
-        Work(opened.opened_by, model.model)
-        for opened, work in planned
-        for model, stored in work
-        if opened.opened_by and model.encoder and not stored
+        Work(job.opened.opened_by, job.model.model)
+        for job in chain(*jobs)
+        if job.opened.opened_by and job.model.encoder and not job.stored
     ]
 
 
-def _results(
+def _jobs(
     space: Workspace,
-    planned: Sequence[Planned],
     models: Sequence[LoadedModel],
     choices: Options,
     gaps: Gaps,
     options: RunOptions,
-    spread: Spread,
-) -> list[Result]:
-    """The results that are stored or can be had; a table for each collection."""
-    results: list[Result] = []
-    for opened, work in planned:
-        of_dataset = []
-        for model, stored in work:
-            with gaps.kept(opened.name, model.name):
-                if stored:
-                    _say_stored(stored)
-                else:
-                    stored = _evaluate(space, opened, spread(model), choices, options.out)
-                if options.run_file:
-                    write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
-                of_dataset.append(stored.result)
-        if of_dataset and not options.output.json:
-            print(collection_table(of_dataset, _published(models)), end="\n\n", flush=True)
-        results += of_dataset
-    return results
-
-
-def _planned(
-    space: Workspace,
-    names: Sequence[str],
-    models: Sequence[LoadedModel],
-    choices: Options,
-    gaps: Gaps,
-    options: RunOptions,
-) -> list[Planned]:
-    """Each collection that can be had, with the models that can be evaluated on it.
-
-    What would fail when the result is written fails now, before hours of encoding.
-    """
-    planned = []
-    for name in names:
+) -> list[list[Job]]:
+    """What can be evaluated, by collection. What would fail late fails now."""
+    jobs: list[list[Job]] = []
+    known = not (options.recompute or options.from_index)
+    for name in space.expand(options.names):
+        of_collection: list[Job] = []
         with gaps.kept(name):
             split, limit = options.protocol.split, options.limit
             opened = space.open_first(name, limit, split) if limit else space.open(name, split)
-            measure_names(opened.dataset, options.measure, options.protocol.depth)
             place(options.out, opened.name, "model")
-            work = []
             for model in models:
                 with gaps.kept(opened.name, model.name):
-                    stored = None
-                    if options.from_index:
-                        space.check_index(opened, model, choices)
-                    elif not options.recompute:
-                        stored = space.stored(opened, model, choices, options.out)
-                    if not stored:
-                        space.check_memory(opened, model, choices)
-                    work.append((model, stored))
-            planned.append((opened, work))
-    return planned
+                    out = options.out if known else None
+                    of_collection.append(space.prepare(opened, model, choices, out))
+        if of_collection:
+            jobs.append(of_collection)
+    gaps.check_any_left(bool(jobs))
+    return jobs
 
 
-def _evaluate(
-    space: Workspace, opened: OpenDataset, model: LoadedModel, choices: Options, out: Place
-) -> Stored:
-    done = space.evaluate(opened, model, choices)
+def _results(
+    jobs: Sequence[Sequence[Job]],
+    spread: Spread,
+    published: Published,
+    gaps: Gaps,
+    options: RunOptions,
+) -> list[Result]:
+    """The results that are stored or can be had; a table for each collection."""
+    results: list[Result] = []
+    for of_collection in jobs:
+        made = []
+        for job in of_collection:
+            with gaps.kept(job.dataset.name, job.name):
+                stored = _result(job, spread, options.out)
+                if options.run_file:
+                    write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
+                made.append(stored.result)
+        if made and not options.output.json:
+            print(collection_table(made, published), end="\n\n", flush=True)
+        results += made
+    gaps.check_any_left(bool(results))
+    return results
+
+
+def _result(job: Job, spread: Spread, out: Place) -> Stored:
+    if job.stored:
+        _say_stored(job.stored)
+        return job.stored
+    done = evaluate(job.encoded_by(spread(job.model)))
     stored = save(done.result, done.scores, done.run, out)
     _say_done(stored)
     return stored
 
 
+def _print_costs(jobs: Iterable[Sequence[Job]], gaps: Gaps, options: RunOptions) -> None:
+    rows = list(costs(chain(*jobs)))
+    if options.output.json:
+        print_json({"costs": rows, "gaps": gaps.missing})
+        return
+    print(costs_table(rows))
+    if gaps.missing:
+        print("\n" + gaps_table(gaps.missing))
+
+
 def _print_summary(
-    results: Sequence[Result],
-    gaps: Gaps,
-    models: Sequence[LoadedModel],
-    options: RunOptions,
+    results: Sequence[Result], published: Published, gaps: Gaps, options: RunOptions
 ) -> None:
     """Means of the suites, then what is missing; with ``--json`` all there is."""
     means = _means(options.names, results)
@@ -173,13 +166,15 @@ def _print_summary(
         print_json({"results": results, "means": rows, "gaps": gaps.missing})
         return
     if means:
-        print(means_table(means, _published(models)))
+        print(means_table(means, published))
     if gaps.missing:
         print(("\n" if means else "") + gaps_table(gaps.missing))
 
 
-def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
-    """The models, under the names that their results will have."""
+def _models(
+    options: RunOptions, space: Workspace, spec: IndexSpec
+) -> tuple[list[LoadedModel], Published]:
+    """The models, under the names that their results will have, and their published scores."""
     if options.name and len(options.model) > 1:
         raise BenchError(
             f"--name gives one name to {len(options.model)} models",
@@ -192,7 +187,17 @@ def _loaded(options: RunOptions, space: Workspace) -> list[LoadedModel]:
         )
     bases = Bases()
     models = [load_model(space, name, options.use, bases) for name in options.model]
-    return [model.renamed(options.name) for model in models] if options.name else models
+    if options.name:
+        models = [model.renamed(options.name) for model in models]
+    _check_models(models, options.out)
+    for model in models:  # FAISS reads the factory string when an index is made
+        if spec.needs_faiss and model.encoder:
+            FaissIndex(spec, model.encoder.dim)
+    return models, {
+        (model.name, expected.dataset, expected.measure): expected.value
+        for model in models
+        for expected in model.model.card.expected
+    }
 
 
 def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
@@ -205,12 +210,6 @@ def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
                 f"{count} of the models are called {name}",
                 "run one after the other, one of them with --name",
             )
-
-
-def _check_index(spec: IndexSpec, models: Sequence[LoadedModel]) -> None:
-    """FAISS reads the factory string when an index is made: do that before hours of encoding."""
-    for encoder in (loaded.encoder for loaded in models if loaded.encoder and spec.needs_faiss):
-        FaissIndex(spec, encoder.dim)
 
 
 def _choices(options: RunOptions) -> Options:
@@ -228,28 +227,6 @@ def _choices(options: RunOptions) -> Options:
         recall_queries=options.recall_queries,
         from_index=options.from_index,
     )
-
-
-def _to_encode(
-    planned: Sequence[Planned], space: Workspace, choices: Options
-) -> Iterator[tuple[Encoder, Corpus, int]]:
-    """Encoder, corpus, and how many of its documents are to be encoded, of large collections."""
-    here = space.here(choices)
-    for opened, work in planned:
-        dataset = opened.dataset
-        if len(dataset.corpus) >= WORTH_AN_ESTIMATE:  # others need no look into the store
-            for model in (model.on(opened.name) for model, stored in work if not stored):
-                if model.encoder:
-                    missing = documents_to_encode(dataset, model.encoder, space.store, here)
-                    yield model.encoder, dataset.corpus, missing
-
-
-def _published(models: Iterable[LoadedModel]) -> dict[tuple[str, str, str], float]:
-    return {
-        (loaded.name, expected.dataset, expected.measure): expected.value
-        for loaded in models
-        for expected in loaded.model.card.expected
-    }
 
 
 def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:

@@ -12,13 +12,14 @@ from bench.cli.options.study import WatchOptions
 from bench.cli.printing import print_json
 from bench.comparing.panels import Entry
 from bench.evaluate.judging import common_measure
-from bench.evaluate.pipeline import Options
+from bench.evaluate.pipeline import OpenDataset
+from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode
 from bench.monitor.curve import Aim, Curve, curve_of
 from bench.monitor.following import Ending, Watcher, follow, training_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named
-from bench.workspace import OpenDataset, Workspace, protocol_here
+from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import replacing
 from foundation.locks import FileLock
@@ -88,7 +89,7 @@ def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDatas
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",
         weights=weights,
-        protocols={each.name: protocol_here(each, Options()) for each in opened.values()},
+        protocols={each.name: each.protocol() for each in opened.values()},
         measure=common_measure(datasets, options.measure, None),
         method=options.select,
         baseline=baseline,

@@ -7,9 +7,8 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import WorkOptions
 from bench.cli.printing import print_json
-from bench.evaluate.encode_documents import check_encoder, encode_documents
+from bench.evaluate.encoding import check_encoder, encode_documents
 from bench.exit_codes import ExitCode
-from foundation.errors import BenchError
 from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 
@@ -27,15 +26,12 @@ def work(options: WorkOptions) -> int:
     space, bases = workspace(options.places, options.hardware), Bases()
     models = [load_model(space, name, options.use, bases) for name in options.model]
     for model in models:
-        if model.encoder is None:
-            raise BenchError(f"{model.name} makes no vectors: there is no work", "leave it out")
+        model.require_encoder()
     done = []
     for name in space.expand(options.names):
         dataset = space.dataset(name)
         for model in models:
-            encoder = model.on(dataset.name).encoder
-            if encoder is None:
-                raise ValueError("a model with vectors has an encoder for every collection")
+            encoder = model.on(dataset.name).require_encoder()
             check_encoder(dataset, encoder, space.store)
             plan = space.store.plan(encoder, dataset.corpus)
             clock: Clock = getattr(encoder, "clock", None) or Clock()

@@ -1,4 +1,4 @@
-"""Options of the commands that evaluate: ``run``, ``work``, ``score``, ``estimate``, ``speed``."""
+"""Options of the commands that evaluate: ``run``, ``work``, ``score``, ``speed``."""
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from bench.cli.options.shared import (
     Places,
     Positive,
     ProtocolOptions,
-    Rate,
     Several,
     WorkerOptions,
 )
@@ -46,6 +45,7 @@ class RunOptions:
         python -m bench run beir/scifact --model minilm --adapter path/to/lora --name minilm-legal
         python -m bench run msmarco/dev --model retromae-msmarco-ft --measure R@50 --json
         python -m bench run beir --model retromae --workers auto
+        python -m bench run beir --model retromae --dry-run
     """
 
     names: tuple[str, ...]
@@ -72,6 +72,9 @@ class RunOptions:
     """Evaluate again what is stored, from stored vectors."""
     run_file: bool = False
     """Also write each ranking as a TREC run file, run.trec.gz beside its result."""
+    dry_run: bool = False
+    """Show what would be encoded, how long that takes on this machine, and the memory that is
+    needed; evaluate nothing."""
     yes: bool = False
     """Start without asking, even where encoding takes hours."""
     fail_fast: bool = False
@@ -166,37 +169,6 @@ class ScoreOptions:
     out: OutPlace = Path("results")
     """Folder of the results, or a URL such as s3://bucket/prefix."""
     protocol: ProtocolOptions = ProtocolOptions()
-    places: Places = Places()
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class EstimateOptions:
-    """Estimate time, memory and disk of a run before it starts.
-
-    A collection that is not on this machine is counted by its published sizes: ≈ stands before
-    what comes from its mean number of words, ≤ where every document is as long as the model reads.
-    Collections of the same documents are encoded once.
-
-    Examples:
-        python -m bench estimate beir --model retromae
-        python -m bench estimate beir/scifact --model minilm bm25 --probe-seconds 5
-        python -m bench estimate beir msmarco dpr/nq --model retromae --tokens-per-second 2300000
-    """
-
-    names: tuple[str, ...]
-    """Collections, suites (your own: a TOML file) or folders."""
-    _: KW_ONLY
-    model: Names
-    """Names of `list models`, card files, folders or Hub ids."""
-    probe_seconds: Positive = 20
-    """Seconds for which each encoder is timed on this machine."""
-    tokens_per_second: Rate | None = None
-    """Speed of encoding on another machine, as `speed` states it there. Default: timed on this one;
-    search is timed on this one in any case."""
-    protocol: ProtocolOptions = ProtocolOptions()
-    use: ModelUse = ModelUse()
-    hardware: Hardware = Hardware()
     places: Places = Places()
     output: Output = Output()
 

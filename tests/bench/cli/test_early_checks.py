@@ -34,7 +34,6 @@ DEVICES = {
     "run bm25": ["run", "{data}", "--model", "bm25"],
     "check": ["check", "hashing", "--baseline", "bm25", "--on", "{data}"],
     "watch": ["watch", "{data}", "--on", "{data}", "--once"],
-    "estimate": ["estimate", "{data}", "--model", "hashing"],
     "speed": ["speed", "--model", "hashing"],
 }
 

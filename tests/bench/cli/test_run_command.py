@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands.gaps import Gaps
+from bench.gaps import Gaps
 from bench.results.load import load
 from datasets_cfg.catalogue import facts_for
 from foundation.errors import BenchError

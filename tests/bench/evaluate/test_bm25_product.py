@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from bench.evaluate.pipeline import Options, evaluate
+from bench.evaluate.pipeline import evaluate
+from bench.evaluate.retrieval import Options
 from bench.evaluate.search import canonical, times_similarity
-from bench.store import VectorStore
-from datasets_cfg.dataset import open_dataset
+from bench.workspace import Workspace
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
 from retrievers.index.faiss_index import Hits, IndexSpec
-from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QUERIES, write_collection
 
 PRODUCT = Options(index=IndexSpec.parse("bm25"), depth=4, measures=())
@@ -21,11 +19,9 @@ def evaluated(tmp_path, name, options, facts=FACTS):
     folder = tmp_path / "collection"
     if not folder.exists():
         write_collection(folder, facts=facts)
-    dataset = open_dataset(str(folder), cache_dir=tmp_path / "cache")
-    model = resolve_model(name).for_dataset(dataset.name)
-    encoder = None if name == "bm25" else open_encoder(model, "cpu")
-    store = VectorStore(tmp_path / "vectors")
-    return evaluate(dataset, model, encoder, store, options, official=False), encoder
+    space = Workspace(tmp_path / "cache")
+    loaded = space.load(name)
+    return evaluate(space.prepare(space.open(str(folder)), loaded, options)), loaded.encoder
 
 
 def rankings(evaluation):

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cli.commands import run as run_command
-from bench.evaluate import estimate, index_search
+from bench.evaluate import cost, index_search
 from bench.evaluate.index_search import sample_of
 from bench.results.load import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
@@ -270,8 +269,7 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
 def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
     bench, folder, tmp_path, monkeypatch
 ):
-    for module in (estimate, run_command):
-        monkeypatch.setattr(module, "WORTH_AN_ESTIMATE", 300)
+    monkeypatch.setattr(cost, "WORTH_AN_ESTIMATE", 300)
     assert export(bench, folder, tmp_path / "unmeasured").code == 0
     brought = (
         "run",

@@ -23,7 +23,7 @@ from bench.evaluate.exact.bounds import ARITHMETICS, BFLOAT16, FLOAT16, FLOAT32,
 from bench.evaluate.exact.device_memory import Uploads, plan_device
 from bench.evaluate.exact.task import SearchTask
 from bench.evaluate.exact.torch_engine import TorchEngine
-from bench.evaluate.pipeline import search_device
+from bench.evaluate.retrieval import search_device
 from bench.evaluate.search import canonical, order_keys
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock

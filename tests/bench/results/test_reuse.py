@@ -2,13 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from bench.evaluate.pipeline import Options
-from bench.results import reuse
+from bench.results import conditions, reuse
 from bench.results.conditions import program_digest
 from bench.results.find import find_results
 from bench.results.load import load
@@ -178,27 +178,19 @@ def test_a_result_of_anything_else_is_not_shown(bench, run, change):
     assert run()
 
 
-def test_what_a_class_of_others_computed_is_never_shown(bench, run):
+def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_path):
     """It may read files that no hash of the recipe is of."""
     assert run()
+    space = Workspace(tmp_path / "cache")
+    loaded = space.load("hashing")
+    job = space.prepare(space.open(str(folder)), loaded)
     result = load(bench.results("tiny", "hashing")).result
     own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
     for recipe, shown in ((result.recipe, True), (own, False)):
         record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
-        conditions = record.conditions
-        asked = reuse.Evaluating(
-            model=record.model,
-            recipe=recipe,
-            protocol=record.protocol,
-            index=record.index,
-            measures=tuple(record.measures),
-            in_domain=record.in_domain,
-            device=conditions.device,
-            threads=conditions.threads,
-            search_device=conditions.search_device,
-            recall_queries=record.recall_queries,
-        )
-        assert (asked.gave(record), asked.defines(record)) == (shown, shown)
+        stored = Stored(tmp_path, record)
+        job = replace(job, model=replace(loaded, model=replace(loaded.model, recipe=recipe)))
+        assert (reuse.newest_of_same(job, [stored]) is not None) == shown
 
 
 def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
@@ -212,7 +204,7 @@ def test_a_record_under_the_key_of_another_evaluation_is_not_shown(bench, run):
 
 
 def test_results_that_contradict_each_other_are_not_shown(bench, run):
-    """As `merge` keeps them: two folders of one key."""
+    """Two folders of one key."""
     assert run()
     folder = bench.results("tiny", "hashing")
     other = folder.with_name(f"{folder.name}-other")
@@ -257,7 +249,8 @@ def for_a_decision(bench, folder, tmp_path):
         space = Workspace(tmp_path / "cache")
         opened, model = space.open(str(folder)), space.load("hashing")
         before()
-        return space.stored_or_new(opened, model, Options(), find_results(bench.out), bench.out)
+        job = space.prepare(opened, model, known=find_results(bench.out))
+        return reuse.stored_or_new(job, bench.out)
 
     return ask
 
@@ -296,7 +289,7 @@ def test_decisions_take_no_result_of_a_source_that_changes_under_them(folder, ru
 
 def test_another_program_computes(run, monkeypatch, tmp_path):
     assert run()
-    monkeypatch.setattr(reuse, "program_digest", lambda: "0" * 16)
+    monkeypatch.setattr(conditions, "program_digest", lambda: "0" * 16)
     assert run()
 
 

@@ -28,7 +28,7 @@ class CommandLine(Subject):
         "run {c} --model hashing bm25 --split test --index IVF2,Flat?nprobe=2&seed=1",
         "run {c} --model hashing --set store_dtype=float16 --set max_query_tokens=8",
         "score {r} --dataset {c} --depth 10 --name mine --measure AP(rel=2)",
-        "estimate {c} --model hashing --probe-seconds 1 --max-memory 2GB",
+        "run {c} --model hashing --dry-run --max-memory 2GB",
         "compare hashing bm25 --results {o} --resamples 199 --on own --measure nDCG@10",
         "check hashing --baseline bm25 --results {o} --on {c} --margin 0.01 --floor 0.1",
         "check bm25 --baseline hashing --results {o} --on {c} --rule margin --anchor bm25",
@@ -85,6 +85,6 @@ class CommandLine(Subject):
         name = typed[0]
         if name in ("run", "score", "export"):
             typed += ["--out", str(folder / "out")]
-        if name in ("run", "score", "check", "estimate", "verify", "cache", "watch"):
+        if name in ("run", "score", "check", "verify", "cache", "watch"):
             typed += ["--cache-dir", str(folder / "cache")]
         return typed

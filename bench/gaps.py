@@ -1,17 +1,33 @@
 """Evaluations that could not be had: each with its reason, while the others go on."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.evaluate.suites import Gap
+import msgspec
+
 from foundation.errors import BenchError, as_bad_input
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """An evaluation that could not be had.
+
+    Attributes:
+        collection: its name, or what was typed where it could not be opened.
+        model: "" where the collection could not be had for any.
+        hint: what to type or change next; may be empty.
+    """
+
+    collection: str
+    model: str
+    reason: str
+    hint: str = ""
 
 
 class Gaps:
     """The gaps of several evaluations: ``missing`` grows as blocks fail."""
 
-    def __init__(self, stop: bool) -> None:
+    def __init__(self, stop: bool = False) -> None:
         """With ``stop``, the first failure is raised instead of kept."""
         self.missing: list[Gap] = []
         self._stop = stop
@@ -31,16 +47,21 @@ class Gaps:
         except BrokenPipeError:  # the reader of our own output went away
             raise
         except Exception as error:
-            known = error if isinstance(error, BenchError) else as_bad_input(error)
+            known = as_bad_input(error)
             if known is None or self._stop:
                 raise
             self._add(collection, model, known)
 
-    def check_any_left(self, left: Sequence[object]) -> None:
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why there is nothing, by collection."""
+        return {gap.collection: gap.reason for gap in self.missing}
+
+    def check_any_left(self, left: bool) -> None:
         """Refuse to go on where nothing is left.
 
         Raises:
-            BenchError: ``left`` is empty; with the first reason.
+            BenchError: there are gaps, and ``left`` is False; with the first reason.
         """
         if self.missing and not left:
             first = self.missing[0]

@@ -1,7 +1,8 @@
-"""Documents become vectors: the checks before it, and the work with its bar."""
+"""Documents become vectors: the checks before it, what it will cost, and the work with its bar."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -10,11 +11,14 @@ from tqdm import tqdm
 from bench.store import EncodingPlan, StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
+from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Encoder
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
+SAMPLE_DOCUMENTS = 2_000
+FIRST_CHUNK = 64
 
 
 def check_encoder(dataset: Dataset, encoder: Encoder, store: VectorStore) -> dict[str, Any]:
@@ -76,3 +80,39 @@ def encode_documents(
             bar.update(min(documents, plan.missing_rows - bar.n))
 
         return store.documents(encoder, dataset.corpus, plan, advance)
+
+
+def measure_speed(encoder: Encoder, corpus: Corpus, budget_s: float) -> float:
+    """Tokens a second, wall clock, from encoding a seeded sample for about ``budget_s`` seconds.
+
+    The weights are loaded first, and not counted. Chunks grow until one takes a second, so that a
+    fast device is seen at work and not at its start.
+    """
+    titles, texts = sample_documents(corpus, SAMPLE_DOCUMENTS)
+    order = np.random.default_rng(0).permutation(len(texts))  # the probe may see a part only
+    titles, texts = [titles[i] for i in order], [texts[i] for i in order]
+    lengths = _lengths(encoder, titles, texts)
+    encoder.encode_documents(titles[:4], texts[:4])  # loads the weights, warms the processor up
+    tokens, spent, chunk, start = 0, 0.0, FIRST_CHUNK, 0
+    while spent < budget_s and start < len(texts):
+        some = slice(start, start + chunk)
+        before = time.perf_counter()
+        encoder.encode_documents(titles[some], texts[some])
+        took = time.perf_counter() - before
+        tokens, spent, start = tokens + int(lengths[some].sum()), spent + took, start + chunk
+        if took < 1.0:
+            chunk *= 2
+    return tokens / spent
+
+
+def mean_tokens(encoder: Encoder, corpus: Corpus) -> float:
+    """Tokens of a document as it is encoded, mean of a seeded sample; words without a tokenizer."""
+    return float(_lengths(encoder, *sample_documents(corpus, SAMPLE_DOCUMENTS)).mean())
+
+
+def _lengths(encoder: Encoder, titles: Sequence[str], texts: Sequence[str]) -> Int64Array:
+    count = getattr(encoder, "count_document_tokens", None)
+    if count is None:  # an encoder without a tokenizer, such as hashing
+        return np.array([len(f"{a} {b}".split()) for a, b in zip(titles, texts, strict=True)])
+    lengths = np.array(cast("list[int]", count(titles, texts)), dtype=np.int64)
+    return np.minimum(lengths, encoder.recipe.max_document_tokens)

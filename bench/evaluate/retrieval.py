@@ -1,0 +1,418 @@
+"""Retrievers: what finds the documents of a collection, by vectors or by words."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from bench.evaluate import search
+from bench.evaluate.encoding import check_encoder, encode_documents
+from bench.evaluate.exact.choose_engine import sees_gpu
+from bench.evaluate.index_search import (
+    ExactSearch,
+    IndexOfCorpus,
+    IndexSearch,
+    Vectors,
+    sample_of,
+    with_bar,
+)
+from bench.evaluate.memory import check_index_fits, default_budget, plan_search, resident_bytes
+from bench.results.result import Timings
+from bench.store import VectorStore
+from bench.store.indexes import IndexFolder
+from bench.store.store import folder_name
+from datasets_cfg.dataset import Dataset
+from foundation.arrays import Float32Array
+from foundation.errors import BenchError
+from retrievers.encoders.bm25 import BM25, index_bytes
+from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.views import View, Viewed
+from retrievers.index.faiss_index import Hits, IndexSpec
+from retrievers.index.library import import_faiss
+from retrievers.models.lookup import replace_fields
+from retrievers.models.model import Model, resolve_model
+from retrievers.models.parameters import COUNTING, Parameters, count_parameters
+
+FLAT = IndexSpec.parse("flat")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices of an evaluation that the collection's and the model's own facts leave open.
+
+    Attributes:
+        index: ``flat`` is exact search; ``bm25`` scores what BM25 finds by the product of its score
+            and the similarity.
+        depth: documents per query; None for the collection's.
+        measures: besides the main one; None for the collection's.
+        view: what is made of the vectors of an encoder that stores every pooling; None for any
+            other encoder.
+        recall_queries: on how many queries the recall of an approximate index is measured; None
+            for all.
+        from_index: folder that `index` wrote, whose index is searched; None for that of the store.
+    """
+
+    index: IndexSpec = FLAT
+    depth: int | None = None
+    measures: tuple[str, ...] | None = None
+    view: View | None = None
+    recall_queries: int | None = None
+    from_index: Path | None = None
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its encoder; BM25 has none."""
+
+    model: Model
+    encoder: Encoder | None
+
+    @property
+    def name(self) -> str:
+        """Name of the model, by which its results are known."""
+        return self.model.card.name
+
+    def renamed(self, name: str) -> "LoadedModel":
+        """This model under another name in results, such as one that names the training."""
+        recipe = msgspec.structs.replace(self.model.recipe, model=name)
+        card = replace_fields(self.model.card, {"name": name})
+        return LoadedModel(replace(self.model, card=card, recipe=recipe), self.encoder)
+
+    def on(self, collection: str) -> "LoadedModel":
+        """This model with the prompts of one collection, sharing the loaded weights."""
+        encoder = self.encoder.for_dataset(collection) if self.encoder else None
+        return LoadedModel(self.model.for_dataset(collection), encoder)
+
+    def require_encoder(self) -> Encoder:
+        """The encoder, for work that needs vectors.
+
+        Raises:
+            BenchError: the model makes none.
+        """
+        if self.encoder is None:
+            raise BenchError(f"{self.name} makes no vectors", "name a model that encodes")
+        return self.encoder
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found, and how it came about.
+
+    Attributes:
+        hits: in canonical order, without self-matches.
+        recall: see `bench.results.result.Result`.
+        preflight: what was found of the encoder on a sample of the collection.
+    """
+
+    hits: Hits
+    timings: Timings
+    recall: dict[str, float] = field(default_factory=dict)
+    preflight: dict[str, Any] = field(default_factory=dict)
+
+
+class Retriever(Protocol):
+    """A model as it searches one collection after the other, under some options.
+
+    Attributes:
+        index: what is searched, as results name it; "" where that is no index of vectors.
+    """
+
+    @property
+    def index(self) -> str:
+        """Name of the index in results."""
+        ...
+
+    def recall_queries(self, dataset: Dataset) -> int | None:
+        """On how many of the queries recall is measured; None for all, and without an index."""
+        ...
+
+    def parameters(self) -> Parameters | None:
+        """Parameters of the model; None where they are not known."""
+        ...
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the bytes of this process at the peak of a search.
+
+        Raises:
+            BenchError: the search cannot be made.
+        """
+        ...
+
+    def missing(self, dataset: Dataset) -> int:
+        """Number of documents that have to be encoded before the search."""
+        ...
+
+    def search(self, dataset: Dataset, depth: int) -> Found:
+        """The best documents of each query of a collection.
+
+        Raises:
+            BenchError: bad input, before or during the work.
+        """
+        ...
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """The index of a collection in the store; what is missing is encoded, built and kept.
+
+        Raises:
+            BenchError: as `search`, or there are no vectors.
+        """
+        ...
+
+
+def retriever_of(
+    model: LoadedModel, store: VectorStore, options: Options, device: str, max_memory: int | None
+) -> Retriever:
+    """The retriever of a model with the prompts of the collection (`LoadedModel.on`).
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        max_memory: bytes that this process may hold while it searches; None for most of what is
+            free.
+
+    Raises:
+        BenchError: BM25 is asked to search an index of vectors.
+    """
+    if model.encoder is not None:
+        return ByVectors(model.model, model.encoder, store, options, device, max_memory)
+    if options.from_index:
+        raise BenchError(f"{model.name} makes no vectors: it searches no index")
+    return ByWords(model.model)
+
+
+@dataclass(frozen=True)
+class ByWords:
+    """BM25, which makes no vectors."""
+
+    model: Model
+    index: str = ""
+
+    def recall_queries(self, dataset: Dataset) -> None:
+        """None: it is exact."""
+
+    def parameters(self) -> Parameters | None:
+        """Parameters of the model; None where they are not known."""
+        return count_parameters(self.model)
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the bytes of this process at the peak of a search."""
+        return resident_bytes() + index_bytes(len(dataset.corpus))
+
+    def missing(self, dataset: Dataset) -> int:
+        """Nothing is encoded."""
+        return 0
+
+    def search(self, dataset: Dataset, depth: int) -> Found:
+        """The best documents of each query."""
+        stages, k = Clock(), min(depth, len(dataset.corpus))
+        with stages.phase("search_s"):
+            hits = search_words(dataset, BM25(self.model.recipe), with_self(dataset, k))
+        return Found(without_self(dataset, hits, k), Timings(search_s=stages.seconds["search_s"]))
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """Refuse: there are no vectors."""
+        raise BenchError(f"{self.model.card.name} makes no vectors: there is nothing to index")
+
+
+@dataclass(frozen=True)
+class ByVectors:
+    """An encoder, whose vectors are searched exactly, in an index, or among what BM25 finds.
+
+    Attributes:
+        model: whose results they are; with a view its recipe is that of the view.
+    """
+
+    model: Model
+    encoder: Encoder
+    store: VectorStore
+    options: Options
+    device: str
+    max_memory: int | None
+
+    @cached_property
+    def index(self) -> str:
+        """The index in a result: one that the user brought is known by its content, too.
+
+        Raises:
+            BenchError: there is no such index.
+        """
+        if self.options.from_index is None:
+            return str(self.options.index)
+        manifest = IndexFolder(self.options.from_index).manifest()
+        return f"{self.options.index} (file {manifest.sha256[:12]})"
+
+    def recall_queries(self, dataset: Dataset) -> int | None:
+        """On how many of the queries recall is measured; None for all, and without an index."""
+        wanted = self.options.recall_queries if self.options.index.needs_faiss else None
+        return None if wanted is None or wanted >= len(dataset.queries) else wanted
+
+    def parameters(self) -> Parameters | None:
+        """Parameters of the model: counted once, then read from the store."""
+        if self.model.recipe.encoder:  # a class of others may read files that nobody hashes
+            return count_parameters(self.model)
+
+        def count() -> dict[str, Any]:
+            counted: dict[str, Any] = msgspec.to_builtins(count_parameters(self.model))
+            return counted
+
+        known = self.store.remember(self.encoder, f"parameters {COUNTING}", count)
+        return msgspec.convert(known, Parameters)
+
+    def check(self, dataset: Dataset, depth: int) -> int:
+        """Estimate the bytes of this process at the peak of a search.
+
+        Raises:
+            BenchError: it does not fit into memory, and the message has the estimate; or an
+                exported index is damaged, or of another model or corpus.
+        """
+        if self.options.from_index:
+            self.index_of(dataset)
+        budget, rows, dim = self._budget, len(dataset.corpus), self.encoder.dim
+        on = search_device(self.device)
+        k = min(depth, rows)
+        plan = plan_search(budget, rows, dim, len(dataset.queries), k, device=on)
+        if self.options.index.needs_faiss:
+            return check_index_fits(self.options.index, rows, dim, budget)
+        return plan.memory_bytes
+
+    def missing(self, dataset: Dataset) -> int:
+        """Number of documents without a stored vector.
+
+        There are none where an exported index is searched whose recall is known, or not asked for.
+        """
+        missing = self.store.plan(self.encoder, dataset.corpus).missing_rows
+        if self.options.from_index is None or not missing:
+            return missing
+        depth = self.options.depth or dataset.facts.depth
+        searching = self._index_search(dataset, self._queries(dataset), depth)
+        return missing if searching.needs_vectors else 0
+
+    def search(self, dataset: Dataset, depth: int) -> Found:
+        """The best documents of each query."""
+        begun, stages = self._clock.copy(), Clock()
+        k = min(depth, len(dataset.corpus))  # no memory for places that cannot be filled
+        plan = self.store.plan(self.encoder, dataset.corpus)
+        preflight = check_encoder(dataset, self.encoder, self.store)
+        checked = self._clock.copy()  # its tokens are no work of the two stages that follow
+        with stages.phase("encode_queries_s"):
+            queries = self._queries(dataset)
+        searching = None
+        if self.options.index.needs_faiss:
+            searching = self._index_search(dataset, queries, depth)
+        encoded, vectors = 0, None
+        if searching is None or searching.needs_vectors:
+            with stages.phase("encode_documents_s"):
+                stored = encode_documents(dataset, self.encoder, self.store, plan, self._clock)
+            encoded, vectors = stored.encoded, self._viewed(stored)
+        tokens = self._clock.since(checked).counts.get("tokens", 0)
+        recall: dict[str, float] = {}
+        with stages.phase("search_s"):
+            if searching is not None:
+                hits, recall = searching.run(vectors, self._exact(dataset))
+            elif vectors is not None:
+                hits = without_self(dataset, self._ranked(dataset, vectors, queries, k), k)
+        timings = Timings(
+            encoded_documents=encoded,
+            encoded_tokens=tokens,
+            busy_s=self._clock.since(begun).seconds,
+            **stages.seconds,
+        )
+        return Found(hits, timings, recall, preflight)
+
+    def index_of(self, dataset: Dataset) -> IndexOfCorpus:
+        """The index that is searched: that of the store, or of a folder.
+
+        Raises:
+            BenchError: a folder that holds none, or one of another model or corpus.
+        """
+        recipe, view, dim = self.encoder.recipe, self.options.view, self.encoder.dim
+        if self.options.from_index is not None:
+            return IndexOfCorpus.exported_to(self.options.from_index, dataset, recipe)
+        if view:
+            dim = view.width(dim) + (view.similarity == "euclidean")
+        folder = self.store.folder / folder_name(recipe.side("document"))
+        return IndexOfCorpus.of(dataset, recipe, dim, self.options.index, view, folder)
+
+    def build_index(self, dataset: Dataset) -> IndexFolder:
+        """The index of a collection in the store; what is missing is encoded, built and kept."""
+        check_encoder(dataset, self.encoder, self.store)
+        plan = self.store.plan(self.encoder, dataset.corpus)
+        stored = encode_documents(dataset, self.encoder, self.store, plan, self._clock)
+        index = self.index_of(dataset)
+        index.opened(self._viewed(stored), self._exact(dataset), "cpu")
+        return index.kept
+
+    @cached_property
+    def _clock(self) -> Clock:
+        return getattr(self.encoder, "clock", None) or Clock()
+
+    @property
+    def _budget(self) -> int:
+        return self.max_memory or default_budget()
+
+    def _queries(self, dataset: Dataset) -> Float32Array:
+        queries = self.store.queries(self.encoder, dataset.queries.texts)
+        return self.options.view.queries(queries) if self.options.view else queries
+
+    def _viewed(self, stored: Vectors) -> Vectors:
+        return Viewed(stored, self.options.view) if self.options.view else stored
+
+    def _exact(self, dataset: Dataset) -> ExactSearch:
+        return ExactSearch(dataset, search_device(self.device), self._budget, self._clock)
+
+    def _index_search(self, dataset: Dataset, queries: Float32Array, depth: int) -> IndexSearch:
+        sampled = sample_of(len(queries), self.options.recall_queries)
+        device = faiss_device(self.device)
+        return IndexSearch(dataset, self.index_of(dataset), queries, depth, sampled, device)
+
+    def _ranked(self, dataset: Dataset, vectors: Vectors, queries: Float32Array, k: int) -> Hits:
+        """Hits without an index of vectors, self-matches included."""
+        depth = with_self(dataset, k)
+        if not self.options.index.is_bm25:
+            return self._exact(dataset)(vectors, queries, depth)
+        # Xu et al., "LaPraDoR: Unsupervised Pretrained Dense Retriever for Zero-Shot Text
+        # Retrieval", Findings of ACL 2022, https://arxiv.org/abs/2203.06169, section 3.3: its
+        # "lexicon-enhanced" retrieval. A document without a word of the query is not found.
+        words = search_words(dataset, BM25(resolve_model("bm25").recipe), depth)
+        products = search.times_similarity(words, queries, vectors.rows)
+        return search.canonical(products, dataset.corpus.tie_rank, depth)
+
+
+def search_words(dataset: Dataset, bm25: BM25, depth: int) -> Hits:
+    """The best documents of BM25, self-matches included."""
+    corpus = dataset.corpus
+    batches = ((titles, texts) for _, titles, texts in corpus.iter_batches(10_000))
+    with_bar(
+        f"{dataset.name}: bm25 indexes",
+        len(corpus),
+        lambda advance: bm25.index(batches, advance, dataset.cache_dir),
+    )
+    return search.by_query(bm25, dataset.queries.texts, depth, corpus.tie_rank)
+
+
+def with_self(dataset: Dataset, k: int) -> int:
+    """Depth to search, so that k documents are left without a query's own one."""
+    return k + 1 if dataset.facts.exclude_self else k
+
+
+def without_self(dataset: Dataset, hits: Hits, k: int) -> Hits:
+    """Rule of the collection: its own document is no answer to a query that is a document."""
+    if not dataset.facts.exclude_self:
+        return hits
+    return search.drop_self(hits, dataset.corpus.rows_of(dataset.queries.ids), k)
+
+
+def search_device(device: str) -> str:
+    """Where exact search runs; the ranking is the same everywhere. ``auto``: on a GPU if any."""
+    if device == "auto":
+        return "cuda" if sees_gpu() else "cpu"
+    return device
+
+
+def faiss_device(device: str) -> str:
+    """Where FAISS has an index: on the GPU asked for, if this FAISS has one; else on the CPU."""
+    if device == "cpu" or not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        return "cpu"
+    return "cuda" if device == "auto" else device
