@@ -89,7 +89,7 @@ def test_tokens_are_counted_as_the_recipe_cuts_them_and_words_without_a_tokenize
 
 def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path):
     def dry(*folders, model="hashing"):
-        done = bench("run", *folders, "--model", model, "--dry-run", "--json", "--quiet")
+        done = bench("run", *folders, "--model", model, "--dry-run", "--json")
         assert done.code == 0, done.stderr
         return json.loads(done.stdout)["costs"]
 
