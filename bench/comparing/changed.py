@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +10,12 @@ import pyarrow as pa
 from bench.comparing.panels import Entry
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
+from bench.results.result import Protocol
+from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
+from datasets_cfg.remembered import open_remembered
 from foundation.arrays import Float64Array
+from foundation.errors import BenchError
 from foundation.records import Record
 
 TOP = 5  # documents of each ranking
@@ -215,3 +219,30 @@ def _documents(doc_ids: Sequence[str], dataset: Dataset | None) -> dict[str, str
 
 def _top(ranking: Sequence[str], grades: Mapping[str, int]) -> tuple[RankedDocument, ...]:
     return tuple(RankedDocument(doc_id, grades.get(doc_id)) for doc_id in ranking[:TOP])
+
+
+def at_hand(protocol: Protocol, space: Workspace) -> Dataset | str:
+    """The collection that was evaluated, with the same queries and judgements; else why not.
+
+    Looked for by its name, then where a collection of this content was. Nothing is downloaded.
+    """
+    try:
+        named = replace(space, offline=True).dataset(protocol.collection, protocol.split or None)
+    except BenchError:
+        of_name: Dataset | str = (
+            f"{protocol.collection} is not on this machine (--data-dir says where to look)"
+        )
+    else:
+        of_name = if_evaluated(named, protocol)
+    if isinstance(of_name, Dataset):
+        return of_name
+    hashes = (protocol.queries_sha256, protocol.qrels_sha256)
+    return open_remembered(*hashes, protocol.split, space.cache_dir) or of_name
+
+
+def if_evaluated(dataset: Dataset, protocol: Protocol) -> Dataset | str:
+    """A collection if it is the one that was evaluated; else that it is not."""
+    here = (dataset.queries_sha256, dataset.qrels_sha256)
+    if here != (protocol.queries_sha256, protocol.qrels_sha256):
+        return f"the {protocol.collection} on this machine is not the one that was evaluated"
+    return dataset

@@ -117,11 +117,15 @@ class Sequenced:
         return [*([self.base] if self.base else []), *self.checkpoints]
 
 
-def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> Forgetting:
+def forgetting_of(sequence: Sequenced, measure: str | None, resampling: Resampling) -> Forgetting:
     """The matrix of checkpoints by collections, with transfer and its intervals.
 
+    Args:
+        measure: None for the main one, which all collections must share.
+
     Raises:
-        BenchError: a result is missing, damaged, or under another protocol; or too few resamples.
+        BenchError: main measures differ; a result is missing, damaged, or under another protocol;
+            or too few resamples.
     """
     resampling.check_enough(max(len(sequence.trained) - 1, len(sequence.also)))
     entrants, names = sequence.entrants, [*sequence.trained, *sequence.also]
@@ -129,6 +133,12 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
         _check(name, entrants)
     choices = Choices(measure, resampling=resampling)
     panels = {name: whole_panel(name, entrants, choices) for name in names}
+    measures = sorted({panel.measure for panel in panels.values()})
+    if len(measures) > 1:
+        raise BenchError(
+            f"the main measures of the collections differ: {', '.join(measures)}",
+            "choose one with --measure",
+        )
     order = [checkpoint.name for checkpoint in sequence.checkpoints]
     last = order[-1]
     base = sequence.base.name if sequence.base else ""
@@ -138,7 +148,7 @@ def forgetting_of(sequence: Sequenced, measure: str, resampling: Resampling) -> 
     backward = [(name, last, own[name]) for name in trained[:-1] if not sequence.separate]
     forward = [(name, earlier, base) for name, earlier in zip(trained[1:], order, strict=False)]
     return Forgetting(
-        measure=panels[trained[0]].measure,
+        measure=measures[0],
         rows=tuple(_row(entrant.name, panels) for entrant in entrants),
         base=base,
         trained=tuple(trained),

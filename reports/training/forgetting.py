@@ -105,12 +105,12 @@ def _legend(record: Forgetting) -> Iterator[str]:
             f"minus {plain(record.base)}"
         )
     else:
-        yield "forward transfer needs --base, what the first training started from"
+        yield "forward transfer needs what the first training started from"
     if record.kept:
         base = plain(record.base)
         yield f"kept: on collections that nothing was trained on, the last minus {base}"
     elif record.also:
-        yield "what is kept on further collections needs --base"
+        yield "what is kept on further collections needs what the first training started from"
     yield fmt.intervals_legend(record.resampling.resamples, record.resampling.seed)
     yield fmt.tests_legend("the collections of one kind of transfer")
     trained = "one training" if record.trainings == 1 else f"means of {record.trainings} trainings"

@@ -8,11 +8,11 @@ from tqdm import tqdm
 from bench.boards.assembly import Choice, assemble, chosen
 from bench.boards.records import Board
 from bench.boards.rows import columns, results_in
-from bench.boards.texts import at_hand
 from bench.cli.commands.common import resampling_of, workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.decide import LeaderboardOptions
 from bench.cli.printing import print_json
+from bench.comparing.changed import at_hand
 from bench.exit_codes import ExitCode
 from bench.results.location import Place, filling
 from bench.results.result import Protocol

@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
 
@@ -11,11 +11,13 @@ from bench.cli.options.shared import (
     Hardware,
     ModelUse,
     Names,
+    Only,
     OutFile,
     OutPlace,
     Output,
     PlaceOption,
     Places,
+    Positive,
     ProtocolOptions,
     Resamples,
     ResultPlaces,
@@ -34,8 +36,14 @@ class CompareOptions:
         python -m bench compare minilm bm25 --on beir --changed 3
         python -m bench compare minilm@dtype=float16 minilm@dtype=float32
         python -m bench compare one.trec other.trec --dataset beir/scifact
+        python -m bench compare start after-bio after-law --sequence beir/nfcorpus my-law
     """
 
+    only: ClassVar[Only] = {
+        "depth": {"dataset": True},
+        "split": {"dataset": True},
+        "sequence": {"dataset": False, "changed": False, "force": False},
+    }
     names: tuple[str, ...]
     """Models with stored results, MODEL@FIELD=VALUE, folders of results, or run files."""
     _: KW_ONLY
@@ -49,7 +57,14 @@ class CompareOptions:
     """Show the N queries on which each model of a pair is better by most."""
     dataset: str | None = None
     """Collection or folder whose judgements score run files."""
-    protocol: ProtocolOptions = ProtocolOptions()
+    depth: Positive | None = None
+    """Documents per query of run files. Default: the collection's, usually 1,000."""
+    split: str | None = None
+    """Split that scores run files. Default: the collection's."""
+    sequence: Names = ()
+    """Collections that the models were trained on one after the other: backward and forward
+    transfer. The first model may be what the training started from; --on names further
+    collections."""
     results: Annotated[ResultPlaces, Several] = (Path("results"),)
     """Stored results: folders, or URLs such as s3://bucket/prefix."""
     resampling: Resamples = Resamples()

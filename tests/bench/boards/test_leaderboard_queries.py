@@ -12,8 +12,7 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.queries import GRID, dots
 from bench.boards.records import Board, OnQueries
 from bench.boards.rows import results_in
-from bench.boards.texts import at_hand
-from bench.comparing.changed import most_changed, most_different
+from bench.comparing.changed import at_hand, most_changed, most_different
 from bench.comparing.panels import Entry
 from bench.comparing.statistics import Resampling
 from bench.evaluate.run_files import write_run

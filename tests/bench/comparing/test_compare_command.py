@@ -278,8 +278,9 @@ def test_results_of_two_recipes_on_two_collections_are_never_one_row(place, tmp_
         (["bm25", "hashing"], {"on": ["tinny"]}, "there is no collection, suite or folder 'tinny'"),
         (["bm25", "hashing"], {"on": ["beir/scifact"]}, "bm25: none; hashing: none"),
         (["bm25", "hashing"], {"measure": "nonsense"}, "there is no measure 'nonsense'"),
-        (["bm25", "hashing"], {"depth": 10}, "--depth says how run files are scored"),
-        (["bm25", "hashing"], {"split": "dev"}, "--split says how run files are scored"),
+        (["bm25", "hashing"], {"sequence": ["tiny"], "on": ["tiny"]}, "tiny is named 2 times"),
+        (["bm25", "hashing", "bm25@"], {"sequence": ["tiny"]}, "no result of 'bm25@'"),
+        (["bm25", "hashing"], {"sequence": ["beir/scifact"]}, "bm25 has no result on beir/scifact"),
     ],
 )
 def test_bad_input_is_one_error_that_names_it(names, options, message, place):
@@ -292,6 +293,25 @@ def test_collections_and_suites_that_are_named_restrict_the_comparison(place):
     (found,) = place.document("bm25", "hashing", on=["tiny", "beir"])["comparisons"]
     assert [suite["suite"] for suite in found["suites"]] == ["beir/cqadupstack", "beir"]
     assert [len(suite["missing"]) for suite in found["suites"]] == [12, 14]
+
+
+def test_successive_trainings_have_backward_and_forward_transfer(place, tmp_path):
+    shutil.copytree(place.bench.out, tmp_path / "results")
+    other = write_collection(tmp_path / "other")
+    models = ("--model", "hashing", "bm25")
+    done = Bench(tmp_path)("run", other, *models, "--out", tmp_path / "results")
+    assert done.code == 0, done.stderr
+    known = {"results": tmp_path / "results", "json": True}
+    found = json.loads(place.compare("hashing", "bm25", sequence=["tiny", "other"], **known))
+    assert (found["base"], found["trained"]) == ("", ["tiny", "other"])
+    (row,) = found["backward"]["rows"]
+    assert (row["on"], row["a"], row["b"]) == ("tiny", "bm25", "hashing")
+    found = json.loads(place.compare("hashing", "bm25", sequence=["other"], on=["tiny"], **known))
+    assert (found["base"], found["backward"]) == ("hashing", None)
+    (kept,) = found["kept"]["rows"]
+    assert kept == row | {"p_adjusted": kept["p_adjusted"]}
+    with pytest.raises(BenchError, match="2 models and 3 collections"):
+        place.compare("hashing", "bm25", sequence=["tiny", "other", "beir/fiqa"], **known)
 
 
 def test_resamples_are_recorded_and_two_comparisons_give_the_same_document(place):
