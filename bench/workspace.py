@@ -26,9 +26,8 @@ from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.models.model import Bases, resolve_model
 
 DEFAULTS = Options()
 

@@ -23,9 +23,9 @@ from bench.evaluate.exact.choose_engine import sees_gpu
 from bench.evaluate.exact.tile_search import thread_count
 from bench.workspace import Workspace
 from foundation.errors import BenchError, sendable
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
+from retrievers.models.model import Bases
 
 POLL_S = 1.0
 POLLS_STOPPED = 5  # in a row, until a child that was stopped is ended

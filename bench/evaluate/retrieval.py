@@ -32,7 +32,7 @@ from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import Hits, IndexSpec
 from retrievers.index.library import import_faiss
-from retrievers.models.lookup import replace_fields
+from retrievers.models.card import replace_fields
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.parameters import COUNTING, Parameters, count_parameters
 

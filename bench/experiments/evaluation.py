@@ -27,7 +27,7 @@ from foundation.records import Record, convert_table
 from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
-from retrievers.models.card_file import write_card
+from retrievers.models.card import write_card
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, StoreDtype
 

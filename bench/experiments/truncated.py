@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card
-from retrievers.models.card_file import write_card
-from retrievers.models.lookup import CARD_FILE
+from retrievers.models.card import CARD_FILE, Card, write_card
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d+)\.")
 NOT_COPIED = (".safetensors", ".bin", "card.toml")

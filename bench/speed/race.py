@@ -25,8 +25,7 @@ from datasets_cfg.from_dicts import write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
 from retrievers.models.recipe import Prompts, Recipe
-from retrievers.models.st_folder import is_st_folder
-from retrievers.models.st_writer import ST_POOLING, write_st_files
+from retrievers.models.st_folder import ST_POOLING, is_st_folder, write_st_files
 
 OURS = "bench"
 SENTENCE_TRANSFORMERS = "sentence-transformers"

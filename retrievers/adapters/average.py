@@ -19,9 +19,8 @@ from foundation.records import read_object
 from retrievers.adapters.identify import CONFIG, NORMS, SHARED, identify_adapter
 from retrievers.adapters.parts import parts_of
 from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
-from retrievers.models.loading import LOAD_ERRORS
+from retrievers.models.loading import LOAD_ERRORS, weighted_sum
 from retrievers.models.model import Model
-from retrievers.models.weight_sums import weighted_sum
 
 # Of configurations: what says nothing about which function the weights are of.
 NOT_COMPARED = {

@@ -10,8 +10,7 @@ from foundation.errors import BenchError
 from foundation.records import read_object
 from retrievers.adapters.identify import BASE
 from retrievers.adapters.train import find_adapter
-from retrievers.models.card import Card, load_card
-from retrievers.models.lookup import CARD_FILE, replace_fields
+from retrievers.models.card import CARD_FILE, Card, load_card, replace_fields
 from retrievers.models.model import Model, resolve_model
 
 

@@ -27,10 +27,15 @@ from retrievers.adapters.identify import (
 )
 from retrievers.adapters.methods import check_method
 from retrievers.adapters.settings import Adapter
-from retrievers.models.card import Card, CardAdapter, load_card
-from retrievers.models.card_file import write_card
+from retrievers.models.card import (
+    CARD_FILE,
+    Card,
+    CardAdapter,
+    load_card,
+    replace_fields,
+    write_card,
+)
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.lookup import CARD_FILE, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import AdapterKind
 

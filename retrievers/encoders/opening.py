@@ -4,9 +4,8 @@ import importlib
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.protocol import Encoder
-from retrievers.models.model import Model
+from retrievers.models.model import Bases, Model
 
 
 def open_encoder(

@@ -13,14 +13,13 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.bases import Bases
 from retrievers.adapters.composition import ROUTER
 from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Advance, Encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import inside
-from retrievers.models.model import Model
+from retrievers.models.model import Bases, Model
 from retrievers.models.recipe import Recipe
 
 QUERIES = 1_000  # of a domain: a mean, or a linear rule, needs no more

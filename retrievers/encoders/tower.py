@@ -17,7 +17,6 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.attach import attach
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.cls_and_bag import keep_largest, load_cls_and_bag
 from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
@@ -31,6 +30,7 @@ from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.workers import one_thread, side_by_side
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
+from retrievers.models.model import Bases
 from retrievers.models.recipe import Dtype, Recipe
 
 FEW_TOKENS = 128  # of a call: one thread computes them in some tens of milliseconds

@@ -13,13 +13,12 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.protocol import Advance
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.model import Model
+from retrievers.models.model import Bases, Model
 from retrievers.models.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -4,28 +4,46 @@ A card says how to turn text into a vector (checkpoint, pooling, prompts, length
 was trained on, and which scores it must reach, each with its source. Nothing here loads a model.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from foundation.errors import BenchError
+from foundation.files import replacing
 from foundation.records import SUFFIX, Record, TomlFiles
 from retrievers.models.recipe import (
     AdapterKind,
-    Dtype,
     Option,
     Pooling,
     Prompts,
-    Similarity,
-    TitleJoin,
-    TruncationSide,
+    Usage,
 )
 
 BRANCH = "main"  # of a repository on the Hub: what a card means that states no revision
 MOST_TOKENS = 1_000_000  # of a text: beyond what any architecture reads
 WIDEST_TOLERANCE = 0.05  # of a published score: the rounding of one with a single digit
+
+CARD_FILE = "card.toml"  # in the folder of a checkpoint that was trained here
+# Fields of a card that are true of its own checkpoint only.
+OF_ONE_CHECKPOINT = (
+    "parameters",
+    "dim",
+    "revision",
+    "package",
+    "weights_sha256",
+    "trained_on",
+    "expected",
+    "expected_source",
+    "unverified",
+    "warning",
+    "missing",
+    "source",
+    "citation",
+    "licence",
+)
 
 
 class CardStage(Record, kw_only=True):
@@ -92,7 +110,7 @@ class Expected(Record, kw_only=True):
                 )
 
 
-class Card(Record, kw_only=True):
+class Card(Usage, kw_only=True):
     """All that is stated about one model.
 
     Attributes:
@@ -104,9 +122,6 @@ class Card(Record, kw_only=True):
         query_checkpoint: the second encoder of an untied model (DPR); empty when tied.
         package: ``package/folder`` of an installed package that carries the same weights.
         weights_sha256: of the file of weights, checked wherever it came from.
-        segment_ids: whether the second segment of a pair gets token type 1.
-        truncation_side: where a text that is too long loses its tokens.
-        lower_case: lower-case texts and prompts, for a tokenizer that does not.
         trained_on: datasets or suites whose scores are in-domain for this model.
         expected_source: where the expected scores were published that name no source of their
             own; empty for ``source``. Read cards have it filled in at each score.
@@ -130,16 +145,7 @@ class Card(Record, kw_only=True):
     weights_sha256: str = ""
     pooling: Pooling = "none"
     stages: tuple[CardStage, ...] = ()
-    normalize: bool = False
-    similarity: Similarity = "dot"
-    title_join: TitleJoin = "space"
-    segment_ids: bool = True
-    max_query_tokens: int = 512
-    max_document_tokens: int = 512
-    truncation_side: TruncationSide = "right"
-    lower_case: bool = False
     prompts: CardPrompts = CardPrompts()
-    dtype: Dtype = "float32"
     adapter: CardAdapter | None = None
     encoder: str = ""
     options: dict[str, Option] = {}
@@ -223,3 +229,47 @@ def card_names() -> tuple[str, ...]:
 def all_cards() -> Mapping[str, Card]:
     """Every built-in card by name, sorted."""
     return {name: load_card(name) for name in card_names()}
+
+
+def replace_fields(card: Card, changes: Mapping[str, Any]) -> Card:
+    """The card with other values in some fields, checked again as when it was read.
+
+    Raises:
+        BenchError: the card contradicts itself.
+    """
+    try:
+        return msgspec.structs.replace(card, **changes)
+    except ValueError as error:
+        raise BenchError(f"{card.name}: {error}") from error
+
+
+def of_no_checkpoint() -> dict[str, Any]:
+    """`OF_ONE_CHECKPOINT`, each as in a card that does not state it."""
+    blank = Card(name="", title="", checkpoint="-", pooling="cls")
+    return {name: getattr(blank, name) for name in OF_ONE_CHECKPOINT}
+
+
+def write_card(card: Card, folder: Path, checkpoint: str = ".") -> Path:
+    """Write the card of a checkpoint, by default that in this folder; defaults are left out.
+
+    Args:
+        card: its name and checkpoint are replaced by those of the folder.
+    """
+    card = msgspec.structs.replace(card, name=Path(CARD_FILE).stem, checkpoint=checkpoint)
+    blank = msgspec.to_builtins(Card(name="", title="", missing="-")) | {"missing": ""}
+    fields = {"name": card.name, "title": card.title, **msgspec.to_builtins(card)}
+    with replacing(folder / CARD_FILE) as file:
+        for field, value in fields.items():
+            if value != blank[field]:
+                file.write(f"{field} = {_toml(value)}\n".encode())
+    return folder / CARD_FILE
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it inline; JSON's strings, numbers and booleans are TOML's."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

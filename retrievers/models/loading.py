@@ -6,7 +6,7 @@ are read with ``weights_only``: nothing that arrives with a checkpoint is execut
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -225,3 +225,31 @@ def _check_report(folder: Path, report: Any, recipe: Recipe) -> None:
     ]
     if extra:
         logger.warning("%s: %d weights are not used: %s", folder, len(extra), ", ".join(extra[:5]))
+
+
+def weighted_sum(
+    held: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]
+) -> dict[str, torch.Tensor]:
+    """Weighted sum of each tensor, summed in float64; two names of one tensor stay so.
+
+    Raises:
+        BenchError: they hold other tensors, or of another shape.
+    """
+    shapes = [{name: tuple(value.shape) for name, value in file.items()} for file in held]
+    for other in shapes[1:]:
+        different = sorted(shapes[0].items() ^ other.items())
+        if different:
+            raise BenchError(
+                f"these weights cannot be added: they differ in {different[0][0]}",
+                "take models of one network, or adapters of one method and one size",
+            )
+    made: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    total = {}
+    for name, first in held[0].items():
+        place = (first.data_ptr(), first.shape)
+        if place not in made:
+            pairs = zip(weights, held, strict=True)
+            parts = [weight * tensors[name].double() for weight, tensors in pairs]
+            made[place] = torch.stack(parts).sum(0).to(first.dtype)
+        total[name] = made[place]
+    return total

@@ -1,4 +1,9 @@
-"""Where a checkpoint lies: in a folder, an installed package, the Hub's cache or on the Hub."""
+"""What the user typed: the card that says how vectors are made, and where its checkpoint lies.
+
+A card's name, a card's file, a folder with a card in it and a sentence-transformers folder say how
+vectors are made. A plain checkpoint does not, and is refused unless a card is named that it is used
+like. A checkpoint lies in a folder, an installed package, the Hub's cache or on the Hub.
+"""
 
 import importlib.util
 import re
@@ -8,11 +13,114 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
-from foundation.errors import BenchError, first_line
+from foundation.errors import BenchError, did_you_mean, first_line
 from foundation.files import sha256_of_file
-from retrievers.models.checkpoint import find_weights, inside, weight_files
+from retrievers.models.card import (
+    BRANCH,
+    CARD_FILE,
+    Card,
+    all_cards,
+    card_names,
+    load_card,
+    of_no_checkpoint,
+    replace_fields,
+)
+from retrievers.models.checkpoint import Checkpoint, find_weights, inside, weight_files
+from retrievers.models.st_folder import is_st_folder, read_st_folder
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+
+
+def find_card(model: str, like: str | None) -> tuple[Card, Path]:
+    """The card to use, and the folder that its paths are relative to.
+
+    Raises:
+        BenchError: there is no such model, or it is a plain checkpoint and ``like`` is None.
+    """
+    if like is not None:
+        return _card_like(load_card(like), model), Path.cwd()
+    if model.endswith(".toml"):
+        return load_card(model), Path(model).resolve().parent
+    if model in card_names():
+        return load_card(model), Path.cwd()
+    folder = Path(model).expanduser()
+    if (folder / CARD_FILE).is_file():
+        card = load_card(folder / CARD_FILE)
+        return replace_fields(card, {"name": folder.resolve().name}), folder.resolve()
+    if folder.is_dir():
+        return _card_of_folder(folder.resolve(), model), Path.cwd()
+    if model.count("/") == 1 and not model.startswith((".", "~", "/")):
+        return _card_of_repository(model), Path.cwd()
+    raise BenchError(
+        f"there is no model card and no folder {model!r}",
+        f"{did_you_mean(model, card_names())} see `python -m bench list models`".strip(),
+    )
+
+
+def _card_like(card: Card, checkpoint: str) -> Card:
+    """The recipe of a card with another checkpoint; what belongs to the old one is dropped."""
+    if card.kind != "transformer" or card.encoder:
+        raise BenchError(
+            f"--like {card.name}: that card is not of a transformer checkpoint",
+            "see `python -m bench list models`",
+        )
+    if card.query_checkpoint:
+        raise BenchError(
+            f"--like {card.name}: that model has two encoders, and one checkpoint was given",
+            "write a card with checkpoint and query_checkpoint, and name that: path/to/card.toml",
+        )
+    path = Path(checkpoint).expanduser()
+    where = str(path.resolve()) if path.is_dir() else checkpoint
+    changes = of_no_checkpoint()
+    if (path / CARD_FILE).is_file():
+        changes["trained_on"] = load_card(path / CARD_FILE).trained_on
+    title = f"{path.name}, like {card.title}"
+    return replace_fields(card, changes | {"name": path.name, "title": title, "checkpoint": where})
+
+
+def _card_of_folder(folder: Path, typed: str) -> Card:
+    if not is_st_folder(folder):
+        raise _plain_checkpoint(typed)
+    stated = read_st_folder(folder)
+    return Card(
+        name=Path(typed).name,
+        title=f"{typed} (sentence-transformers)",
+        checkpoint=str(folder),
+        stages=stated.stages,
+        prompts=stated.prompts,
+        warning="; ".join(stated.warnings),
+        **stated.usage.usage,
+    )
+
+
+def _card_of_repository(repository: str) -> Card:
+    for name, card in all_cards().items():
+        if card.checkpoint == repository:
+            raise BenchError(f"{repository} has a card", f"name its card: {name}")
+    if not (_snapshot(repository, BRANCH, ["modules.json"]) / "modules.json").is_file():
+        raise _plain_checkpoint(repository)
+    card = _card_of_folder(locate(repository, BRANCH, base=Path.cwd()), repository)
+    return replace_fields(card, {"checkpoint": repository})
+
+
+def _plain_checkpoint(typed: str) -> BenchError:
+    return BenchError(
+        f"{typed} is a plain checkpoint: it does not say how its vectors are made "
+        "(pooling, normalisation, prompts, lengths), and a guess gives wrong scores",
+        "its page or paper says how it was trained; then add --like CARD, a card that is used in "
+        "the same way (`python -m bench list models`), or write card.toml into its folder",
+    )
+
+
+def provenance(checkpoint: str, revision: str, base: Path, resolved: Checkpoint) -> tuple[str, str]:
+    """Name and revision to show: a Hub id and its commit, or a folder's name and no revision.
+
+    A branch, whose content changes, is no revision: where the commit is not known, none is shown.
+    """
+    folder = base / Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, ""
+    return checkpoint, resolved.revision or ("" if revision == BRANCH else revision)
 
 
 def locate(checkpoint: str, revision: str, *, base: Path, package: str = "", sha: str = "") -> Path:
@@ -73,12 +181,6 @@ def fetch(repository: str, revision: str) -> Path:
     if not any(name.endswith(".safetensors") and name.startswith("model") for name in names):
         folder = _snapshot(repository, revision, [*text, "*pytorch_model*.bin"])
     return folder
-
-
-def fetch_file(repository: str, revision: str, name: str) -> Path | None:
-    """One small file of a Hub repository, or None where the repository does not have it."""
-    path = _snapshot(repository, revision, [name]) / name
-    return path if path.is_file() else None
 
 
 def _snapshot(repository: str, revision: str, patterns: list[str]) -> Path:

@@ -4,6 +4,7 @@ Resolving hashes files and reads JSON. It imports no model library, so that a ru
 are all cached starts at once.
 """
 
+import copy
 import importlib.util
 import logging
 from dataclasses import dataclass
@@ -18,18 +19,20 @@ from foundation.files import sha256_of_file
 from retrievers.adapters.composition import Routing, read_routing
 from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
 from retrievers.models.backends import choose_backend
-from retrievers.models.card import Card, CardAdapter, CardStage
+from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint
-from retrievers.models.locate import locate
-from retrievers.models.lookup import find_card, provenance, replace_fields
+from retrievers.models.locate import find_card, locate, provenance
 from retrievers.models.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
     read_st_folder,
     read_stage_file,
+    read_tokenizer_facts,
 )
-from retrievers.models.tokenizer_files import read_tokenizer_facts
+
+# Fields of a card's usage that no other kind of encoder heeds.
+OF_TRANSFORMERS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +254,7 @@ def _differences(card: Card, checkpoint: Checkpoint) -> list[str]:
     if not is_st_folder(checkpoint.root):
         return differences
     try:
-        own = read_st_folder(checkpoint.root)
+        own = read_st_folder(checkpoint.root).usage
     except BenchError as error:  # what a card says of the same is used
         return [*differences, f"what cannot be followed: {error}"]
     if own.pooling != card.pooling:
@@ -279,21 +282,18 @@ def _transformer_recipe(
         query_revision=query_revision,
         files=dict(document.hashes),
         query_files=dict(query.hashes) if query else {},
-        pooling=card.pooling,
         stages=stages,
-        normalize=card.normalize,
-        similarity=card.similarity,
-        title_join=card.title_join,
-        segment_ids=card.segment_ids,
-        max_query_tokens=card.max_query_tokens,
-        max_document_tokens=card.max_document_tokens,
-        truncation_side=card.truncation_side,
-        lower_case=card.lower_case,
-        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
-        dataset_prompts=dict(card.prompts.datasets),
         adapter=identify_adapter(adapter, card.adapter, document) if adapter else None,
-        dtype=card.dtype,
+        **_prompts(card),
+        **card.usage,
     )
+
+
+def _prompts(card: Card) -> dict[str, Any]:
+    return {
+        "prompts": Prompts(query=card.prompts.query, document=card.prompts.document),
+        "dataset_prompts": dict(card.prompts.datasets),
+    }
 
 
 def _dim(card: Card, stages: tuple[Stage, ...], document: Checkpoint) -> int:
@@ -331,21 +331,16 @@ def _plain_recipe(card: Card) -> Recipe:
     dim = card.options.get("dim", 0)
     if not isinstance(dim, int) or dim < (1 if card.kind == "hashing" else 0):
         raise BenchError(f"card {card.name}: options.dim is the length of a vector, 1 or more")
+    usage = {name: value for name, value in card.usage.items() if name not in OF_TRANSFORMERS}
     return Recipe(
         model=card.name,
         kind=card.kind,
         dim=dim,
         checkpoint=card.checkpoint,
         revision=card.revision if card.checkpoint else "",
-        normalize=card.normalize,
-        similarity=card.similarity,
-        title_join=card.title_join,
-        max_query_tokens=card.max_query_tokens,
-        max_document_tokens=card.max_document_tokens,
-        prompts=Prompts(query=card.prompts.query, document=card.prompts.document),
-        dataset_prompts=dict(card.prompts.datasets),
-        dtype=card.dtype,
         options=dict(card.options),
+        **_prompts(card),
+        **usage,
     )
 
 
@@ -365,3 +360,27 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     source = Path(spec.origin)
     files = {source.name: sha256_of_file(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+
+
+class Bases:
+    """One base, many adapters: networks that were loaded, for encoders that are opened with them.
+
+    Each encoder gets modules of its own, whose parameters are the very tensors of the base: an
+    adapter is attached to one of them without the others seeing it, and the base is in memory once.
+    Only for encoders that leave the weights as they are: those with an adapter.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[Path, str, str, bool], Any] = {}
+
+    def network(self, checkpoint: Checkpoint, recipe: Recipe) -> Any:
+        """The transformer of a checkpoint; its parameters are shared with all others of it."""
+        from retrievers.models.loading import load_network
+
+        pooler = recipe.pooling == "pooler"
+        key = (checkpoint.folder, checkpoint.weights_sha256, recipe.dtype, pooler)
+        if key not in self._loaded:
+            self._loaded[key] = load_network(checkpoint, recipe)
+        network = self._loaded[key]
+        shared = [*network.parameters(), *network.buffers()]
+        return copy.deepcopy(network, {id(tensor): tensor for tensor in shared})

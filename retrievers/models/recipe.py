@@ -5,7 +5,7 @@ without loading a model. Where the files lie, the device and the batch size are 
 """
 
 import hashlib
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -65,7 +65,40 @@ class AdapterIdentity(Record, omit_defaults=True):
     dropped: int = 0
 
 
-class Recipe(Record, kw_only=True):
+class Usage(Record, kw_only=True):
+    """How a model is used, as cards, recipes and folders state it.
+
+    Attributes:
+        pooling: ``every`` stands for those of `EVERY` beside each other, see
+            `retrievers.encoders.views`; no card has it.
+        normalize: vectors are brought to length 1.
+        title_join: how a title and its text become one input.
+        segment_ids: whether the second segment of a pair gets token type 1.
+        max_query_tokens, max_document_tokens: length at which texts are cut.
+        truncation_side: where a text that is too long loses its tokens.
+        lower_case: texts and prompts are lower-cased before they are tokenised, where the
+            tokenizer itself would not.
+        dtype: of weights and activations.
+    """
+
+    pooling: StoredPooling = "none"
+    normalize: bool = False
+    similarity: Similarity = "dot"
+    title_join: TitleJoin = "space"
+    segment_ids: bool = True
+    max_query_tokens: int = 512
+    max_document_tokens: int = 512
+    truncation_side: TruncationSide = "right"
+    lower_case: bool = False
+    dtype: Dtype = "float32"
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The fields of `Usage`, for another record that has them."""
+        return {name: getattr(self, name) for name in Usage.__struct_fields__}
+
+
+class Recipe(Usage, kw_only=True):
     """All that decides the vectors of an encoder. JSON-able with ``msgspec.json.encode``.
 
     Attributes:
@@ -75,14 +108,8 @@ class Recipe(Record, kw_only=True):
         checkpoint: Hub id or folder name, with its revision.
         files: sha256 by file name: weights, configuration, tokenizer, stages.
         query_files: the same for the query encoder of an untied model; else empty.
-        pooling: ``every`` stands for those of `EVERY` beside each other, see
-            `retrievers.encoders.views`.
         prompts: put before texts, already resolved for a dataset.
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
-        segment_ids: whether the second segment of a pair gets token type 1.
-        truncation_side: where a text that is too long loses its tokens.
-        lower_case: texts and prompts are lower-cased before they are tokenised, where the
-            tokenizer itself would not.
         backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
             in int8 with a scale for each token; ``int7`` is the same with weights of 7 bits.
         store_dtype: of vectors on disk: float16 rounds them before they are searched.
@@ -99,21 +126,11 @@ class Recipe(Record, kw_only=True):
     query_revision: str = ""
     files: dict[str, str] = {}
     query_files: dict[str, str] = {}
-    pooling: StoredPooling = "none"
     stages: tuple[Stage, ...] = ()
-    normalize: bool = False
-    similarity: Similarity = "dot"
-    title_join: TitleJoin = "space"
-    segment_ids: bool = True
-    max_query_tokens: int = 512
-    max_document_tokens: int = 512
-    truncation_side: TruncationSide = "right"
-    lower_case: bool = False
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
     backend: Backend = "torch"
-    dtype: Dtype = "float32"
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}

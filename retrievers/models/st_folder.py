@@ -1,26 +1,28 @@
-"""A sentence-transformers folder, read as data.
+"""A sentence-transformers folder, read and written as data.
 
 ``modules.json`` names Python classes. sentence-transformers imports what it names; here only the
 module types below are understood, by name, and everything else is refused. Written by
 sentence-transformers 2 to 6: the class paths and some keys differ between versions.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists  # a folder, or a link to nothing, is not read as if it were absent
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import msgspec
 
 from foundation.errors import BenchError
 from foundation.records import read_json
-from retrievers.models.card import CardPrompts, CardStage
-from retrievers.models.checkpoint import inside
-from retrievers.models.recipe import Pooling, Similarity, TruncationSide
-from retrievers.models.tokenizer_files import NO_LIMIT, read_tokenizer_facts
+from retrievers.models.card import Card, CardPrompts, CardStage
+from retrievers.models.checkpoint import inside, position_limit, read_config
+from retrievers.models.recipe import Pooling, Recipe, Similarity, TruncationSide, Usage
 
 POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+ST_POOLING: Mapping[str, str] = MappingProxyType({ours: mode for mode, ours in POOLING.items()})
 LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -45,6 +47,15 @@ ONLY_TASK, ONLY_OUTPUT = "feature-extraction", "last_hidden_state"
 ONLY_EMPTY = (
     *("processing_kwargs", "tokenizer_name_or_path"),
     *("query_length", "document_length", "query_expansion"),
+)
+NO_LIMIT = 1_000_000  # tokens; transformers writes 1e30 where a tokenizer has no limit
+DEFAULT_LENGTH = 512  # tokens, where nothing states any
+# Tokenizers that heed do_lower_case. The others, such as RoBERTa's, keep it and ignore it.
+LOWER_CASING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+WORD_PIECES = "vocab.txt"
+COSINE_ASSUMED = (
+    "the folder does not say which similarity it was trained for: cosine is used, as "
+    "sentence-transformers does; use --like CARD for a model trained with dot products"
 )
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 F = TypeVar("F")
@@ -133,29 +144,54 @@ class StageFile(_File, frozen=True):
         return ACTIVATIONS[self.activation_function]
 
 
+class _TokenizerConfig(_File, frozen=True):
+    """``tokenizer_config.json``."""
+
+    model_max_length: int | float | None = None
+    truncation_side: str | None = None
+    do_lower_case: bool | None = None
+    tokenizer_class: str | None = None
+
+
+class _Truncation(_File, frozen=True):
+    direction: str = "right"
+
+
+class _Tokenizer(_File, frozen=True):
+    """``tokenizer.json``."""
+
+    truncation: _Truncation | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """Settings of use that a tokenizer was saved with.
+
+    Attributes:
+        max_tokens: its length limit, None where it has none.
+        truncation_side: where a text that is too long loses its tokens.
+        lower_cases: whether it lower-cases texts because its files say so.
+    """
+
+    max_tokens: int | None
+    truncation_side: TruncationSide
+    lower_cases: bool
+
+
 @dataclass(frozen=True)
 class StFolder:
-    """Settings that a sentence-transformers folder states about its model.
+    """Use of its model that a sentence-transformers folder states.
 
     Attributes:
         inner: path of the transformer inside the folder; empty when it is the folder itself.
-        max_tokens: its length limit, None where it states none.
-        similarity: as stated; None where the folder does not say.
-        unused_prompts: names of prompts that retrieval does not use, in this library as in
-            sentence-transformers.
-        lower_case: whether texts are lower-cased, where the tokenizer itself does not.
+        warnings: what is assumed, or set aside.
     """
 
     inner: str
-    pooling: Pooling
+    usage: Usage
     stages: tuple[CardStage, ...]
-    normalize: bool
-    similarity: Similarity | None
     prompts: CardPrompts
-    unused_prompts: tuple[str, ...]
-    max_tokens: int | None
-    truncation_side: TruncationSide
-    lower_case: bool
+    warnings: tuple[str, ...]
 
 
 def is_st_folder(folder: Path) -> bool:
@@ -199,19 +235,47 @@ def read_st_folder(folder: Path) -> StFolder:
         )
     inner = inside(folder, modules[0].path)
     transformer, tokenizer = _read_transformer(inner), read_tokenizer_facts(inner)
-    stated = transformer.max_seq_length or tokenizer.max_tokens
-    return StFolder(
-        inner=modules[0].path,
-        pooling=read_pooling(inside(folder, modules[1].path) / "config.json"),
-        stages=tuple(_read_stage(folder, module) for module in modules[order]),
-        normalize=names[-1] == "Normalize",
-        similarity=_read_similarity(settings.similarity_fn_name),
-        prompts=_read_prompts(folder, settings),
-        unused_prompts=_unused_prompts(settings),
-        max_tokens=stated if stated is not None and stated < NO_LIMIT else None,
+    length = _length(inner, transformer.max_seq_length or tokenizer.max_tokens)
+    similarity, normalize = _read_similarity(settings.similarity_fn_name), names[-1] == "Normalize"
+    usage = Usage(
+        pooling=_read_pooling(inside(folder, modules[1].path) / "config.json"),
+        normalize=normalize or similarity != "dot",
+        similarity=similarity or "cos",
+        max_query_tokens=length,
+        max_document_tokens=length,
         truncation_side=tokenizer.truncation_side,
         lower_case=bool(transformer.do_lower_case) and not tokenizer.lower_cases,
     )
+    return StFolder(
+        inner=modules[0].path,
+        usage=usage,
+        stages=tuple(_read_stage(folder, module) for module in modules[order]),
+        prompts=_read_prompts(folder, settings),
+        warnings=tuple(_warnings(settings, sure=bool(similarity) or normalize)),
+    )
+
+
+def _length(inner: Path, stated: int | None) -> int:
+    """Length at which texts are cut: the shorter of what is stated and of the positions."""
+    limit = position_limit(read_config(inner)) if (inner / "config.json").is_file() else None
+    known = [n for n in (stated, limit) if n is not None and n < NO_LIMIT]
+    length = min(known, default=DEFAULT_LENGTH)
+    if length < 1:
+        raise BenchError(f"{inner / 'config.json'} has no positions for texts")
+    return length
+
+
+def _warnings(settings: _Settings, sure: bool) -> list[str]:
+    prompts = settings.prompts or {}
+    unused = [name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS]
+    warnings = [] if sure else [COSINE_ASSUMED]
+    if unused:
+        warnings.append(
+            f"its prompts {', '.join(unused)} are not used: retrieval uses those called query and "
+            "document, as encode_query and encode_document of sentence-transformers do; to use "
+            "others, write a card"
+        )
+    return warnings
 
 
 def read_stage_file(folder: Path) -> StageFile:
@@ -242,12 +306,7 @@ def _stage_slice(names: Sequence[str]) -> slice | None:
     return slice(2, end) if fits else None
 
 
-def read_pooling(path: Path) -> Pooling:
-    """The pooling that the ``config.json`` of a pooling module states.
-
-    Raises:
-        BenchError: it is damaged, or states one that is not supported.
-    """
+def _read_pooling(path: Path) -> Pooling:
     config = read_json(path, _Pooling)
     modes = config.pooling_mode
     if modes is None:
@@ -314,10 +373,79 @@ def _read_prompts(folder: Path, settings: _Settings) -> CardPrompts:
     return CardPrompts(query=prompts.get("query") or "", document=prompts.get("document") or "")
 
 
-def _unused_prompts(settings: _Settings) -> tuple[str, ...]:
-    prompts = settings.prompts or {}
-    return tuple(name for name in prompts if prompts[name] and name not in RETRIEVAL_PROMPTS)
-
-
 def _optional(path: Path, kind: type[F]) -> F:
     return read_json(path, kind) if lexists(path) else kind()
+
+
+def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
+    """Read ``tokenizer_config.json`` and, where that is silent, ``tokenizer.json``.
+
+    Raises:
+        BenchError: a file is damaged, or a value makes no sense.
+    """
+    path = folder / "tokenizer_config.json"
+    config = read_json(path, _TokenizerConfig) if lexists(path) else _TokenizerConfig()
+    length = config.model_max_length
+    if length is not None and not length >= 1:
+        raise BenchError(f"{path}: model_max_length is {length}", "it is a number of tokens from 1")
+    heeds = lexists(folder / WORD_PIECES) or (
+        (config.tokenizer_class or "").removesuffix("Fast") in LOWER_CASING
+    )
+    return TokenizerFacts(
+        max_tokens=int(length) if length is not None and length < NO_LIMIT else None,
+        truncation_side=_truncation_side(folder, config),
+        lower_cases=bool(config.do_lower_case) and heeds,
+    )
+
+
+def _truncation_side(folder: Path, config: _TokenizerConfig) -> TruncationSide:
+    side, path = config.truncation_side, folder / "tokenizer.json"
+    if side is None and lexists(path):
+        truncation = read_json(path, _Tokenizer).truncation
+        side = truncation.direction.lower() if truncation else None
+    side = side or "right"
+    if side not in get_args(TruncationSide):
+        raise BenchError(
+            f"{folder}: the tokenizer cuts texts on the side {side!r}", "right or left"
+        )
+    return cast(TruncationSide, side)
+
+
+def write_st_files(folder: Path, settings: Card | Recipe, width: int) -> None:
+    """Write ``modules.json`` and what it names: pooling, lengths, normalisation and prompts.
+
+    Args:
+        settings: without stages, of a pooling in `ST_POOLING`.
+        width: of the encoder's vectors.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    modes = {key: mode == ST_POOLING[settings.pooling] for key, mode in LEGACY_POOLING.items()}
+    uses = {
+        "prompts": {"query": settings.prompts.query, "document": settings.prompts.document},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if settings.similarity == "cos" else "dot",
+    }
+    lengths = {
+        "max_seq_length": max(settings.max_query_tokens, settings.max_document_tokens),
+        "do_lower_case": settings.lower_case,
+    }
+    _write_json(folder / "modules.json", modules)
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
+    if settings.normalize:
+        (folder / "2_Normalize").mkdir()
+    _write_json(folder / "sentence_bert_config.json", lengths)
+    _write_json(folder / "config_sentence_transformers.json", uses)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

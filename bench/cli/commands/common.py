@@ -18,7 +18,7 @@ from foundation.errors import BenchError
 from foundation.records import Record, convert_table
 from reports.findings import finding_lines
 from reports.plots.style import can_plot
-from retrievers.adapters.bases import Bases
+from retrievers.models.model import Bases
 from retrievers.models.recipe import StoreDtype
 
 DEFAULT_HARDWARE = Hardware()

@@ -28,8 +28,8 @@ from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table, time_line
-from retrievers.adapters.bases import Bases
 from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
+from retrievers.models.model import Bases
 
 Published = Mapping[tuple[str, str, str], float]  # by model, collection and measure
 

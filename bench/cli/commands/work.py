@@ -9,8 +9,8 @@ from bench.cli.options.evaluate import WorkOptions
 from bench.cli.printing import print_json
 from bench.evaluate.encoding import check_encoder, encode_documents
 from bench.exit_codes import ExitCode
-from retrievers.adapters.bases import Bases
 from retrievers.encoders.clock import Clock
+from retrievers.models.model import Bases
 
 
 class EncodedHere(msgspec.Struct, frozen=True):

@@ -13,8 +13,7 @@ from torch import nn
 
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
-from retrievers.models.card import Card
-from retrievers.models.lookup import replace_fields
+from retrievers.models.card import Card, replace_fields
 from retrievers.models.model import resolve_model
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining

@@ -18,12 +18,10 @@ from typing import Any
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card
+from retrievers.models.card import Card, of_no_checkpoint, replace_fields
 from retrievers.models.checkpoint import Checkpoint
-from retrievers.models.loading import load_network, load_tokenizer
-from retrievers.models.lookup import of_no_checkpoint, replace_fields
+from retrievers.models.loading import load_network, load_tokenizer, weighted_sum
 from retrievers.models.model import Model, resolve_model
-from retrievers.models.weight_sums import weighted_sum
 from retrievers.training.engine.save import save_checkpoint
 
 OF_VECTORS = ("pooling", "normalize", "similarity", "prompts", "title_join", "lower_case")

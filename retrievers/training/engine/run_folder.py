@@ -26,7 +26,7 @@ from foundation.errors import BenchError
 from foundation.files import replacing, sha256_of_file, share, sweep
 from foundation.locks import FileLock
 from foundation.records import Record, differing_fields, read_json, write_json
-from retrievers.models.lookup import CARD_FILE
+from retrievers.models.card import CARD_FILE
 from retrievers.training.engine.arguments import (
     CHECKPOINTS,
     POLL_S,

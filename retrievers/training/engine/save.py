@@ -16,14 +16,11 @@ from torch import nn
 from foundation.errors import BenchError, did_you_mean
 from foundation.files import replacing_in
 from foundation.records import decode_json, write_json
-from retrievers.models.card import Card, card_names, load_card
-from retrievers.models.card_file import write_card
+from retrievers.models.card import CARD_FILE, Card, card_names, load_card, write_card
 from retrievers.models.checkpoint import HEADS, HEADS_FILE, Checkpoint, open_checkpoint
 from retrievers.models.loading import quiet_transformers
 from retrievers.models.locate import locate
-from retrievers.models.lookup import CARD_FILE
-from retrievers.models.st_folder import find_transformer, is_st_folder
-from retrievers.models.st_writer import ST_POOLING, write_st_files
+from retrievers.models.st_folder import ST_POOLING, find_transformer, is_st_folder, write_st_files
 
 OBJECTIVE_FILE = "objective.json"
 NEW_HEADS = "remove its folder to begin with new heads"

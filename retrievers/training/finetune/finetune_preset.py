@@ -14,8 +14,7 @@ import msgspec
 
 from foundation.records import Record, TomlFiles
 from retrievers.adapters.settings import Adapter
-from retrievers.models.card import Card
-from retrievers.models.lookup import replace_fields
+from retrievers.models.card import Card, replace_fields
 from retrievers.models.recipe import Pooling, Similarity, TitleJoin
 from retrievers.training.engine.arguments import Above0, Count, Optimizer, Precision
 

@@ -25,13 +25,11 @@ from retrievers.adapters.train import AdaptedNetwork, add_adapter
 from retrievers.adapters.virtual_tokens import check_positions
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.models.card import Card
-from retrievers.models.card_file import write_card
+from retrievers.models.card import Card, of_no_checkpoint, replace_fields, write_card
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
-from retrievers.models.lookup import of_no_checkpoint, replace_fields
 from retrievers.models.model import Model
 from retrievers.models.recipe import Recipe
-from retrievers.models.st_writer import ST_POOLING
+from retrievers.models.st_folder import ST_POOLING
 from retrievers.training.engine.run_folder import write_size
 from retrievers.training.engine.save import save_files
 from retrievers.training.finetune.finetune_preset import Biases, Finetuning, Part
@@ -139,16 +137,12 @@ def training_recipe(model: Model, card: Card, preset: Finetuning) -> Recipe:
     """Recipe of vectors in training: as the card says, but for the preset's shorter texts."""
     return msgspec.structs.replace(
         model.recipe,
-        pooling=card.pooling,
-        normalize=card.normalize,
-        similarity=card.similarity,
-        title_join=card.title_join,
-        segment_ids=card.segment_ids,
-        truncation_side=card.truncation_side,
-        lower_case=card.lower_case,
-        max_query_tokens=preset.max_query_tokens or card.max_query_tokens,
-        max_document_tokens=preset.max_document_tokens or card.max_document_tokens,
-        dtype="float32",
+        **card.usage
+        | {
+            "max_query_tokens": preset.max_query_tokens or card.max_query_tokens,
+            "max_document_tokens": preset.max_document_tokens or card.max_document_tokens,
+            "dtype": "float32",
+        },
     )
 
 

@@ -11,13 +11,12 @@ from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters, shares_of
-from retrievers.adapters.bases import Bases
 from retrievers.adapters.parts import base_of
 from retrievers.adapters.stack import add_outputs, stack_adapters
 from retrievers.encoders.opening import open_encoder
 from retrievers.models import loading
 from retrievers.models.card import load_card
-from retrievers.models.model import resolve_model
+from retrievers.models.model import Bases, resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, Tuned, run, table, vectors
 from tests.support.small_finetuning import TEXTS, TITLES, model
 

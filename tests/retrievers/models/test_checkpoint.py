@@ -88,7 +88,7 @@ def test_damaged_safetensors_are_refused(folder: Path, change: str) -> None:
         open_checkpoint(folder)
 
 
-def test_a_safetensors_header_is_read_without_its_library(folder: Path) -> None:
+def test_a_safetensors_header_is_read_without_its_tensors(folder: Path) -> None:
     header = read_safetensors_header(folder / "model.safetensors")
     assert header["embeddings.word_embeddings.weight"].shape == (len(tiny.VOCABULARY), 32)
 

@@ -34,9 +34,10 @@ def test_the_layout_of_version_2(tmp_path: Path) -> None:
     tiny.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128})
     found = read_st_folder(folder)
 
-    assert (found.pooling, found.normalize, found.max_tokens) == ("mean", True, 128)
+    assert (found.usage.pooling, found.usage.normalize) == ("mean", True)
+    assert found.usage.max_query_tokens == found.usage.max_document_tokens == 128
     assert [(stage.kind, stage.folder) for stage in found.stages] == [("dense", "2_Dense")]
-    assert found.similarity is None
+    assert (found.usage.similarity, found.warnings) == ("cos", ())
     assert found.prompts.query == found.prompts.document == ""
 
 
@@ -49,16 +50,18 @@ def test_the_layout_of_version_6(tmp_path: Path) -> None:
     tiny.write_json(tmp_path / "tokenizer_config.json", {"model_max_length": 64})
     found = read_st_folder(tmp_path)
 
-    assert (found.pooling, found.normalize, found.similarity) == ("cls", True, "cos")
+    assert (found.usage.pooling, found.usage.normalize) == ("cls", True)
+    assert found.usage.similarity == "cos"
     assert (found.prompts.query, found.prompts.document) == ("q: ", "d: ")
-    assert found.max_tokens == 64
+    assert found.usage.max_query_tokens == 64
 
 
 def test_prompts_of_other_names_are_named_as_unused(tmp_path: Path) -> None:
     prompts = {"query": "q: ", "passage": "p: ", "clustering": "c: ", "corpus": ""}
     found = read_st_folder(write(tmp_path, prompts=prompts, default_prompt_name="passage"))
     assert (found.prompts.query, found.prompts.document) == ("q: ", "")
-    assert found.unused_prompts == ("passage", "clustering")
+    assert "its prompts passage, clustering are not used" in found.warnings[1]
+    assert "cosine is used" in found.warnings[0]
 
 
 def test_a_default_prompt_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_an_activation_outside_the_list_is_refused() -> None:
 def test_other_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="similarity 'euclidean'"):
         read_st_folder(write(tmp_path, similarity_fn_name="euclidean"))
-    folder = write(tmp_path, ("../outside", f"{OLD}Dense"))
+    folder = write(tmp_path / "other", ("../outside", f"{OLD}Dense"))
     with pytest.raises(BenchError, match="leads out"):
         read_st_folder(folder)
     (folder / "modules.json").write_text('[{"path": 3}]')
@@ -157,15 +160,15 @@ def test_texts_are_lower_cased_where_the_tokenizer_does_not(
     folder = write(tmp_path)
     for name, content in files.items():
         tiny.write_json(folder / name, content)
-    assert not read_st_folder(folder).lower_case
+    assert not read_st_folder(folder).usage.lower_case
     tiny.write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
-    assert read_st_folder(folder).lower_case == lower_case
+    assert read_st_folder(folder).usage.lower_case == lower_case
 
 
 def test_settings_are_found_under_the_names_of_older_versions(tmp_path: Path) -> None:
     folder = write(tmp_path)
     tiny.write_json(folder / "sentence_roberta_config.json", {"max_seq_length": 77})
-    assert read_st_folder(folder).max_tokens == 77
+    assert read_st_folder(folder).usage.max_query_tokens == 77
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_the_side_on_which_texts_are_cut_is_the_tokenizers(
     folder = write(tmp_path)
     for name, content in files.items():
         tiny.write_json(folder / name, content)
-    assert read_st_folder(folder).truncation_side == side
+    assert read_st_folder(folder).usage.truncation_side == side
 
 
 DEEP = "[" * 200_000
@@ -290,4 +293,4 @@ def test_absurd_lengths_that_mean_no_limit_are_read(tmp_path: Path) -> None:
     folder = write(tmp_path)
     for length in (10**30, 1e30, 1_000_000):
         tiny.write_json(folder / "tokenizer_config.json", {"model_max_length": length})
-        assert read_st_folder(folder).max_tokens is None
+        assert read_st_folder(folder).usage.max_query_tokens == 512

@@ -6,8 +6,7 @@ import pytest
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.models.card import Card, CardPrompts, CardStage, load_card
-from retrievers.models.card_file import write_card
+from retrievers.models.card import Card, CardPrompts, CardStage, load_card, write_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
 from retrievers.training.engine.save import load_heads, save_checkpoint
