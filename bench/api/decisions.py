@@ -10,6 +10,7 @@ from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.panels import Choices, Entrant
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import mean_weights, with_inner
+from bench.gate.candidate import Candidate
 from bench.gate.check import conclude
 from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check, GateSettings, Rule
@@ -125,7 +126,8 @@ def check(
     if not expect_same:
         choices.resampling.check_enough(len(weights), sides=2)
     verdict = check_against(
-        BASELINE, old.name, new.entries, old.entries, {}, weights, settings, choices
+        *(BASELINE, old.name, Candidate(new.name, new.entries), old.entries, {}),
+        *(weights, settings, choices),
     )
     return conclude(new.name, [verdict], (), settings)
 

@@ -3,14 +3,11 @@
 `bench.gate.verdicts` holds the truth table, `bench.gate.evidence` finds its evidence.
 """
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from bench.gate.power import MEAN, DetectableEffect
 from bench.gate.records import Check, GateSettings, PairVerdict
 from bench.gate.verdicts import Decision, worse
-from datasets_cfg.records import Queries
 
 SUSPICIOUS_GAIN = 0.1  # of a mean over a collection: more than most new models bring
 
@@ -44,19 +41,6 @@ def conclude(
         warnings=(*hints, *_warnings(candidate, against, settings)),
         left_out=tuple(left_out),
     )
-
-
-def with_texts(verdict: PairVerdict, queries: Mapping[str, Queries]) -> PairVerdict:
-    """Add the texts of the queries that lost most, of collections that are open."""
-    texts = {
-        name: dict(zip(queries[name].ids, queries[name].texts, strict=True))
-        for name in {query.collection for query in verdict.worst} & queries.keys()
-    }
-    worst = [
-        msgspec.structs.replace(query, text=texts.get(query.collection, {}).get(query.query_id, ""))
-        for query in verdict.worst
-    ]
-    return msgspec.structs.replace(verdict, worst=tuple(worst))
 
 
 def blind(effects: Sequence[DetectableEffect], margin: float) -> str:

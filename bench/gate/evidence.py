@@ -1,6 +1,6 @@
 """A candidate beside one other model: the evidence of `bench.gate.verdicts`, and its rows."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,6 +17,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.runs import Run
+from bench.gate.candidate import Candidate
 from bench.gate.records import (
     BASELINE,
     CANDIDATE,
@@ -38,7 +39,7 @@ WORST_SHOWN = 3  # queries that lost most
 def check_against(
     role: str,
     name: str,
-    candidate: Mapping[str, Entry],
+    candidate: Candidate,
     baseline: Mapping[str, Entry],
     known_gaps: Mapping[str, str],
     weights: Mapping[str, float],
@@ -48,7 +49,7 @@ def check_against(
     """Compare with stored results and decide.
 
     Args:
-        candidate, baseline: results by collection.
+        baseline: results by collection.
         known_gaps: why there is nothing to compare on a collection, where more is known than that
             a result is missing.
         weights: of the collections in the mean.
@@ -56,17 +57,17 @@ def check_against(
     Raises:
         BenchError: results of different protocols.
     """
-    gaps = {collection: "no result" for collection in weights if collection not in candidate}
+    ours = candidate.entries
+    gaps = {collection: "no result" for collection in weights if collection not in ours}
     gaps |= {
         collection: f"{name} has no result" for collection in weights if collection not in baseline
     }
-    gaps |= {name: why for name, why in known_gaps.items() if name in weights}
-    entrants = [Entrant(CANDIDATE, candidate), Entrant(BASELINE, baseline)]
+    known = {**candidate.failed, **known_gaps}
+    gaps |= {collection: known[collection] for collection in weights if collection in known}
+    entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for collection in (collection for collection in weights if collection not in gaps):
-        check_protocol(
-            collection, name, candidate[collection].protocol, baseline[collection].protocol
-        )
+        check_protocol(collection, name, ours[collection].protocol, baseline[collection].protocol)
         matrix = panel_of(collection, entrants, choices)
         if matrix.gaps:
             gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
@@ -77,7 +78,7 @@ def check_against(
     evidence = Evidence(
         plain=tests.plain,
         cautious=tests.cautious,
-        same_rankings=not gaps and _same_rankings(tests.plain, candidate, baseline),
+        same_rankings=not gaps and _same_rankings(tests.plain, ours, baseline),
         largest_loss=largest_loss(tests.of_mean) if tests.of_mean else None,
         missing={collection: gaps[collection] for collection in weights if collection in gaps},
     )
@@ -96,7 +97,7 @@ def check_against(
         rows=tuple(rows),
         mean=_mean_row(rows, tests, weights, decision.failed) if THE_MEAN in tests.plain else None,
         largest_loss=evidence.largest_loss,
-        worst=_worst(matrices.values()),
+        worst=_worst(matrices.values(), candidate),
     )
 
 
@@ -161,7 +162,7 @@ def _row(
     matrix: ScoreMatrix,
     tests: LossTests,
     failed: Mapping[str, str],
-    candidate: Mapping[str, Entry],
+    candidate: Candidate,
     baseline: Mapping[str, Entry],
 ) -> CheckRow:
     name = matrix.collection
@@ -175,7 +176,7 @@ def _row(
         p_holm=tests.cautious[name].p_adjusted,
         detectable=tests.cautious[name].detectable,
         failure=failed.get(name, ""),
-        candidate_in_domain=candidate[name].in_domain,
+        candidate_in_domain=candidate.is_in_domain(name),
         baseline_in_domain=baseline[name].in_domain,
     )
 
@@ -199,7 +200,7 @@ def _mean_row(
     )
 
 
-def _worst(matrices: Iterable[ScoreMatrix]) -> tuple[LostQuery, ...]:
+def _worst(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery, ...]:
     """The queries that lost most on all collections; of equals, the first by name."""
     lost = [
         LostQuery(
@@ -212,7 +213,11 @@ def _worst(matrices: Iterable[ScoreMatrix]) -> tuple[LostQuery, ...]:
         for row in np.argsort(matrix.minus(CANDIDATE, BASELINE).scores, kind="stable")[:WORST_SHOWN]
     ]
     lost = [query for query in lost if query.baseline - query.candidate > SAME_SCORE]
-    return tuple(sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN])
+    worst = sorted(lost, key=lambda query: query.candidate - query.baseline)[:WORST_SHOWN]
+    return tuple(
+        msgspec.structs.replace(query, text=model.text(query.collection, query.query_id))
+        for query in worst
+    )
 
 
 def _same_rankings(
@@ -234,29 +239,22 @@ def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
 
 
 def check_published(
-    candidate: Mapping[str, Mapping[str, float]],
-    expected: Sequence[Expected],
-    failed: Mapping[str, str],
-    names: Sequence[str],
-    in_domain: Collection[str] = (),
+    candidate: Candidate, expected: Sequence[Expected], names: Iterable[str]
 ) -> PairVerdict:
     """Hold measured scores to published ones, by tolerance: these have no values of queries.
 
     Args:
-        candidate: by collection, the mean of each measure.
         expected: by the card.
-        failed: why a collection has no mean.
         names: of the collections.
-        in_domain: collections that the model was trained on.
     """
     rows: list[CheckRow] = []
     for name in names:
         claims = [claim for claim in expected if claim.dataset == name]
-        why = failed.get(name, "") or ("" if claims else "no published score on the card")
+        why = candidate.failed.get(name, "") or ("" if claims else "no published score on the card")
         if why:
             rows.append(CheckRow(name=name, missing=why))
         else:
-            rows += [_claim_row(claim, candidate[name], name in in_domain) for claim in claims]
+            rows += [_claim_row(claim, candidate) for claim in claims]
     missing = [
         row.missing if row.measure else f"{row.name}: {row.missing}" for row in rows if row.missing
     ]
@@ -272,8 +270,9 @@ def check_published(
     )
 
 
-def _claim_row(claim: Expected, measured: Mapping[str, float], in_domain: bool) -> CheckRow:
-    value = measured.get(claim.measure)
+def _claim_row(claim: Expected, candidate: Candidate) -> CheckRow:
+    value = candidate.measures[claim.dataset].get(claim.measure)
+    in_domain = candidate.is_in_domain(claim.dataset)
     problem = _problem(claim, value)
     return CheckRow(
         name=claim.dataset,

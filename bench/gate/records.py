@@ -1,6 +1,6 @@
 """Records of a check: its settings, the rows of its tables, the verdict on each comparison."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,12 +50,14 @@ class StoredModel:
     Attributes:
         role: ``baseline`` or ``anchor``.
         name: as it was typed.
-        results: by collection; empty for published scores.
+        results: by collection, those that are compared; empty for published scores.
+        collections: all that it has results on.
     """
 
     role: str
     name: str
     results: Mapping[str, Stored]
+    collections: Collection[str] = ()
 
 
 class CheckRow(Record, kw_only=True):

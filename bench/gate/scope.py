@@ -114,12 +114,15 @@ def checked_before(results: Place, baseline: str) -> list[str]:
 
 def remember_checked(results: Place, baseline: str, collections: Iterable[str]) -> None:
     """Write down that a baseline has results on these collections and was checked there."""
-    for collection in collections:
-        path = results / LEDGER / _key(baseline) / _key(collection) / CHECKED_FILE
-        if not path.exists():
-            record = CheckedBaseline(baseline=baseline, collection=collection)
-            with replacing(path) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
+    try:
+        for collection in collections:
+            path = results / LEDGER / _key(baseline) / _key(collection) / CHECKED_FILE
+            if not path.exists():
+                record = CheckedBaseline(baseline=baseline, collection=collection)
+                with replacing(path) as file:
+                    file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
+    except (BenchError, OSError) as error:
+        logger.warning("what the baseline was checked on cannot be remembered: %s", error)
 
 
 def _key(name: str) -> str:

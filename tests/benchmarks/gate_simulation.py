@@ -50,6 +50,7 @@ from bench.comparing.statistics import (
     resample,
 )
 from bench.evaluate.runs import Run
+from bench.gate.candidate import Candidate
 from bench.gate.evidence import check_against, loss_tests
 from bench.gate.records import GateSettings
 from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
@@ -310,8 +311,8 @@ def _share_of(
         candidate = {name: _entry(name, c) for name, c in zip(weights, columns, strict=True)}
         zero = {name: _entry(name, 0 * c) for name, c in zip(weights, columns, strict=True)}
         choices = Choices(resampling=resampling)
-        compared = ("baseline", "base", candidate, zero, {}, weights, settings, choices)
-        done = check_against(*compared)
+        compared = (Candidate("ckpt", candidate), zero, {}, weights, settings, choices)
+        done = check_against("baseline", "base", *compared)
         found += done.outcome == outcome
     return found / parts[0].shape[1]
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs, to_builtins
 
 from bench.comparing.statistics import PairedScores, Resampling, paired, resample
+from bench.gate.candidate import Candidate
 from bench.gate.check import conclude
 from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
@@ -87,7 +88,7 @@ def test_junit_names_measures_apart_where_a_collection_has_several():
     claims = [("one", "RR@10", 0.5), ("one", "R@100", 0.75), ("two", "RR@10", 0.5)]
     expected = [Expected(dataset=a, measure=b, value=c, source="paper") for a, b, c in claims]
     measured = {"one": {"RR@10": 0.5, "R@100": 0.7}, "two": {"RR@10": 0.5}}
-    against = check_published(measured, expected, {}, ["one", "two"])
+    against = check_published(Candidate("mine", {}, measured), expected, ["one", "two"])
     done = conclude("mine", [against], (), GateSettings(expect_same=True))
 
     (suite,) = ElementTree.fromstring(junit(done).encode())

@@ -8,6 +8,7 @@ from bench.comparing.panels import Choices, Entry
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
+from bench.gate.candidate import Candidate
 from bench.gate.check import blind, conclude
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
@@ -43,9 +44,8 @@ def shifted(count: int, by: float) -> np.ndarray:
 def check(candidate, baseline=None, weights=None, failed=None, settings=SETTINGS):
     base = {"one": entry(BASE)} if baseline is None else baseline
     weights = weights or {"one": 1.0}
-    return check_against(
-        "baseline", "base", candidate, base, failed or {}, weights, settings, CHOICES
-    )
+    model = Candidate("ckpt", candidate)
+    return check_against("baseline", "base", model, base, failed or {}, weights, settings, CHOICES)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,12 @@ def test_the_three_queries_that_lost_most_on_any_collection_are_named():
 
 
 def test_a_score_that_is_no_number_is_never_the_published_one():
-    found = check_published({"one": {"RR@10": float("nan")}}, published(0.5), {}, ["one"])
+    found = against_published({"one": {"RR@10": float("nan")}})
     assert found.outcome == "DRIFT"
+
+
+def against_published(measures):
+    return check_published(Candidate("ckpt", {}, measures), published(0.5), measures)
 
 
 def published(value: float) -> list[Expected]:
@@ -153,11 +157,11 @@ def published(value: float) -> list[Expected]:
     [({"RR@10": 0.505}, "OK"), ({"RR@10": 0.52}, "DRIFT"), ({"AP": 0.5}, "MISSING")],
 )
 def test_published_scores_are_held_to_their_tolerance(measured, outcome):
-    assert check_published({"one": measured}, published(0.5), {}, ["one"]).outcome == outcome
+    assert against_published({"one": measured}).outcome == outcome
 
 
 def test_a_collection_without_a_published_score_is_missing():
-    found = check_published({"two": {"RR@10": 0.5}}, published(0.5), {}, ["two"])
+    found = against_published({"two": {"RR@10": 0.5}})
     assert found.outcome == "MISSING"
 
 
