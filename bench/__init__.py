@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from bench.api.decisions import compare as compare
     from bench.api.evaluation import evaluate as evaluate
     from bench.api.evaluation import score as score
-    from bench.api.evaluation_result import EvaluationResult as EvaluationResult
     from bench.api.overview import leaderboard as leaderboard
     from bench.api.overview import plot as plot
     from bench.api.stored import load_result as load_result
     from bench.api.stored import results as results
+    from bench.results.result import Evaluation as Evaluation
     from datasets_cfg.dataset import Dataset as Dataset
     from foundation.errors import BenchError as BenchError
 
@@ -28,7 +28,7 @@ _HOME = {
     "BenchError": "foundation.errors",
     "ComparisonResult": "bench.api.decisions",
     "Dataset": "datasets_cfg.dataset",
-    "EvaluationResult": "bench.api.evaluation_result",
+    "Evaluation": "bench.results.result",
     "check": "bench.api.decisions",
     "compare": "bench.api.decisions",
     "evaluate": "bench.api.evaluation",

@@ -16,7 +16,7 @@ from bench.evaluate.pipeline import CollectionName, Job, OpenDataset
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.suites import mean_weights
 from bench.results.location import Place
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from bench.results.reuse import find_stored, newest_of_same
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
@@ -248,7 +248,7 @@ class Workspace:
         model: LoadedModel,
         options: Options = DEFAULTS,
         out: Place | None = None,
-        known: Iterable[Stored] | None = None,
+        known: Iterable[Evaluation] | None = None,
     ) -> Job:
         """Check an evaluation once, so that `bench.evaluate.pipeline.evaluate` can trust it.
 

@@ -1,10 +1,9 @@
 """Compare results, and decide whether a candidate may ship, from Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.api.evaluation_result import EvaluationResult
 from bench.comparing.compare import Comparison
 from bench.comparing.compare import compare as compare_entrants
 from bench.comparing.panels import Choices, Entrant
@@ -15,12 +14,13 @@ from bench.gate.check import conclude
 from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check, GateSettings, Rule
 from bench.results.find import expand_collections
+from bench.results.result import Evaluation
 from foundation.errors import BenchError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Results = EvaluationResult | Sequence[EvaluationResult]
+Results = Evaluation | Sequence[Evaluation]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check(
 
 def _entrant(results: Results) -> Entrant:
     """The one model of some results, by collection."""
-    several = [results] if isinstance(results, EvaluationResult) else list(results)
+    several = [results] if isinstance(results, Evaluation) else list(results)
     names = sorted({result.model for result in several})
     if len(names) != 1:
         listed = ", ".join(names) or "none"
@@ -142,7 +142,7 @@ def _entrant(results: Results) -> Entrant:
             f"results of one model are needed, and these are of {listed}",
             "pass a result, or a list of results of one model",
         )
-    entries: Mapping[str, EvaluationResult] = {result.dataset: result for result in several}
+    entries = {result.collection: result for result in several}
     if len(entries) < len(several):
         raise BenchError(f"two of the results of {names[0]} are on one collection", "pass one")
-    return Entrant(names[0], {name: result.entry for name, result in entries.items()})
+    return Entrant(names[0], entries)

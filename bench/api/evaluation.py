@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from bench.api.evaluation_result import EvaluationResult
-from bench.evaluate.pipeline import Evaluation, OpenDataset, evaluate_run
+from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.pipeline import evaluate as evaluate_job
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.runs import Run
-from bench.results.location import Place, place_of
-from bench.results.result import save
+from bench.results.location import place_of
+from bench.results.result import Evaluation, save
 from bench.workspace import Workspace, cache_folder
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
@@ -43,7 +42,7 @@ def evaluate(
     device: str = "auto",
     allow_mismatch: bool = False,
     **settings: Any,
-) -> EvaluationResult:
+) -> Evaluation:
     """Evaluate one model on one collection.
 
     Args:
@@ -106,7 +105,7 @@ def score(
     data_dir: str | Path | None = None,
     offline: bool = False,
     allow_mismatch: bool = False,
-) -> EvaluationResult:
+) -> Evaluation:
     """Score a ranking by the collection's own protocol, as ``bench score`` does.
 
     Args:
@@ -184,8 +183,5 @@ def _run(run: str | Path | Run | Mapping[str, Mapping[str, float]]) -> tuple[Run
     return run, content.hexdigest()
 
 
-def _kept(done: Evaluation, out: str | Path | None) -> EvaluationResult:
-    if out is None:
-        return EvaluationResult.of(done)
-    place: Place = place_of(str(out))
-    return EvaluationResult.stored(save(done.result, done.scores, done.run, place))
+def _kept(done: Evaluation, out: str | Path | None) -> Evaluation:
+    return done if out is None else save(done, place_of(str(out)))

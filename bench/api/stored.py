@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.api.evaluation_result import EvaluationResult
 from bench.results.find import find_results
 from bench.results.load import load
 from bench.results.location import Place, place_of
+from bench.results.result import Evaluation
 from foundation.errors import BenchError
 
 
-def load_result(path: str | Path) -> EvaluationResult:
+def load_result(path: str | Path) -> Evaluation:
     """Read one result from its folder, or from its ``result.json``; a URL of a store will do.
 
     Raises:
         BenchError: there is none, or it is damaged or contradicts itself.
     """
-    return EvaluationResult.stored(load(_place(path)))
+    return load(_place(path))
 
 
 def results(folder: str | Path = "results") -> pd.DataFrame:
@@ -37,15 +37,15 @@ def results(folder: str | Path = "results") -> pd.DataFrame:
     stored = find_results(_place(folder))
     if not stored:
         raise BenchError(f"{folder} holds no results", "name the folder that `run` wrote to")
-    frame = pd.DataFrame([row for each in stored for row in _rows(EvaluationResult.stored(each))])
+    frame = pd.DataFrame([row for each in stored for row in _rows(each)])
     frame["time"] = pd.to_datetime(frame["time"], utc=True)
     frame["judged_at_10"] = frame["judged_at_10"].astype(float)  # None where nothing is judged
     order = ["collection", "model", "time", "key"]
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
 
-def _rows(result: EvaluationResult) -> list[dict[str, object]]:
-    record = result.record
+def _rows(done: Evaluation) -> list[dict[str, object]]:
+    record = done.result
     protocol = record.protocol
     return [
         {
@@ -64,9 +64,9 @@ def _rows(result: EvaluationResult) -> list[dict[str, object]]:
             "index": record.index,
             "time": record.conditions.time,
             "key": record.key,
-            "folder": str(result.folder),
+            "folder": str(done.folder),
         }
-        for measure, value in result.measures.items()
+        for measure, value in done.measures.items()
     ]
 
 

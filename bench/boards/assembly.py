@@ -22,7 +22,7 @@ from bench.boards.rows import columns, rows
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import suite_weights
 from bench.results.facts import protocol_facts
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from datasets_cfg.catalogue import collections_of, dataset_names, facts_for, suite_for, suite_names
 from foundation.errors import BenchError, did_you_mean
 from retrievers.models.card import Card
@@ -52,7 +52,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def assemble(
-    stored: Sequence[Stored],
+    stored: Sequence[Evaluation],
     cards: Mapping[str, Card],
     choice: Choice,
     resampling: Resampling,
@@ -93,8 +93,8 @@ class _Layout:
 
     def __init__(
         self,
-        placed: Mapping[str, Sequence[Stored]],
-        by_row: Mapping[str, Mapping[str, Stored]],
+        placed: Mapping[str, Sequence[Evaluation]],
+        by_row: Mapping[str, Mapping[str, Evaluation]],
         cards: Mapping[str, Card],
         choice: Choice,
     ) -> None:
@@ -152,7 +152,7 @@ def _pairs(board: Board, choice: Choice) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*choice.pairs, *neighbours]))
 
 
-def chosen(stored: Sequence[Stored], choice: Choice) -> list[Stored]:
+def chosen(stored: Sequence[Evaluation], choice: Choice) -> list[Evaluation]:
     """Results on the collections that are to be shown.
 
     Raises:
@@ -183,7 +183,7 @@ def _check_measure(measure: str, shown: Iterable[CollectionColumn]) -> None:
         raise BenchError(f"no result has {measure}", f"measured are {', '.join(known)}")
 
 
-def _column(name: str, some: Sequence[Stored]) -> CollectionColumn:
+def _column(name: str, some: Sequence[Evaluation]) -> CollectionColumn:
     results = [stored.result for stored in some]
     mains = [result.main_measure for result in results]
     main = max(dict.fromkeys(mains), key=mains.count)

@@ -6,13 +6,13 @@ from bench.boards.groups import Standing, Standings
 from bench.boards.records import Cell, Claim, Mean, Row, Score, SuiteColumn
 from bench.boards.rows import row_facts, training_step
 from bench.evaluate.suites import suite_mean
-from bench.results.result import Result, Stored, Timings
+from bench.results.result import Evaluation, Result, Timings
 from retrievers.models.card import Card
 
 
 def row_of(
     name: str,
-    by_column: Mapping[str, Stored],
+    by_column: Mapping[str, Evaluation],
     suites: Sequence[SuiteColumn],
     stand: Standings,
     claims: Sequence[Claim],

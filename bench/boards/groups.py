@@ -22,7 +22,7 @@ from bench.comparing.statistics import (
 )
 from bench.evaluate.suites import suite_weights
 from bench.results.location import Place
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 
@@ -71,7 +71,7 @@ class _Means:
 
 
 def standings(
-    by_row: Mapping[str, Mapping[str, Stored]],
+    by_row: Mapping[str, Mapping[str, Evaluation]],
     wanted: Mapping[str, Sequence[str]],
     suites: Collection[str],
     pairs: PairWork,
@@ -117,20 +117,20 @@ def standings(
 
 
 def _check_resamples(
-    by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str], resampling: Resampling
+    by_row: Mapping[str, Mapping[str, Evaluation]], columns: Collection[str], resampling: Resampling
 ) -> None:
     """The smallest p that resamples can give must survive Holm, or all models are one group."""
     most = max(sum(column in cells for cells in by_row.values()) for column in columns)
     resampling.check_enough(most - 1)
 
 
-def _is_filled(by_row: Mapping[str, Mapping[str, Stored]], columns: Collection[str]) -> bool:
+def _is_filled(by_row: Mapping[str, Mapping[str, Evaluation]], columns: Collection[str]) -> bool:
     """True where a row has a result in every one of the columns."""
     return any(set(columns) <= set(cells) for cells in by_row.values())
 
 
 def _resampled(
-    by_row: Mapping[str, Stored], measures: Sequence[str], resampling: Resampling, stream: int
+    by_row: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling, stream: int
 ) -> Iterator[tuple[str, list[str], Float64Array, _Means]]:
     """Measure, ids, scores by query and row, and means, of the rows that have values of queries.
 
@@ -151,13 +151,13 @@ def _resampled(
         yield measure, ids, scores[:, own], _Means(names, scores[:, own].mean(axis=0), some)
 
 
-def _load(stored: Stored) -> Values | None:
+def _load(stored: Evaluation) -> Values | None:
     """Values by query; None for an older record that came without them."""
-    return stored.scores() if stored.per_query else None
+    return (stored.scores.query_ids, stored.scores.values) if stored.has_scores else None
 
 
 def _aligned(
-    ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Place
+    ids: Sequence[str], cells: Sequence[tuple[Values, str]], folder: Place | None
 ) -> Float64Array:
     """Scores float64 ``(queries, cells)``, the queries sorted, so that no order changes a draw.
 

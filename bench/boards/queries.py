@@ -5,7 +5,7 @@ closer than can be seen are one dot, which is counted and names a few of its que
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from textwrap import shorten
@@ -15,11 +15,11 @@ import numpy as np
 
 from bench.boards.records import Dot, OnQueries
 from bench.comparing.changed import Changes, most_changed, most_different
-from bench.comparing.panels import Entry
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores
 from bench.results.location import Place
-from bench.results.result import Protocol, Stored
+from bench.results.result import Evaluation, Protocol
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float64Array
 
@@ -67,7 +67,7 @@ class QueryWork:
         texts: of the queries that dots name, by column, as far as collections are at hand.
     """
 
-    by_row: Mapping[str, Mapping[str, Stored]]
+    by_row: Mapping[str, Mapping[str, Evaluation]]
     asked: Collection[Names]
     opened: OpenDataset
     count: int
@@ -75,7 +75,7 @@ class QueryWork:
 
     def __post_init__(self) -> None:
         self._open = lru_cache(maxsize=1)(self.opened)
-        self._run = lru_cache(maxsize=RUNS)(lambda row, column: self.by_row[row][column].run())
+        self._run = lru_cache(maxsize=RUNS)(lambda row, column: self.by_row[row][column].run)
 
     def look(
         self, column: str, measure: str, pair: Names, ids: Sequence[str], scores: Float64Array
@@ -113,15 +113,11 @@ class QueryWork:
         measure: str,
         values: Mapping[str, Float64Array],
         side: int,
-    ) -> Entry:
+    ) -> Evaluation:
         """One side of a pair with the scores of a few queries only."""
         own = {measure: np.array([scores[side] for scores in values.values()])}
-        read = ranked and bool(values)
-        return replace(
-            Entry.of(self.by_row[row][column]),
-            scores=lambda: (tuple(values), own),
-            run=lambda: self._run(row, column) if read else NO_RUN,
-        )
+        run = self._run(row, column) if ranked and values else NO_RUN
+        return Evaluation(self.by_row[row][column].result, Scores(tuple(values), own, 0, 0), run)
 
     def _remember(self, column: str, dataset: Dataset, points: Sequence[Dot]) -> None:
         known = self.texts.setdefault(column, {})

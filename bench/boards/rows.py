@@ -22,7 +22,7 @@ from bench.results.facts import (
 )
 from bench.results.find import find_results
 from bench.results.location import Place
-from bench.results.result import Protocol, Result, Stored
+from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 
@@ -30,7 +30,7 @@ CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
-def results_in(*places: Place) -> list[Stored]:
+def results_in(*places: Place) -> list[Evaluation]:
     """All results below some folders, repeats of the same evaluation left out.
 
     Raises:
@@ -45,9 +45,9 @@ def results_in(*places: Place) -> list[Stored]:
     return _without_repeats(results)
 
 
-def _without_repeats(results: Iterable[Stored]) -> list[Stored]:
+def _without_repeats(results: Iterable[Evaluation]) -> list[Evaluation]:
     """Of those that have the same key and the same scores: most measures, then the newest."""
-    kept: dict[str, list[Stored]] = defaultdict(list)
+    kept: dict[str, list[Evaluation]] = defaultdict(list)
     for stored in sorted(results, key=_measures_and_time, reverse=True):
         if not any(_is_repeat(stored.result, other.result) for other in kept[stored.result.key]):
             kept[stored.result.key].append(stored)
@@ -56,7 +56,7 @@ def _without_repeats(results: Iterable[Stored]) -> list[Stored]:
     )
 
 
-def _measures_and_time(stored: Stored) -> tuple[int, str]:
+def _measures_and_time(stored: Evaluation) -> tuple[int, str]:
     return len(stored.result.measures), stored.result.conditions.time
 
 
@@ -69,18 +69,20 @@ def _is_repeat(result: Result, other: Result) -> bool:
     return result.model == other.model and all(same)
 
 
-def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
+def columns(stored: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
     """Results by name of column; the column that stands for a collection has its name.
 
     That is the official protocol, as declared, and the newest of those. The name of any other
     says in what it differs: ``beir/scifact@depth=100``.
     """
-    by_collection: dict[str, dict[Protocol, list[Stored]]] = defaultdict(lambda: defaultdict(list))
+    by_collection: dict[str, dict[Protocol, list[Evaluation]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     whole = _known_corpora(stored)
     for entry in stored:
         protocol = whole.get(entry.result.protocol, entry.result.protocol)
         by_collection[protocol.collection][protocol].append(entry)
-    named: dict[str, list[Stored]] = {}
+    named: dict[str, list[Evaluation]] = {}
     for collection in sorted(by_collection, key=natural):
         protocols = by_collection[collection]
         main = max(protocols, key=lambda protocol: _standing(protocol, protocols[protocol]))
@@ -90,7 +92,7 @@ def columns(stored: Sequence[Stored]) -> dict[str, list[Stored]]:
     return named
 
 
-def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
+def _known_corpora(stored: Iterable[Evaluation]) -> dict[Protocol, Protocol]:
     """Protocols without a corpus, to the only one that has it and is the same otherwise.
 
     A run file is scored without its corpus.
@@ -102,7 +104,7 @@ def _known_corpora(stored: Iterable[Stored]) -> dict[Protocol, Protocol]:
     return {bare: next(iter(whole)) for bare, whole in known.items() if len(whole) == 1}
 
 
-def _standing(protocol: Protocol, some: Sequence[Stored]) -> tuple[bool, bool, str, int, bytes]:
+def _standing(protocol: Protocol, some: Sequence[Evaluation]) -> tuple[bool, bool, str, int, bytes]:
     """Larger for what stands for a collection; the last two only make the choice the same."""
     newest = max(stored.result.conditions.time for stored in some)
     return (
@@ -128,16 +130,16 @@ def _told_apart(name: str, facts: Mapping[str, str], others: Mapping[str, str]) 
     return CHOICE.join([name, *different])
 
 
-def rows(by_column: Mapping[str, Sequence[Stored]]) -> dict[str, dict[str, Stored]]:
+def rows(by_column: Mapping[str, Sequence[Evaluation]]) -> dict[str, dict[str, Evaluation]]:
     """Results by name of row, then by name of column.
 
     A model of which there are several recipes has a row for each: ``minilm@index=IVF64,Flat``.
     """
     placed = [(column, entry) for column, some in by_column.items() for entry in some]
-    by_model: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
+    by_model: dict[str, list[tuple[str, Evaluation]]] = defaultdict(list)
     for column, stored in placed:
         by_model[stored.result.model].append((column, stored))
-    named: dict[str, dict[str, Stored]] = {}
+    named: dict[str, dict[str, Evaluation]] = {}
     for model in sorted(by_model, key=natural):
         variants = [dict(some) for some in _split(by_model[model], SPLIT_BY)]
         labelled = dict(zip(_labels(variants), variants, strict=True))
@@ -161,19 +163,19 @@ SPLIT_BY: tuple[Callable[[Result], Hashable], ...] = (
 
 
 def _split(
-    some: Sequence[tuple[str, Stored]], ladder: Sequence[Callable[[Result], Hashable]]
-) -> list[Sequence[tuple[str, Stored]]]:
-    parts: dict[Hashable, list[tuple[str, Stored]]] = defaultdict(list)
+    some: Sequence[tuple[str, Evaluation]], ladder: Sequence[Callable[[Result], Hashable]]
+) -> list[Sequence[tuple[str, Evaluation]]]:
+    parts: dict[Hashable, list[tuple[str, Evaluation]]] = defaultdict(list)
     for column, stored in some:
         parts[ladder[0](stored.result)].append((column, stored))
-    variants: list[Sequence[tuple[str, Stored]]] = []
+    variants: list[Sequence[tuple[str, Evaluation]]] = []
     for part in parts.values():
         most = max(Counter(column for column, _ in part).values())
         variants += _split(part, ladder[1:]) if most > 1 and len(ladder) > 1 else [part]
     return variants
 
 
-def _labels(variants: Sequence[Mapping[str, Stored]]) -> list[str]:
+def _labels(variants: Sequence[Mapping[str, Evaluation]]) -> list[str]:
     """Labels that tell the variants of one model apart; "" where there is one.
 
     Those that differ in nothing else are told apart by the time of their newest result.
@@ -207,7 +209,7 @@ def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
     return chosen
 
 
-def _variant_facts(some: Sequence[Stored]) -> dict[str, str]:
+def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     """Facts that all results of a row share: not prompts that depend on the collection."""
     facts = [recipe_facts(stored.result) for stored in some]
     varied = differing(facts)
@@ -227,7 +229,7 @@ def training_step(name: str, model: str) -> tuple[str, int | None]:
     return training + name.removeprefix(model), int(match["step"])
 
 
-def row_facts(some: Sequence[Stored]) -> dict[str, str]:
+def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     """The recipe and index of a row, as far as they apply and all its results share them."""
     facts = {name: value for name, value in _variant_facts(some).items() if value}
     if facts.get("kind") != "bm25":

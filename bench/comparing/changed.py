@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from bench.comparing.panels import Entry
 from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
-from bench.results.result import Protocol
+from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.remembered import open_remembered
@@ -94,11 +93,10 @@ class _Side:
     places: Mapping[str, int]
 
     @classmethod
-    def of(cls, entry: Entry, measure: str) -> "_Side":
-        ids, values = entry.scores()
-        run = entry.run()
+    def of(cls, done: Evaluation, measure: str) -> "_Side":
+        run = done.run
         places = {query_id: place for place, query_id in enumerate(run.query_ids)}
-        return cls(dict(zip(ids, values[measure].tolist(), strict=True)), run, places)
+        return cls(done.scores.by_query(measure), run, places)
 
     def ranking(self, query_id: str) -> list[str]:
         """Document ids, best first; none where the run lacks the query."""
@@ -118,7 +116,7 @@ def most_different(gains: Float64Array, count: int) -> list[int]:
 
 def most_changed(
     names: tuple[str, str],
-    entries: tuple[Entry, Entry],
+    entries: tuple[Evaluation, Evaluation],
     measure: str,
     count: int,
     opened: Dataset | str,
@@ -136,7 +134,7 @@ def most_changed(
     return Changes(
         a=names[0],
         b=names[1],
-        collection=entries[0].protocol.collection,
+        collection=entries[0].collection,
         measure=measure,
         changed=int((np.abs(gains) > SAME_SCORE).sum()),
         without=opened if isinstance(opened, str) else "",

@@ -24,7 +24,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.suites import suite_weights
-from bench.results.facts import RUN_FILE_FACT, differing
+from bench.results.facts import RUN_FILE_FACT, differing, recipe_facts
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record
@@ -146,7 +146,9 @@ def _check_protocols(entrants: Sequence[Entrant], choices: Choices) -> None:
         for name in sorted(set(a.entries) & set(b.entries))
         if choices.wanted(name)
         and (
-            differences := protocol_differences(a.entries[name].protocol, b.entries[name].protocol)
+            differences := protocol_differences(
+                a.entries[name].result.protocol, b.entries[name].result.protocol
+            )
         )
     ]
     if mismatches:
@@ -179,15 +181,15 @@ def _compare_two(pair: Pair, panels: Sequence[ScoreMatrix], choices: Choices) ->
 def _on_collection(pair: Pair, panel: ScoreMatrix, test: Difference | None) -> OnCollection:
     a, b = pair
     entries = [entrant.entries.get(panel.collection) for entrant in pair]
-    protocols = [entry.protocol for entry in entries if entry]
+    protocols = [entry.result.protocol for entry in entries if entry]
     return OnCollection(
         collection=panel.collection,
         measure=panel.measure,
         queries=len(panel.scores),
         mean_a=panel.mean(a.name),
         mean_b=panel.mean(b.name),
-        in_domain_a=bool(entries[0] and entries[0].in_domain),
-        in_domain_b=bool(entries[1] and entries[1].in_domain),
+        in_domain_a=bool(entries[0] and entries[0].result.in_domain),
+        in_domain_b=bool(entries[1] and entries[1].result.in_domain),
         official=all(protocol.official for protocol in protocols),
         paired=test,
         verdict=_verdict(test),
@@ -260,7 +262,9 @@ def _recipes(pair: Pair, collections: Collection[str]) -> tuple[FieldDifference,
 
     The recipe behind a run file is not known, so nothing can be said to differ from it.
     """
-    told = [[entrant.entries[name].recipe for name in collections] for entrant in pair]
+    told = [
+        [recipe_facts(entrant.entries[name].result) for name in collections] for entrant in pair
+    ]
     fields = dict.fromkeys(
         field for recipes in zip(*told, strict=True) for field in differing(recipes)
     )

@@ -1,61 +1,24 @@
 """Models that are compared, and their scores on the same queries of one collection."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.evaluate.measures import parse_measure
-from bench.evaluate.pipeline import Evaluation
-from bench.evaluate.runs import Run
-from bench.results.facts import differing, protocol_facts, recipe_facts
-from bench.results.result import Protocol, Stored
-from foundation.arrays import Float64Array
+from bench.results.facts import differing, protocol_facts
+from bench.results.result import Evaluation, Protocol
 from foundation.errors import BenchError
 from foundation.records import Record
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One model on one collection, from a stored result or a run file.
-
-    Attributes:
-        recipe: what the model was, as names and values for people.
-        scores: reads query ids and, by measure, float64 values of the queries.
-        run: reads the ranking of each query.
-    """
-
-    protocol: Protocol
-    main_measure: str
-    in_domain: bool
-    recipe: Mapping[str, str]
-    scores: Callable[[], tuple[tuple[str, ...], Mapping[str, Float64Array]]]
-    run: Callable[[], Run]
-
-    @classmethod
-    def of(cls, stored: Stored) -> "Entry":
-        """The entry of a stored result."""
-        result = stored.result
-        recipe = recipe_facts(result)
-        where = (stored.scores, stored.run)
-        return cls(result.protocol, result.main_measure, result.in_domain, recipe, *where)
-
-    @classmethod
-    def computed(cls, done: Evaluation) -> "Entry":
-        """The entry of an evaluation that is in memory."""
-        result, scores = done.result, (done.scores.query_ids, done.scores.values)
-        recipe = recipe_facts(result)
-        where = (lambda: scores, lambda: done.run)
-        return cls(result.protocol, result.main_measure, result.in_domain, recipe, *where)
-
-
-@dataclass(frozen=True)
 class Entrant:
-    """One of the models that are compared: its name in tables, and its entries by collection."""
+    """One of the models that are compared: its name in tables, its evaluations by collection."""
 
     name: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Evaluation]
 
 
 @dataclass(frozen=True)
@@ -146,11 +109,11 @@ def _values(
         if collection not in entrant.entries:
             gaps[entrant.name] = "no result"
             continue
-        ids, by_measure = entrant.entries[collection].scores()
-        if measure in by_measure:
-            values[entrant.name] = dict(zip(ids, by_measure[measure].tolist(), strict=True))
+        scores = entrant.entries[collection].scores
+        if measure in scores.values:
+            values[entrant.name] = scores.by_query(measure)
         else:
-            gaps[entrant.name] = f"no {measure}, but {', '.join(by_measure)}"
+            gaps[entrant.name] = f"no {measure}, but {', '.join(scores.values)}"
     return values, gaps
 
 
@@ -158,7 +121,7 @@ def _measure(collection: str, entrants: Sequence[Entrant], choices: Choices) -> 
     if choices.measure is not None:
         return parse_measure(choices.measure).name
     entries = [entrant.entries[collection] for entrant in entrants if collection in entrant.entries]
-    names = sorted({entry.main_measure for entry in entries})
+    names = sorted({entry.result.main_measure for entry in entries})
     if len(names) > 1:
         raise BenchError(
             f"the main measures of the results on {collection} differ: {', '.join(names)}",

@@ -171,7 +171,7 @@ def _check(collection: str, entrants: Sequence[Entrant]) -> None:
                 f"{entrant.name} has no result on {collection}",
                 f"python -m bench run {collection} --model {entrant.name}",
             )
-        protocols[entrant.name] = entrant.entries[collection].protocol
+        protocols[entrant.name] = entrant.entries[collection].result.protocol
     first, *others = protocols.items()
     for name, protocol in others:
         if differences := protocol_differences(first[1], protocol):

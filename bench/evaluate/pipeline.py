@@ -16,9 +16,8 @@ import msgspec
 from bench.evaluate.judging import as_retrieved, measure_names, protocol_of, score_run
 from bench.evaluate.retrieval import LoadedModel, Options, Retriever, retriever_of, search_device
 from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores
 from bench.results.conditions import conditions
-from bench.results.result import Conditions, Protocol, Result, Stored, Timings
+from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.machine import InBackground
@@ -80,7 +79,7 @@ class Job:
     max_memory: int | None
     measures: tuple[str, ...]
     memory_bytes: int = 0
-    stored: Stored | None = None
+    stored: Evaluation | None = None
 
     @property
     def dataset(self) -> Dataset:
@@ -120,15 +119,6 @@ class Job:
     def encoded_by(self, model: LoadedModel) -> "Job":
         """This job with an encoder that works elsewhere, too; nothing else may differ."""
         return replace(self, model=model)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A result with what it was computed from."""
-
-    result: Result
-    scores: Scores
-    run: Run
 
 
 def evaluate(job: Job) -> Evaluation:

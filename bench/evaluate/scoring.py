@@ -40,6 +40,10 @@ class Scores:
     unanswered: int
     ignored: int
 
+    def by_query(self, measure: str) -> dict[str, float]:
+        """Value of each query."""
+        return dict(zip(self.query_ids, self.values[measure].tolist(), strict=True))
+
     def mean(self, measure: str) -> float:
         """Mean over all queries of the qrels."""
         return float(np.mean(self.values[parse_measure(measure).name]))

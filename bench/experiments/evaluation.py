@@ -19,7 +19,7 @@ from bench.experiments.plan import CellTask
 from bench.experiments.sequence import read_sequence, write_sequence
 from bench.experiments.stages import MODEL, Cost
 from bench.results.find import find_results
-from bench.results.result import Stored, save
+from bench.results.result import Evaluation, save
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
@@ -150,7 +150,7 @@ class Evaluate:
             view=chosen.view,
         )
         done = evaluate(space.prepare(space.opened(dataset), model, options))
-        save(done.result, done.scores, done.run, out / RESULTS)
+        save(done, out / RESULTS)
         counted = done.result.parameters
         return done.result.timings.encoded_tokens, counted.total if counted else 0
 
@@ -240,8 +240,7 @@ def read_scores(task: CellTask, out: Path) -> dict[str, Scored]:
     }
 
 
-def scored(stored: Stored) -> Scored:
+def scored(stored: Evaluation) -> Scored:
     """The main measure of each query of a stored result."""
-    ids, values = stored.scores()
-    measure = stored.result.main_measure
-    return Scored(measure, ids, values[measure])
+    scores, measure = stored.scores, stored.result.main_measure
+    return Scored(measure, scores.query_ids, scores.values[measure])

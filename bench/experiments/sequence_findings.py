@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import Entrant, Entry
+from bench.comparing.panels import Entrant
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.experiments.evaluation import RESULTS, scored
@@ -18,7 +18,7 @@ from bench.experiments.plan import CellTask, Plan
 from bench.experiments.report_record import Report, RowOnCollection, SequenceFound
 from bench.experiments.sequence import LearntSequence, read_sequence
 from bench.results.find import find_results
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 
 GAINED, FORGOTTEN = "gained", "forgotten"
 
@@ -32,7 +32,7 @@ class EvaluatedSequence:
     """
 
     learnt: LearntSequence
-    results: Mapping[str, Mapping[str, Stored]]
+    results: Mapping[str, Mapping[str, Evaluation]]
 
     @property
     def base(self) -> str:
@@ -86,7 +86,7 @@ def _read(task: CellTask, out: Path) -> EvaluatedSequence | None:
     learnt = read_sequence(folder)
     if learnt is None:
         return None
-    results: dict[str, dict[str, Stored]] = {}
+    results: dict[str, dict[str, Evaluation]] = {}
     for stored in find_results(folder / RESULTS):
         results.setdefault(stored.result.model, {})[stored.collection] = stored
     return EvaluatedSequence(learnt, results)
@@ -140,24 +140,26 @@ def _matrix(sequences: Sequence[EvaluatedSequence], resampling: Resampling) -> F
     ]
     domains = first.learnt.domains
     further = [name for name in base.entries if name not in domains]
-    measure = base.entries[domains[0]].main_measure
+    measure = base.entries[domains[0]].result.main_measure
     sequence = Sequenced(checkpoints, domains, further, base, first.learnt.separate)
     matrix = forgetting_of(sequence, measure, resampling)
     return msgspec.structs.replace(matrix, trainings=len(sequences))
 
 
-def _entrant(name: str, results: Sequence[Mapping[str, Stored]]) -> Entrant:
+def _entrant(name: str, results: Sequence[Mapping[str, Evaluation]]) -> Entrant:
     """One checkpoint in the mean over the seeds, given its results by collection for each seed."""
     return Entrant(
         name,
         {
-            collection: _mean_entry([Entry.of(by_name[collection]) for by_name in results])
+            collection: _mean_entry([by_name[collection] for by_name in results])
             for collection in results[0]
         },
     )
 
 
-def _mean_entry(entries: Sequence[Entry]) -> Entry:
-    read, measure = [entry.scores() for entry in entries], entries[0].main_measure
-    values = np.mean([by_measure[measure] for _, by_measure in read], axis=0)
-    return replace(entries[0], scores=lambda: (read[0][0], {measure: values}))
+def _mean_entry(entries: Sequence[Evaluation]) -> Evaluation:
+    """The mean over seeds of the main measure, query by query."""
+    result = entries[0].result
+    measure, scores = result.main_measure, [entry.scores for entry in entries]
+    values = np.mean([each.values[measure] for each in scores], axis=0)
+    return Evaluation(result, replace(scores[0], values={measure: values}))

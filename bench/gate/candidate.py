@@ -3,12 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.comparing.panels import Entry
 from bench.evaluate.pipeline import in_domain
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.gaps import Gaps
 from bench.results.location import Place
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from bench.results.reuse import stored_or_new
 from bench.workspace import Workspace
 from datasets_cfg.records import Queries
@@ -28,7 +27,7 @@ class Candidate:
     """
 
     name: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Evaluation]
     measures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     trained_on: Collection[str] = ()
@@ -37,7 +36,7 @@ class Candidate:
     def is_in_domain(self, collection: str) -> bool:
         """True where it was trained on the collection."""
         return collection in self.trained_on or (
-            collection in self.entries and self.entries[collection].in_domain
+            collection in self.entries and self.entries[collection].result.in_domain
         )
 
     def text(self, collection: str, query_id: str) -> str:
@@ -48,7 +47,7 @@ class Candidate:
         return dict(zip(queries.ids, queries.texts, strict=True)).get(query_id, "")
 
 
-def own_name(model: LoadedModel, known: Sequence[Stored]) -> str:
+def own_name(model: LoadedModel, known: Sequence[Evaluation]) -> str:
     """The name that the candidate's results have.
 
     Its own, unless another recipe or other weights have results of that name: then the fingerprint
@@ -60,7 +59,7 @@ def own_name(model: LoadedModel, known: Sequence[Stored]) -> str:
     return f"{model.name}-{model.model.recipe.fingerprint[:DIGITS]}"
 
 
-def own_collections(model: LoadedModel, known: Sequence[Stored]) -> list[str]:
+def own_collections(model: LoadedModel, known: Sequence[Evaluation]) -> list[str]:
     """Collections on which the candidate has stored results, under whatever name."""
     recipe = model.model.recipe
     fingerprints = {
@@ -79,7 +78,7 @@ def evaluate_candidate(
     model: LoadedModel,
     name: str,
     collections: Mapping[str, str],
-    known: Sequence[Stored],
+    known: Sequence[Evaluation],
     out: Place,
     options: Options,
     split: str | None = None,
@@ -93,7 +92,7 @@ def evaluate_candidate(
         out: where new results are kept.
     """
     gaps = Gaps()
-    stored: dict[str, Stored] = {}
+    stored: dict[str, Evaluation] = {}
     queries: dict[str, Queries] = {}
     own = [one for one in known if one.result.model in (name, model.name)]
     for collection, opens in collections.items():
@@ -104,7 +103,7 @@ def evaluate_candidate(
             stored[collection] = stored_or_new(job, out)
     return Candidate(
         name,
-        entries={collection: Entry.of(one) for collection, one in stored.items()},
+        entries=stored,
         measures={collection: one.result.measures for collection, one in stored.items()},
         failed={key: f"not evaluated: {reason}" for key, reason in gaps.reasons.items()},
         trained_on=[key for key in collections if in_domain(model.model.card, key)],

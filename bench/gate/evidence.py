@@ -1,12 +1,12 @@
 """A candidate beside one other model: the evidence of `bench.gate.verdicts`, and its rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.comparing.panels import Choices, Entrant, panel_of, protocol_differences
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -29,7 +29,7 @@ from bench.gate.records import (
 )
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Evidence, decide
-from bench.results.result import Protocol
+from bench.results.result import Evaluation, Protocol
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
 
@@ -40,7 +40,7 @@ def check_against(
     role: str,
     name: str,
     candidate: Candidate,
-    baseline: Mapping[str, Entry],
+    baseline: Mapping[str, Evaluation],
     known_gaps: Mapping[str, str],
     weights: Mapping[str, float],
     settings: GateSettings,
@@ -67,7 +67,9 @@ def check_against(
     entrants = [Entrant(CANDIDATE, ours), Entrant(BASELINE, baseline)]
     matrices: dict[str, ScoreMatrix] = {}
     for collection in (collection for collection in weights if collection not in gaps):
-        check_protocol(collection, name, ours[collection].protocol, baseline[collection].protocol)
+        check_protocol(
+            collection, name, ours[collection].result.protocol, baseline[collection].result.protocol
+        )
         matrix = panel_of(collection, entrants, choices)
         if matrix.gaps:
             gaps[collection] = ", ".join(f"{who}: {why}" for who, why in matrix.gaps.items())
@@ -163,7 +165,7 @@ def _row(
     tests: LossTests,
     failed: Mapping[str, str],
     candidate: Candidate,
-    baseline: Mapping[str, Entry],
+    baseline: Mapping[str, Evaluation],
 ) -> CheckRow:
     name = matrix.collection
     return CheckRow(
@@ -177,7 +179,7 @@ def _row(
         detectable=tests.cautious[name].detectable,
         failure=failed.get(name, ""),
         candidate_in_domain=candidate.is_in_domain(name),
-        baseline_in_domain=baseline[name].in_domain,
+        baseline_in_domain=baseline[name].result.in_domain,
     )
 
 
@@ -221,7 +223,7 @@ def _worst(matrices: Iterable[ScoreMatrix], model: Candidate) -> tuple[LostQuery
 
 
 def _same_rankings(
-    tests: Mapping[str, Difference], a: Mapping[str, Entry], b: Mapping[str, Entry]
+    tests: Mapping[str, Difference], a: Mapping[str, Evaluation], b: Mapping[str, Evaluation]
 ) -> bool:
     """Runs are only read where no score differs."""
     if any(test.changed for test in tests.values()):
@@ -229,8 +231,7 @@ def _same_rankings(
     return all(_same_run(a[name].run, b[name].run) for name in tests if name != THE_MEAN)
 
 
-def _same_run(read_a: Callable[[], Run], read_b: Callable[[], Run]) -> bool:
-    a, b = read_a(), read_b()
+def _same_run(a: Run, b: Run) -> bool:
     return (
         a.query_ids == b.query_ids
         and np.array_equal(a.offsets, b.offsets)

@@ -16,7 +16,7 @@ import numpy as np
 from bench.comparing.panels import protocol_differences
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
-from bench.results.result import Result, Stored
+from bench.results.result import Evaluation, Result
 from foundation.arrays import Float64Array
 from foundation.printable import first_names
 from foundation.records import Record
@@ -55,8 +55,8 @@ def kind_of(a: Result, b: Result) -> str:
 
 def detectable_effects(
     kind: str,
-    baselines: Mapping[str, Stored],
-    known: Sequence[Stored],
+    baselines: Mapping[str, Evaluation],
+    known: Sequence[Evaluation],
     weights: Mapping[str, float],
     measure: str | None = None,
     floor: float = 0.1,
@@ -88,7 +88,7 @@ def detectable_effects(
 
 
 def _effect_on(
-    kind: str, baseline: Stored, known: Sequence[Stored], measure: str, floor: float
+    kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str, floor: float
 ) -> DetectableEffect:
     queries = baseline.result.queries
     deviation, source = _deviation(kind, baseline, known, measure, floor)
@@ -117,7 +117,7 @@ class _Pair:
 
 
 def _deviation(
-    kind: str, baseline: Stored, known: Sequence[Stored], measure: str, floor: float
+    kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str, floor: float
 ) -> tuple[float, str]:
     """Standard deviation of the differences to expect, and where it comes from."""
     pairs = _pairs(kind, baseline, known, measure)
@@ -133,7 +133,9 @@ def _deviation(
     return deviation, f"{number} ({kind}): {baseline.result.model} with {names}{note}"
 
 
-def _pairs(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -> list[_Pair]:
+def _pairs(
+    kind: str, baseline: Evaluation, known: Sequence[Evaluation], measure: str
+) -> list[_Pair]:
     """The newest results of a kind under the baseline's protocol, each evaluation once."""
     results = {
         other.result.key: other
@@ -151,12 +153,11 @@ def _pairs(kind: str, baseline: Stored, known: Sequence[Stored], measure: str) -
     return [_pair(other, _by_query(other, measure), values) for other in newest]
 
 
-def _pair(other: Stored, theirs: Mapping[str, float], values: Mapping[str, float]) -> _Pair:
+def _pair(other: Evaluation, theirs: Mapping[str, float], values: Mapping[str, float]) -> _Pair:
     common = sorted(theirs.keys() & values.keys())
     differences = np.array([theirs[query] - values[query] for query in common])
     return _Pair(other.result.model, differences)
 
 
-def _by_query(stored: Stored, measure: str) -> dict[str, float]:
-    ids, by_measure = stored.scores()
-    return dict(zip(ids, by_measure[measure].tolist(), strict=True))
+def _by_query(stored: Evaluation, measure: str) -> dict[str, float]:
+    return stored.scores.by_query(measure)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from bench.comparing.statistics import Difference
 from bench.gate.power import DetectableEffect
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from foundation.errors import BenchError
 from foundation.records import Record
 
@@ -56,7 +56,7 @@ class StoredModel:
 
     role: str
     name: str
-    results: Mapping[str, Stored]
+    results: Mapping[str, Evaluation]
     collections: Collection[str] = ()
 
 

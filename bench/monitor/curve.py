@@ -8,7 +8,6 @@ import msgspec
 from bench.comparing.panels import (
     Choices,
     Entrant,
-    Entry,
     protocol_differences,
     whole_panel,
 )
@@ -17,7 +16,7 @@ from bench.monitor.following import step_of
 from bench.monitor.selection import Method, Part, Selection, compared, parts_of, select
 from bench.results.load import load_all
 from bench.results.location import Place, files_below
-from bench.results.result import RESULT_FILE, Protocol, Stored
+from bench.results.result import RESULT_FILE, Evaluation, Protocol
 from foundation.errors import BenchError
 from foundation.records import Record
 from retrievers.models.recipe import Recipe
@@ -83,7 +82,7 @@ class Aim:
     protocols: Mapping[str, Protocol]
     measure: str
     method: Method = "all"
-    baseline: tuple[str, Mapping[str, Entry]] | None = None
+    baseline: tuple[str, Mapping[str, Evaluation]] | None = None
     resampling: Resampling = Resampling()  # noqa: RUF009 - frozen
 
 
@@ -141,7 +140,7 @@ def curve_of(
     )
 
 
-Shown = dict[str, dict[str, Stored]]  # by checkpoint and collection
+Shown = dict[str, dict[str, Evaluation]]  # by checkpoint and collection
 
 
 def _shown(results: Place, aim: Aim, recipes: Mapping[str, Recipe]) -> tuple[Shown, list[str]]:
@@ -165,7 +164,7 @@ def _shown(results: Place, aim: Aim, recipes: Mapping[str, Recipe]) -> tuple[Sho
     return {name: shown[name] for name in sorted(shown, key=step_of)}, left_out
 
 
-def _of_training(results: Place, aim: Aim) -> list[Stored]:
+def _of_training(results: Place, aim: Aim) -> list[Evaluation]:
     """Results of the checkpoints of a training on the collections, whatever their settings are."""
     files = files_below(results, RESULT_FILE)
     own = [file for file in files if file.parent.parent.parent.name == aim.training]
@@ -178,11 +177,11 @@ def _of_training(results: Place, aim: Aim) -> list[Stored]:
     ]
 
 
-def _checkpoint(stored: Stored) -> str:
+def _checkpoint(stored: Evaluation) -> str:
     return stored.result.model.rpartition("/")[2]
 
 
-def _is_used_so(stored: Stored, aim: Aim, recipe: Recipe) -> bool:
+def _is_used_so(stored: Evaluation, aim: Aim, recipe: Recipe) -> bool:
     """True for a result under the protocol of its collection, with all settings of the recipe."""
     own = stored.result.recipe
     if own is None or stored.result.protocol != aim.protocols[stored.collection]:
@@ -203,10 +202,7 @@ def _files(recipe: Recipe | None) -> tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def _entrants(complete: Shown, aim: Aim) -> list[Entrant]:
-    entrants = [
-        Entrant(name, {key: Entry.of(stored) for key, stored in by_collection.items()})
-        for name, by_collection in complete.items()
-    ]
+    entrants = [Entrant(name, by_collection) for name, by_collection in complete.items()]
     if aim.baseline is None:
         return entrants
     name, entries = aim.baseline
@@ -217,7 +213,7 @@ def _entrants(complete: Shown, aim: Aim) -> list[Entrant]:
         )
     for key in aim.weights:
         mine = aim.protocols[key]
-        if key not in entries or protocol_differences(mine, entries[key].protocol):
+        if key not in entries or protocol_differences(mine, entries[key].result.protocol):
             raise BenchError(
                 f"the baseline {name} has no result on {key} under the protocol of the checkpoints",
                 f"python -m bench run {key} --model {name}",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.results.facts import FILES, differing, facts, is_hash, recipe_facts, recipe_key
-from bench.results.result import Result, Stored
+from bench.results.result import Evaluation, Result
 from foundation.errors import BenchError
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,8 @@ SHOWN = 6  # choices that an error lists
 
 
 def choose_results(
-    name: str, results: Iterable[Stored], on: Collection[str] | None = None
-) -> dict[str, Stored]:
+    name: str, results: Iterable[Evaluation], on: Collection[str] | None = None
+) -> dict[str, Evaluation]:
     """Choose the result on each collection, all of one recipe; of repeated evaluations the newest.
 
     Args:
@@ -41,7 +41,7 @@ def choose_results(
     }
 
 
-def _newest(name: str, repeated: Sequence[Stored]) -> Stored:
+def _newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
     """The latest of several records of one evaluation."""
     newest = max(repeated, key=lambda stored: stored.result.conditions.time)
     if any(_disagree(stored.result, newest.result) for stored in repeated):
@@ -63,7 +63,7 @@ class _Choice:
     """Results that go together, and the conditions that choose them."""
 
     conditions: tuple[str, ...]
-    results: Sequence[Stored]
+    results: Sequence[Evaluation]
 
     def where(self) -> str:
         """The folder of a single result; the collections of several."""
@@ -72,13 +72,13 @@ class _Choice:
         return ", ".join(sorted(_by_collection(self.results)))
 
 
-def _choices(results: Sequence[Stored], conditions: tuple[str, ...] = ()) -> Iterator[_Choice]:
+def _choices(results: Sequence[Evaluation], conditions: tuple[str, ...] = ()) -> Iterator[_Choice]:
     """Split results, field by field, into parts that go together; without a field, by key."""
     if _go_together(results):
         yield _Choice(conditions, results)
         return
     for field in _choosing_fields(results):
-        parts: dict[str, list[Stored]] = {}
+        parts: dict[str, list[Evaluation]] = {}
         values: dict[str, str] = {}
         for stored in results:
             value = facts(stored.result).get(field, "")
@@ -92,7 +92,7 @@ def _choices(results: Sequence[Stored], conditions: tuple[str, ...] = ()) -> Ite
         yield _Choice((key,), [stored for stored in results if stored.result.key == key])
 
 
-def _go_together(results: Sequence[Stored]) -> bool:
+def _go_together(results: Sequence[Evaluation]) -> bool:
     """True for one recipe, and one evaluation on each collection."""
     recipes = {recipe_key(stored.result) for stored in results}
     return len(recipes) <= 1 and all(
@@ -101,7 +101,7 @@ def _go_together(results: Sequence[Stored]) -> bool:
     )
 
 
-def _differing(results: Sequence[Stored]) -> list[str]:
+def _differing(results: Sequence[Evaluation]) -> list[str]:
     """Fields in which results differ, other than by being of several collections.
 
     Of protocol and prompts only what differs on one collection: each collection has its own.
@@ -114,7 +114,7 @@ def _differing(results: Sequence[Stored]) -> list[str]:
     return [name for name in ordered if name in names]
 
 
-def _choosing_fields(results: Sequence[Stored]) -> list[str]:
+def _choosing_fields(results: Sequence[Evaluation]) -> list[str]:
     """Fields that a name can choose by: what people read, then hashes of a model's files.
 
     A hash of a collection or of a run file is none: it chooses no other collection's results.
@@ -123,14 +123,14 @@ def _choosing_fields(results: Sequence[Stored]) -> list[str]:
     return sorted(names, key=lambda name: name in FILES)
 
 
-def _by_collection(results: Iterable[Stored]) -> dict[str, list[Stored]]:
-    grouped: dict[str, list[Stored]] = {}
+def _by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
+    grouped: dict[str, list[Evaluation]] = {}
     for stored in results:
         grouped.setdefault(stored.collection, []).append(stored)
     return grouped
 
 
-def _ambiguous(name: str, results: Sequence[Stored], choices: Sequence[_Choice]) -> BenchError:
+def _ambiguous(name: str, results: Sequence[Evaluation], choices: Sequence[_Choice]) -> BenchError:
     """The results by choice, what differs between them, and a name for each choice."""
     collections, fields = sorted(_by_collection(results)), _differing(results)
     lines = []

@@ -49,12 +49,12 @@ def conditions(device: str, search_device: str, threads: int) -> Conditions:
     """The conditions of this machine and program, now."""
     from bench import __version__
 
-    commit = _git("rev-parse", "HEAD")
+    commit = _git(ROOT, "rev-parse", "HEAD")
     return Conditions(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         bench=__version__,
         commit=commit,
-        dirty=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
+        dirty=bool(commit and _git(ROOT, "status", "--porcelain", "--untracked-files=no")),
         python=platform.python_version(),
         machine=machine(),
         device=device,
@@ -83,12 +83,12 @@ def _version(library: str) -> str:
 
 
 @cache
-def _git(*arguments: str) -> str:
-    """Output of git in this code's own checkout, "" where there is none."""
-    if not (ROOT / ".git").exists():
+def _git(root: Path, *arguments: str) -> str:
+    """Output of git in a checkout, "" where there is none; asked once in a process."""
+    if not (root / ".git").exists():
         return ""
     try:
-        command = ["git", "-C", str(ROOT), *arguments]
+        command = ["git", "-C", str(root), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""

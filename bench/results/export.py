@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench.results.result import Result, Stored
+from bench.results.result import Evaluation, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def why_not(result: Result) -> str:
     return ""
 
 
-def mteb_files(name: str, stored: Mapping[str, Stored]) -> dict[str, bytes]:
+def mteb_files(name: str, stored: Mapping[str, Evaluation]) -> dict[str, bytes]:
     """Contents of the files of one model, by their paths.
 
     Args:
@@ -167,7 +167,7 @@ def _json(document: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 
-def card_file(name: str, stored: Mapping[str, Stored]) -> bytes:
+def card_file(name: str, stored: Mapping[str, Evaluation]) -> bytes:
     """A model card that holds nothing but the scores, by collection."""
     from huggingface_hub import ModelCardData
 

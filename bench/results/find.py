@@ -6,14 +6,14 @@ from bench.results.choose import CHOICE
 from bench.results.facts import facts
 from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
-from bench.results.result import RESULT_FILE, Result, Stored
+from bench.results.result import RESULT_FILE, Evaluation, Result
 from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError, did_you_mean
 
 SHOWN = 6  # models that an error lists
 
 
-def find_results(root: Place, model: str = "") -> list[Stored]:
+def find_results(root: Place, model: str = "") -> list[Evaluation]:
     """Results in a folder and all folders below it, in the order of their paths.
 
     Args:
@@ -31,7 +31,7 @@ def find_results(root: Place, model: str = "") -> list[Stored]:
     return [stored for stored in load_all(files) if model in ("", stored.result.model)]
 
 
-def find_named(name: str, *roots: Place) -> list[Stored]:
+def find_named(name: str, *roots: Place) -> list[Evaluation]:
     """All results that a name stands for.
 
     Args:
@@ -71,7 +71,7 @@ def _collections(name: str, own: Collection[str]) -> list[str]:
     return collections_of(name) if is_suite(name) else expand([name])
 
 
-def _called(name: str, roots: Sequence[Place]) -> list[Stored]:
+def _called(name: str, roots: Sequence[Place]) -> list[Evaluation]:
     """Results of a model, or in a folder."""
     if not name:
         return []
@@ -81,7 +81,9 @@ def _called(name: str, roots: Sequence[Place]) -> list[Stored]:
     return results
 
 
-def _meeting(conditions: Sequence[str], plain: str, results: Sequence[Stored]) -> list[Stored]:
+def _meeting(
+    conditions: Sequence[str], plain: str, results: Sequence[Evaluation]
+) -> list[Evaluation]:
     """Results that meet each condition after a name."""
     told = [facts(stored.result) for stored in results]
     fields = {field for fact in told for field in fact}
@@ -114,7 +116,7 @@ def _meets(
     return field in fields and told.get(field, "").lower() == value.lower()
 
 
-def _in_folder(path: Place) -> list[Stored]:
+def _in_folder(path: Place) -> list[Evaluation]:
     """Results of one model in a folder, or the one whose ``result.json`` is named."""
     if path.is_file():
         if path.name != RESULT_FILE:

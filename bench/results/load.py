@@ -27,8 +27,8 @@ from bench.results.result import (
     RESULT_FILE,
     SCHEMA,
     SCORES_FILE,
+    Evaluation,
     Result,
-    Stored,
     check_name,
 )
 from foundation.arrays import Float64Array
@@ -53,7 +53,7 @@ class _Versioned(msgspec.Struct):
     schema: Any = None
 
 
-def load(where: Place) -> Stored:
+def load(where: Place) -> Evaluation:
     """Read an evaluation from its folder, or from its ``result.json``.
 
     A record of an older schema is read as one of this schema.
@@ -65,14 +65,14 @@ def load(where: Place) -> Stored:
     return load_all([where / RESULT_FILE if where.is_dir() else where])[0]
 
 
-def load_all(files: Sequence[Place]) -> list[Stored]:
+def load_all(files: Sequence[Place]) -> list[Evaluation]:
     """Read several ``result.json`` with the values of their queries, as `load` does."""
     ids: Ids = {}
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(lambda file: _load(file, ids), files))
 
 
-def _load(path: Place, ids: Ids) -> Stored:
+def _load(path: Place, ids: Ids) -> Evaluation:
     for pause_s in PAUSES_S:
         # Another process may be replacing the two files, which takes it a moment.
         with suppress(BenchError):
@@ -81,7 +81,7 @@ def _load(path: Place, ids: Ids) -> Stored:
     return _checked(path, ids)
 
 
-def _checked(path: Place, ids: Ids) -> Stored:
+def _checked(path: Place, ids: Ids) -> Evaluation:
     result = _record(path)
     values = path.parent / SCORES_FILE
     try:
@@ -89,7 +89,7 @@ def _checked(path: Place, ids: Ids) -> Stored:
     except FileNotFoundError:
         if result.per_query_sha256:
             raise _contradiction(path, f"there is no {SCORES_FILE} beside it") from None
-        return Stored(path.parent, result)
+        return Evaluation(result, folder=path.parent)
     except OSError as error:
         raise BenchError(f"cannot read {values}: {error.strerror}") from error
     if result.per_query_sha256 not in ("", hashlib.sha256(content).hexdigest()):
@@ -98,7 +98,7 @@ def _checked(path: Place, ids: Ids) -> Stored:
         scores = _scores(content, result, ids)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise _contradiction(path, f"in {SCORES_FILE}, {error}") from error
-    return Stored(path.parent, result, scores)
+    return Evaluation(result, scores, folder=path.parent)
 
 
 def _record(path: Place) -> Result:

@@ -16,11 +16,11 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -31,12 +31,14 @@ from bench.evaluate.run_files import check_writable, columnar, read_run_file
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.results.location import Place, replacing_all
-from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.object_store import RemotePath
 from foundation.records import Record
 from retrievers.models.parameters import Parameters
 from retrievers.models.recipe import Recipe
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 4
 RESULT_FILE, SCORES_FILE, RUN_FILE = "result.json", "per_query.parquet", "run.arrow"
@@ -191,38 +193,81 @@ class Result(Record, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A result, and the folder that holds it.
+class Evaluation:
+    """One model on one collection: the result, the values of its queries, and its ranking.
 
     Attributes:
-        per_query: None where an older record came without them.
+        result: means, protocol, recipe, timings and conditions.
+        folder: where it is stored; None where it is in memory alone.
     """
 
-    folder: Place
     result: Result
-    per_query: Scores | None = None
+    _scores: Scores | None = field(default=None, repr=False)
+    _run: Run | None = field(default=None, repr=False)
+    folder: Place | None = None
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.result.model
 
     @property
     def collection(self) -> str:
         """Name of the collection."""
         return self.result.protocol.collection
 
-    def scores(self) -> tuple[tuple[str, ...], Mapping[str, Float64Array]]:
-        """Query ids and, by measure, the value of each query, as they were computed.
+    @property
+    def dataset(self) -> str:
+        """Name of the collection, as the Python API has it."""
+        return self.collection
+
+    @property
+    def record(self) -> Result:
+        """The result, as the Python API has it."""
+        return self.result
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Mean of each measure over all queries of the qrels, unrounded; the main one first."""
+        main, means = self.result.main_measure, self.result.measures
+        return {main: means[main], **means}
+
+    @property
+    def has_scores(self) -> bool:
+        """False for a record of an older version that came without values of queries."""
+        return self._scores is not None
+
+    @property
+    def scores(self) -> Scores:
+        """Values of the queries, as they were computed.
 
         Raises:
-            BenchError: an older record came without them.
+            BenchError: a record of an older version came without them.
         """
-        if self.per_query is None:
+        if self._scores is None:
             raise BenchError(
                 f"{self.folder} has no values of queries: there is no {SCORES_FILE}",
-                f"evaluate {self.result.model} on {self.collection} again",
+                f"evaluate {self.model} on {self.collection} again",
             )
-        return self.per_query.query_ids, self.per_query.values
+        return self._scores
+
+    @property
+    def per_query(self) -> "pd.DataFrame":
+        """Value of each measure for each query: float64, a row for each id of a query.
+
+        Raises:
+            BenchError: a record of an older version came without them.
+        """
+        import pandas as pd
+
+        index = pd.Index(self.scores.query_ids, name=QUERY_ID)
+        return pd.DataFrame({name: self.scores.values[name] for name in self.measures}, index=index)
 
     @property
     def run_file(self) -> Place:
-        """The file that holds the ranking of each query."""
+        """The file that holds the ranking of each query of what is stored."""
+        if self.folder is None:
+            raise ValueError("an evaluation in memory has no files")
         return self.folder / (RUN_FILE if self.result.run_sha256 else TREC_FILE)
 
     @property
@@ -234,22 +279,25 @@ class Stored:
             return False
         return self.result.run_sha256 in ("", hashlib.sha256(content).hexdigest())
 
+    @property
     def run(self) -> Run:
-        """The ranking of each query.
+        """The ranking of each query; of what is stored it is read each time.
 
         Raises:
             BenchError: its file is missing, damaged, or not the one written with the record.
         """
+        if self._run is not None:
+            return self._run
         file = read_run_file(self.run_file)
         if self.result.run_sha256 not in ("", file.sha256):
             raise BenchError(
                 f"{self.run_file} is not the file that was written with the result beside it",
-                f"evaluate {self.result.model} on {self.collection} again",
+                f"evaluate {self.model} on {self.collection} again",
             )
         return file.run
 
 
-def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
+def save(done: Evaluation, out: Place) -> Evaluation:
     """Write an evaluation below ``out``.
 
     On a local disk it takes the place of an earlier one of its key, all files together. In a
@@ -259,12 +307,13 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
     Raises:
         BenchError: a name that leads out of ``out``, or a model's that no run file can carry.
     """
+    scores = done.scores
     columns = {QUERY_ID: pa.array(scores.query_ids, pa.large_string()), **scores.values}
     values = io.BytesIO()
     pq.write_table(pa.table(columns), values)
-    ranking = columnar(run)
+    ranking = columnar(done.run)
     result = msgspec.structs.replace(
-        result,
+        done.result,
         per_query_sha256=hashlib.sha256(values.getbuffer()).hexdigest(),
         run_sha256=hashlib.sha256(ranking).hexdigest(),
     )
@@ -279,7 +328,7 @@ def save(result: Result, scores: Scores, run: Run, out: Place) -> Stored:
         result_file.write(content)
     if isinstance(folder, Path):
         (folder / TREC_FILE).unlink(missing_ok=True)  # of the evaluation that was replaced
-    return Stored(folder, result, scores)
+    return Evaluation(result, scores, folder=folder)
 
 
 def check_name(name: str) -> None:

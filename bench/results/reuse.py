@@ -16,13 +16,13 @@ import msgspec
 from bench.evaluate.pipeline import Job, conditions_here, evaluate
 from bench.results.load import load
 from bench.results.location import Place, files_below
-from bench.results.result import RESULT_FILE, Conditions, Result, Stored, place, save
+from bench.results.result import RESULT_FILE, Conditions, Evaluation, Result, place, save
 from foundation.errors import BenchError
 
 logger = logging.getLogger(__name__)
 
 
-def find_stored(job: Job, out: Place) -> Stored | None:
+def find_stored(job: Job, out: Place) -> Evaluation | None:
     """The newest whole result of an evaluation below ``out``; None where any doubt is left.
 
     What is damaged is named in a warning.
@@ -38,7 +38,7 @@ def find_stored(job: Job, out: Place) -> Stored | None:
     return newest
 
 
-def newest_of_same(job: Job, known: Iterable[Stored]) -> Stored | None:
+def newest_of_same(job: Job, known: Iterable[Evaluation]) -> Evaluation | None:
     """The newest of the results whose scores an evaluation defines, wherever they were computed.
 
     Where no measures were asked for, the main one is enough.
@@ -51,7 +51,7 @@ def newest_of_same(job: Job, known: Iterable[Stored]) -> Stored | None:
     )
 
 
-def stored_or_new(job: Job, out: Place) -> Stored:
+def stored_or_new(job: Job, out: Place) -> Evaluation:
     """The stored result of a job; made, and kept below ``out``, where there is none.
 
     Raises:
@@ -60,8 +60,7 @@ def stored_or_new(job: Job, out: Place) -> Stored:
     if job.stored:
         print(f"{job.dataset.name}: stored in {job.stored.folder}", file=sys.stderr)
         return job.stored
-    done = evaluate(job)
-    return save(done.result, done.scores, done.run, out)
+    return save(evaluate(job), out)
 
 
 def _defines(job: Job, measures: tuple[str, ...], result: Result) -> bool:
@@ -93,11 +92,11 @@ def _same(conditions: Conditions) -> Conditions:
     return msgspec.structs.replace(conditions, time=time, bench="", commit="", dirty=False)
 
 
-def _time(stored: Stored) -> str:
+def _time(stored: Evaluation) -> str:
     return stored.result.conditions.time
 
 
-def _readable(job: Job, out: Place) -> Iterator[Stored]:
+def _readable(job: Job, out: Place) -> Iterator[Evaluation]:
     folder = place(out, job.protocol.collection, job.name)
     for file in files_below(folder, RESULT_FILE):
         if file.parent.parent == folder:  # and not of a model of a longer name

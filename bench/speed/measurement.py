@@ -17,8 +17,9 @@ from bench import __version__
 from bench.evaluate import search
 from bench.evaluate.encoding import measure_speed, sample_documents
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
-from bench.evaluate.pipeline import Evaluation, OpenDataset, conditions_here, evaluate
+from bench.evaluate.pipeline import OpenDataset, conditions_here, evaluate
 from bench.evaluate.retrieval import LoadedModel, faiss_device, search_device
+from bench.results.result import Evaluation
 from bench.speed import race as races
 from bench.speed.peers import SCORES, Job
 from bench.speed.records import (

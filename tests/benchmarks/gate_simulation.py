@@ -42,23 +42,23 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.panels import Choices, Entry
+from bench.comparing.panels import Choices
 from bench.comparing.statistics import (
     PairedScores,
     Resampling,
     detectable_effect,
     resample,
 )
-from bench.evaluate.runs import Run
 from bench.gate.candidate import Candidate
 from bench.gate.evidence import check_against, loss_tests
 from bench.gate.records import GateSettings
 from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
 from bench.gate.verdicts import Evidence, decide
+from bench.results.result import Evaluation
 from tests.benchmarks.gate_pairs import FAMILY as REAL_FAMILY
 from tests.benchmarks.gate_pairs import Pair, real_pairs
 from tests.benchmarks.gate_populations import Population, populations
-from tests.support.results import PROTOCOL
+from tests.support.results import PROTOCOL, evaluation
 
 MARGINS = (0.01, 0.02)  # of rule margin, on real pairs
 BEYOND = "observed beyond"  # a loss that is not ruled out, though there is none
@@ -317,16 +317,9 @@ def _share_of(
     return found / parts[0].shape[1]
 
 
-def _entry(name: str, values: np.ndarray) -> Entry:
-    ids = tuple(map(str, range(len(values))))
-    return Entry(
-        protocol=msgspec.structs.replace(PROTOCOL, collection=name, exclude_self=False),
-        main_measure="RR@10",
-        in_domain=False,
-        recipe={},
-        scores=lambda: (ids, {"RR@10": values}),
-        run=lambda: Run.from_rows([], [], []),
-    )
+def _entry(name: str, values: np.ndarray) -> Evaluation:
+    protocol = msgspec.structs.replace(PROTOCOL, collection=name, exclude_self=False)
+    return evaluation({"RR@10": values}, list(map(str, range(len(values)))), protocol=protocol)
 
 
 def table(rows: Sequence[Mapping[str, object]], pairs: int) -> str:

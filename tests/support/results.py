@@ -1,6 +1,14 @@
 """Records of an evaluation, every field set; tests replace some."""
 
-from bench.results.result import Conditions, Protocol, Result, Timings
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bench.evaluate.runs import Run
+from bench.evaluate.scoring import Scores
+from bench.results.result import Conditions, Evaluation, Protocol, Result, Timings
 from retrievers.models.recipe import Recipe
 
 PROTOCOL = Protocol(
@@ -48,3 +56,25 @@ RESULT = Result(
     timings=Timings(),
     conditions=CONDITIONS,
 )
+
+
+def evaluation(
+    values: Mapping[str, npt.ArrayLike],
+    ids: Sequence[str],
+    run: Run | None = None,
+    protocol: Protocol = PROTOCOL,
+    recipe: Recipe | None = None,
+    index: str = "",
+) -> Evaluation:
+    """An evaluation in memory with these values of the queries, those of the main measure first."""
+    scores = {name: np.array(of, dtype=float) for name, of in values.items()}
+    result = msgspec.structs.replace(
+        RESULT,
+        main_measure=next(iter(scores)),
+        measures=dict.fromkeys(scores, 0.5),
+        protocol=protocol,
+        recipe=recipe,
+        index=index,
+    )
+    nowhere = Run.from_rows(ids, ["d"] * len(ids), np.ones(len(ids)))
+    return Evaluation(result, Scores(tuple(ids), scores, 0, 0), run or nowhere)

@@ -9,7 +9,7 @@ from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.options.decide import CheckOptions
 from bench.cli.printing import print_json
 from bench.comparing.changed import at_hand
-from bench.comparing.panels import Choices, Entry
+from bench.comparing.panels import Choices
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.suites import mean_weights
@@ -22,7 +22,7 @@ from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
 from bench.results.choose import choose_results
 from bench.results.find import find_named, find_results
 from bench.results.location import Place
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names
 from foundation.errors import BenchError
@@ -122,7 +122,7 @@ def _others(options: CheckOptions, typed: Sequence[str]) -> list[StoredModel]:
 def _scope(
     model: LoadedModel,
     others: Sequence[StoredModel],
-    known: Sequence[Stored],
+    known: Sequence[Evaluation],
     typed: Sequence[str],
     results: Place,
 ) -> Scope:
@@ -151,7 +151,7 @@ def _announce(name: str, others: Sequence[StoredModel], scope: Scope) -> None:
 def _state_effects(
     model: LoadedModel,
     baseline: StoredModel,
-    known: Sequence[Stored],
+    known: Sequence[Evaluation],
     scope: Scope,
     choices: Choices,
     options: CheckOptions,
@@ -192,8 +192,7 @@ def _opens(
 def _against(
     other: StoredModel, candidate: Candidate, scope: Scope, choices: Choices, options: CheckOptions
 ) -> PairVerdict:
-    baseline = {key: Entry.of(stored) for key, stored in other.results.items()}
-    compared = (other.role, other.name, candidate, baseline, scope.gaps(other), scope.weights)
+    compared = (other.role, other.name, candidate, other.results, scope.gaps(other), scope.weights)
     return check_against(*compared, options.terms, choices)
 
 

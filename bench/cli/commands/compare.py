@@ -11,7 +11,7 @@ from bench.cli.printing import print_json
 from bench.comparing.changed import Changes, at_hand, if_evaluated, most_changed
 from bench.comparing.compare import Comparison
 from bench.comparing.compare import compare as compare_entrants
-from bench.comparing.panels import Choices, Entrant, Entry
+from bench.comparing.panels import Choices, Entrant
 from bench.comparing.transfer import Sequenced, forgetting_of
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.run_files import read_run_file
@@ -20,7 +20,7 @@ from bench.exit_codes import ExitCode
 from bench.results.choose import choose_results
 from bench.results.find import expand_collections, find_named
 from bench.results.location import place_of
-from bench.results.result import RESULT_FILE, Protocol, Stored
+from bench.results.result import RESULT_FILE, Evaluation, Protocol
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import is_suite, own_folder
 from datasets_cfg.dataset import Dataset
@@ -28,7 +28,7 @@ from foundation.errors import BenchError, MissingFileError
 from reports.comparison import changes_table, comparison_table, legend
 from reports.training.forgetting import markdown
 
-Named = Mapping[str, Sequence[Stored]]  # results by what was typed; run files have none
+Named = Mapping[str, Sequence[Evaluation]]  # results by what was typed; run files have none
 
 
 def compare(options: CompareOptions) -> int:
@@ -116,7 +116,7 @@ def _entrants(
     options: CompareOptions, opened: OpenDataset | None, named: Named, on: Sequence[str]
 ) -> list[Entrant]:
     """The models in the order typed, under the shortest names that tell them apart."""
-    entries: dict[str, Mapping[str, Entry]] = {}
+    entries: dict[str, Mapping[str, Evaluation]] = {}
     short: dict[str, str] = {}
     for name, results in named.items():
         if opened and not results:
@@ -124,14 +124,14 @@ def _entrants(
             short[name] = "_".join(Path(name).name.split(".trec")[0].split())
         else:
             chosen = choose_results(name, results, on or None)
-            entries[name] = {key: Entry.of(stored) for key, stored in chosen.items()}
+            entries[name] = chosen
             models = {stored.result.model for stored in chosen.values()}
             short[name] = models.pop() if len(models) == 1 and place_of(name).exists() else name
     once = [own for own in short.values() if list(short.values()).count(own) == 1]
     return [Entrant(short[name] if short[name] in once else name, entries[name]) for name in named]
 
 
-def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Entry:
+def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Evaluation:
     """A run file by the collection's own protocol, as ``score`` does it."""
     wanted = None if options.measure is None else [options.measure]
     file = read_run_file(path)
@@ -145,7 +145,7 @@ def _scored(path: Path, opened: OpenDataset, options: CompareOptions) -> Entry:
             f"{opened.name} have no document in {path}; they score 0",
             file=sys.stderr,
         )
-    return Entry.computed(done)
+    return done
 
 
 def _changes(
@@ -161,9 +161,8 @@ def _changes(
         for row in comparison.collections:
             if row.paired is not None:
                 a, b = (by_name[name][row.collection] for name in names)
-                shown = (
-                    if_evaluated(given.dataset, a.protocol) if given else at_hand(a.protocol, space)
-                )
+                protocol = a.result.protocol
+                shown = if_evaluated(given.dataset, protocol) if given else at_hand(protocol, space)
                 yield most_changed(names, (a, b), row.measure, changed, shown)
 
 

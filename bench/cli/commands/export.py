@@ -14,7 +14,7 @@ from bench.results.choose import choose_results
 from bench.results.export import card_file, mteb_files, why_not
 from bench.results.find import expand_collections, find_named
 from bench.results.location import Place, replacing
-from bench.results.result import Stored, place
+from bench.results.result import Evaluation, place
 from foundation.errors import BenchError
 
 CARD_FILE = "README.md"
@@ -42,7 +42,7 @@ def export(options: ExportOptions) -> int:
     return ExitCode.OK
 
 
-def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
+def _chosen(typed: str, options: ExportOptions) -> dict[str, Evaluation]:
     """Results of one model that the format can hold, by collection."""
     results = find_named(typed, *options.results)
     wanted = (
@@ -60,11 +60,11 @@ def _chosen(typed: str, options: ExportOptions) -> dict[str, Stored]:
     return stored
 
 
-def _name(stored: Mapping[str, Stored]) -> str:
+def _name(stored: Mapping[str, Evaluation]) -> str:
     return next(iter(stored.values())).result.model
 
 
-def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
+def _files(format_: str, name: str, stored: Mapping[str, Evaluation]) -> Files:
     """Paths below the folder, and contents."""
     if format_ == "mteb":
         yield from mteb_files(name, stored).items()
@@ -75,9 +75,9 @@ def _files(format_: str, name: str, stored: Mapping[str, Stored]) -> Files:
             yield f"{name}/{collection}.trec.gz", _run_file(name, record)
 
 
-def _run_file(tag: str, record: Stored) -> bytes:
+def _run_file(tag: str, record: Evaluation) -> bytes:
     content = io.BytesIO()
-    write_lines(record.run(), content, tag, compress=True)
+    write_lines(record.run, content, tag, compress=True)
     return content.getvalue()
 
 

@@ -22,7 +22,7 @@ from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
 from bench.results.choose import CHOICE
 from bench.results.location import Place
-from bench.results.result import TREC_FILE, Result, Stored, place, save
+from bench.results.result import TREC_FILE, Evaluation, Result, place, save
 from bench.store.indexes import IndexFolder
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
@@ -127,7 +127,7 @@ def _results(
             with gaps.kept(job.dataset.name, job.name):
                 stored = _result(job, spread, options.out)
                 if options.run_file:
-                    write_run(stored.run(), stored.folder / TREC_FILE, stored.result.model)
+                    write_run(stored.run, stored.run_file.parent / TREC_FILE, stored.model)
                 made.append(stored.result)
         if made and not options.output.json:
             print(collection_table(made, published), end="\n\n", flush=True)
@@ -136,12 +136,11 @@ def _results(
     return results
 
 
-def _result(job: Job, spread: Spread, out: Place) -> Stored:
+def _result(job: Job, spread: Spread, out: Place) -> Evaluation:
     if job.stored:
         _say_stored(job.stored)
         return job.stored
-    done = evaluate(job.encoded_by(spread(job.model)))
-    stored = save(done.result, done.scores, done.run, out)
+    stored = save(evaluate(job.encoded_by(spread(job.model))), out)
     _say_done(stored)
     return stored
 
@@ -246,7 +245,7 @@ def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, S
     return means
 
 
-def _say_stored(stored: Stored) -> None:
+def _say_stored(stored: Evaluation) -> None:
     result = stored.result
     _say_warnings(result)
     print(
@@ -261,7 +260,7 @@ def _say_warnings(result: Result) -> None:
         print(f"warning: {result.model}: {warning}", file=sys.stderr)
 
 
-def _say_done(stored: Stored) -> None:
+def _say_done(stored: Evaluation) -> None:
     result, spent = stored.result, stored.result.timings
     _say_warnings(result)
     encode_s = spent.encode_queries_s + spent.encode_documents_s

@@ -22,7 +22,7 @@ def score(options: ScoreOptions) -> int:
         *(file.run, name, file.sha256, opened.dataset),
         *(options.measure, options.protocol.depth, opened.official),
     )
-    stored = save(done.result, done.scores, done.run, options.out)
+    stored = save(done, options.out)
     print(f"kept in {stored.folder}", file=sys.stderr)
     result = stored.result
     _say_coverage(result)

@@ -10,7 +10,6 @@ from bench.cli.commands.common import workspace
 from bench.cli.early_checks import check_out
 from bench.cli.options.study import WatchOptions
 from bench.cli.printing import print_json
-from bench.comparing.panels import Entry
 from bench.evaluate.judging import common_measure
 from bench.evaluate.pipeline import OpenDataset
 from bench.evaluate.retrieval import Options
@@ -84,7 +83,7 @@ def _aim(options: WatchOptions, space: Workspace, opened: Mapping[str, OpenDatas
     baseline = None
     if name := options.baseline:
         stored = choose_results(name, find_named(name, options.results), weights)
-        baseline = name, {key: Entry.of(each) for key, each in stored.items()}
+        baseline = name, stored
     datasets = [each.dataset for each in opened.values()]
     return Aim(
         training="_".join(training_of(options.folder).name.split()) or "training",

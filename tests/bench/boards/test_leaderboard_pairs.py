@@ -7,7 +7,7 @@ import pytest
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
 from bench.comparing.compare import compare
-from bench.comparing.panels import Choices, Entrant, Entry
+from bench.comparing.panels import Choices, Entrant
 from bench.comparing.statistics import Resampling
 from bench.results.find import find_results
 from datasets_cfg.catalogue import expand
@@ -37,7 +37,7 @@ def results(tmp_path):
 
 def entrant(name, place):
     found = [one for one in find_results(place) if one.result.model == name]
-    return Entrant(name, {one.collection: Entry.of(one) for one in found})
+    return Entrant(name, {one.collection: one for one in found})
 
 
 def test_neighbours_are_each_row_with_the_next_one_of_the_headline(results):

@@ -13,7 +13,6 @@ from bench.boards.queries import GRID, dots
 from bench.boards.records import Board, OnQueries
 from bench.boards.rows import results_in
 from bench.comparing.changed import at_hand, most_changed, most_different
-from bench.comparing.panels import Entry
 from bench.comparing.statistics import Resampling
 from bench.evaluate.run_files import write_run
 from bench.evaluate.runs import Run
@@ -125,8 +124,8 @@ def test_a_pair_has_texts_judged_documents_and_both_rankings(results, collection
 
 def test_what_changed_most_is_what_compare_would_say(results, collection):
     found = looked(results, lambda protocol: collection, changed=1).changes
-    entries = [Entry.of(one) for one in results_in(results)]
-    entries.sort(key=lambda one: one.recipe["checkpoint"])
+    entries = results_in(results)
+    entries.sort(key=lambda one: one.result.recipe.checkpoint)
     theirs = most_changed(("a", "b"), (entries[0], entries[1]), MEASURE, 1, collection)
     assert [one.query_id for one in found.queries] == [one.query_id for one in theirs.queries]
     assert [one.top_b for one in found.queries] == [one.top_b for one in theirs.queries]

@@ -606,7 +606,7 @@ def test_a_depth_beyond_the_corpus_gives_the_whole_corpus(
         shutil.rmtree(bench.out / "tiny" / "bm25")
     for folder in (bench.out / "tiny" / "hashing").iterdir():
         assert load(folder).result.protocol.depth == depth
-        (found,) = (docs for query, docs, _ in load(folder).run().rankings() if query == "q1")
+        (found,) = (docs for query, docs, _ in load(folder).run.rankings() if query == "q1")
         assert len(found) == 6
 
 

@@ -100,7 +100,8 @@ def test_what_is_stored_is_what_brute_force_gives(
         docs, scores = found[query_id]
         assert docs == [doc for doc, _ in pairs]
         assert scores.tolist() == [score for _, score in pairs]
-    query_ids, values = load(folder).scores()
+    scores = load(folder).scores
+    query_ids, values = scores.query_ids, scores.values
     by_hand = [ndcg_by_hand(query, [doc for doc, _ in expected[query]]) for query in query_ids]
     np.testing.assert_allclose(values["nDCG@10"], by_hand, rtol=1e-12)
     result = load(folder).result

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from bench.comparing.compare import Comparison, OnCollection, compare
-from bench.comparing.panels import Choices, Entrant, Entry, panel_of, protocol_differences
+from bench.comparing.panels import Choices, Entrant, panel_of, protocol_differences
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
@@ -20,7 +21,7 @@ from bench.evaluate.suites import suite_mean, suite_weights
 from bench.results import choose, find
 from bench.results.facts import recipe_key
 from bench.results.find import find_results
-from bench.results.result import RESULT_FILE, Result, Stored, save
+from bench.results.result import RESULT_FILE, Evaluation, Result, save
 from datasets_cfg.catalogue import expand, suite_names
 from foundation.errors import BenchError
 from retrievers.models.recipe import AdapterIdentity, Prompts, Recipe
@@ -55,16 +56,21 @@ def stored(root: Path, one: Result, values=(0.0, 0.5, 1.0), names=None, measure=
     one = msgspec.structs.replace(
         one, measures={measure: scores.mean(measure)}, main_measure=measure, queries=len(names)
     )
-    return save(one, scores, run, root).folder
+    return save(Evaluation(one, scores, run), root).folder
 
 
-def entry(values, names=None, main="nDCG@10", measures=("nDCG@10",), recipe=None, **protocol):
-    """An entry that was not stored, as a run file is."""
-    about = msgspec.structs.replace(PROTOCOL, **protocol)
+def entry(
+    values, names=None, main="nDCG@10", measures=("nDCG@10",), recipe=None, index="", **protocol
+):
+    """An evaluation that was not stored, as that of a run file is."""
     names = tuple(names or (f"q{number}" for number in range(len(values))))
-    scores = {measure: np.array(values, dtype=float) for measure in measures}
-    nowhere = Run.from_rows(names, ["d"] * len(names), np.ones(len(names)))
-    return Entry(about, main, False, recipe or {}, lambda: (names, scores), lambda: nowhere)
+    about = msgspec.structs.replace(PROTOCOL, **protocol)
+    done = records.evaluation(
+        dict.fromkeys(measures, values), names, protocol=about, recipe=recipe, index=index
+    )
+    return replace(
+        done, result=msgspec.structs.replace(done.result, main_measure=main, measures={main: 0.5})
+    )
 
 
 def entrant(name, seed=0, collections=("beir/scifact",), queries=30, shift=0.0, **fields):
@@ -100,8 +106,8 @@ def test_each_collection_has_its_own_result(tmp_path):
     found = results_of("words", tmp_path)
     assert list(found) == ["beir/nfcorpus", "beir/scifact"]
     assert [one.collection for one in found.values()] == list(found)
-    assert found["beir/scifact"].scores()[1]["nDCG@10"].tolist() == [0.0, 0.5, 1.0]
-    assert found["beir/scifact"].run().query_ids == ("q0", "q1", "q2")
+    assert found["beir/scifact"].scores.values["nDCG@10"].tolist() == [0.0, 0.5, 1.0]
+    assert found["beir/scifact"].run.query_ids == ("q0", "q1", "q2")
 
 
 def test_of_copies_of_one_evaluation_the_newest_is_taken(tmp_path):
@@ -281,7 +287,7 @@ RESULTS = st.lists(
 @given(results=RESULTS)
 def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choose_all(results):
     root = Path("nowhere")
-    found = [Stored(root / str(number), one) for number, one in enumerate(results)]
+    found = [Evaluation(one, folder=root / str(number)) for number, one in enumerate(results)]
     chosen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
@@ -428,7 +434,7 @@ def test_a_collection_that_one_model_lacks_is_a_gap_and_counts_in_no_correction(
     assert (gap.collection, gap.missing) == ("beir/nfcorpus", ("b: no result",))
     assert (gap.mean_b, gap.paired, gap.verdict) == (None, None, "neither")
     assert gap.mean_a == pytest.approx(
-        models[0].entries["beir/nfcorpus"].scores()[1]["nDCG@10"].mean()
+        models[0].entries["beir/nfcorpus"].scores.values["nDCG@10"].mean()
     )
     assert row.paired.p_adjusted == row.paired.p
 
@@ -516,23 +522,23 @@ def test_a_value_that_is_not_a_number_is_refused():
 
 def test_recipes_compare_freely_and_what_differs_is_listed():
     models = [
-        entrant("a", 1, recipe={"dtype": "float32", "pooling": "cls"}),
-        entrant("b", 2, recipe={"dtype": "float16", "pooling": "cls", "index": "HNSW32"}),
+        entrant("a", 1, recipe=RECIPE, index="flat"),
+        entrant("b", 2, recipe=HALF, index="HNSW32"),
     ]
     (found,) = compare(models, FAST)
     assert [(one.field, one.a, one.b) for one in found.recipes] == [
+        ("index", "flat", "HNSW32"),
         ("dtype", "float32", "float16"),
-        ("index", "", "HNSW32"),
     ]
 
 
 def test_from_a_run_file_whose_recipe_is_not_known_nothing_differs():
     models = [
-        entrant("a", 1, recipe={"dtype": "float32"}),
-        entrant("b", 2, recipe={"run file": "abc"}),
+        entrant("a", 1, recipe=RECIPE),
+        entrant("b", 2),
     ]
     (found,) = compare(models, FAST)
-    assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "abc")]
+    assert [(one.field, one.a, one.b) for one in found.recipes] == [("run file", "", "f" * 12)]
 
 
 # Suites
@@ -562,7 +568,7 @@ def test_the_mean_of_a_complete_suite_is_compared_with_its_nesting():
     assert {"beir", "beir-13", "beir/cqadupstack"} == set(by_suite)
     beir = by_suite["beir"]
     for name, side in (("mean_a", models[0]), ("mean_b", models[1])):
-        means = {key: one.scores()[1]["nDCG@10"].mean() for key, one in side.entries.items()}
+        means = {key: one.scores.values["nDCG@10"].mean() for key, one in side.entries.items()}
         expected = suite_mean("beir", "nDCG@10", means).value
         assert getattr(beir, name) == pytest.approx(expected)
     assert beir.paired.difference == pytest.approx(beir.mean_a - beir.mean_b)
@@ -618,9 +624,6 @@ def test_copying_a_folder_of_results_changes_no_figure(tmp_path):
     found = []
     for place in ("here", "there"):
         sides = [results_of(name, tmp_path / place) for name in ("a", "b")]
-        models = [
-            Entrant(name, {key: Entry.of(one) for key, one in side.items()})
-            for name, side in zip("ab", sides, strict=True)
-        ]
+        models = [Entrant(name, side) for name, side in zip("ab", sides, strict=True)]
         found.append(compare(models, FAST))
     assert found[0] == found[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.comparing.panels import Entrant, Entry
+from bench.comparing.panels import Entrant
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.results.find import find_results
@@ -33,7 +33,7 @@ def scores(tmp_path) -> dict[tuple[str, str], np.ndarray]:
 
 def entrant(root: Path, name: str) -> Entrant:
     stored = find_results(root)
-    entries = {one.collection: Entry.of(one) for one in stored if one.result.model == name}
+    entries = {one.collection: one for one in stored if one.result.model == name}
     return Entrant(name, entries)
 
 

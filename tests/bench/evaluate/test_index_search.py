@@ -76,7 +76,7 @@ def only_index(bench: Bench) -> IndexFolder:
 
 
 def rankings(stored) -> list:
-    return [(query, docs, scores.tolist()) for query, docs, scores in stored.run().rankings()]
+    return [(query, docs, scores.tolist()) for query, docs, scores in stored.run.rankings()]
 
 
 def test_an_index_is_built_once_and_gives_the_same_when_it_is_loaded(

@@ -118,7 +118,7 @@ def stored(here, report):
     plan = plan_of(ablation, stages, _here(ablation, conditions_here("cpu")))
     return {
         (cell.row, cell.seed): {
-            (result.result.model, result.collection): result.scores()[1]["nDCG@10"].mean()
+            (result.result.model, result.collection): result.scores.values["nDCG@10"].mean()
             for result in find_results(cell.task.folder(Path("ablations")) / "results")
         }
         for cell in plan.cells

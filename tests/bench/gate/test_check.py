@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.comparing.panels import Choices, Entry
+from bench.comparing.panels import Choices
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
@@ -13,26 +13,24 @@ from bench.gate.check import blind, conclude
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.records import GateSettings
+from bench.results.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
-from tests.support.results import PROTOCOL
+from tests.support.results import PROTOCOL, evaluation
 
 SETTINGS = GateSettings()
 CHOICES = Choices(resampling=Resampling(499, 0))
 BASE = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 200)
 
 
-def entry(values: np.ndarray, documents: tuple[str, ...] = ("d1", "d2"), depth: int = 10) -> Entry:
+def entry(
+    values: np.ndarray, documents: tuple[str, ...] = ("d1", "d2"), depth: int = 10
+) -> Evaluation:
     ids = tuple(f"q{i:04}" for i in range(len(values)))
     ranking = [(query, doc, -rank) for query in ids for rank, doc in enumerate(documents)]
-    return Entry(
-        protocol=msgspec.structs.replace(PROTOCOL, depth=depth),
-        main_measure="RR@10",
-        in_domain=False,
-        recipe={},
-        scores=lambda: (ids, {"RR@10": values}),
-        run=lambda: Run.from_rows(*zip(*ranking, strict=True)),
-    )
+    run = Run.from_rows(*zip(*ranking, strict=True))
+    protocol = msgspec.structs.replace(PROTOCOL, depth=depth)
+    return evaluation({"RR@10": values}, ids, run, protocol)
 
 
 def shifted(count: int, by: float) -> np.ndarray:

@@ -52,8 +52,8 @@ def effect(stored, kind: str, *names: str, **options: object):
 
 
 def deviation(stored, name: str, measure: str = "nDCG@10") -> float:
-    ids, values = stored[name].scores()
-    base_ids, base = stored["base"].scores()
+    ids, values = stored[name].scores.query_ids, stored[name].scores.values
+    base_ids, base = stored["base"].scores.query_ids, stored["base"].scores.values
     assert ids == base_ids
     return float((values[measure] - base[measure]).std(ddof=1))
 

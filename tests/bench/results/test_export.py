@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from bench.exit_codes import ExitCode
 from bench.results.export import TASKS, card_file, mteb_files, task_document, their_measure, why_not
 from bench.results.load import load
-from bench.results.result import Stored
+from bench.results.result import Evaluation
 from datasets_cfg.catalogue import dataset_names, expand
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 from tests.support.leaderboards import protocol_of, recipe_of, result_of, store
@@ -35,8 +35,8 @@ def laid(place: Path, collection: str, scores: dict[str, list[float]]) -> None:
     made.parent.rmdir()
 
 
-def stored(collection: str, **changes) -> dict[str, Stored]:
-    return {collection: Stored(Path("nowhere"), result_of("words", collection, **changes))}
+def stored(collection: str, **changes) -> dict[str, Evaluation]:
+    return {collection: Evaluation(result_of("words", collection, **changes))}
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])

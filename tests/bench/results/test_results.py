@@ -28,6 +28,7 @@ from bench.results.result import (
     SCHEMA,
     SCORES_FILE,
     TREC_FILE,
+    Evaluation,
     Result,
     Timings,
     save,
@@ -58,7 +59,7 @@ def changed(**fields) -> Result:
 
 def saved(result: Result, out: Path) -> Path:
     """Folder of the result, with these values of queries or one that fits."""
-    return save(result, SCORES, RUN, out).folder
+    return save(Evaluation(result, SCORES, RUN), out).folder
 
 
 def with_protocol(**fields) -> Result:
@@ -66,7 +67,7 @@ def with_protocol(**fields) -> Result:
 
 
 def test_a_result_is_read_as_it_was_saved(tmp_path):
-    stored = save(RESULT, SCORES, RUN, tmp_path)
+    stored = save(Evaluation(RESULT, SCORES, RUN), tmp_path)
     folder, result = stored.folder, stored.result
     assert load(folder).result == load(folder / RESULT_FILE).result == result
     assert msgspec.structs.replace(result, per_query_sha256="", run_sha256="") == RESULT
@@ -80,7 +81,7 @@ def test_a_result_is_read_as_it_was_saved(tmp_path):
 
 def test_a_result_without_recipe_or_corpus_is_read_as_it_was_saved(tmp_path):
     scored = changed(recipe=None, documents=None, tie_low=None, tie_high=None)
-    stored = save(scored, SCORES, RUN, tmp_path)
+    stored = save(Evaluation(scored, SCORES, RUN), tmp_path)
     assert load(stored.folder).result == stored.result
 
 
@@ -92,8 +93,9 @@ def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
     scores = Scores(ids, {"nDCG@10": written, "AP(rel=2)": written[::-1]}, 0, 0)
     means = {name: scores.mean(name) for name in scores.values}
     result = changed(measures=means, queries=len(ids), tie_low=None)
-    stored = save(result, scores, RUN, tmp_path_factory.mktemp("out"))
-    read_ids, read = load(stored.folder).scores()
+    stored = save(Evaluation(result, scores, RUN), tmp_path_factory.mktemp("out"))
+    scores = load(stored.folder).scores
+    read_ids, read = scores.query_ids, scores.values
     assert read_ids == ids
     assert list(read) == ["nDCG@10", "AP(rel=2)"]
     assert read["nDCG@10"].tobytes() == written.tobytes()
@@ -105,7 +107,7 @@ def test_values_of_queries_are_read_bit_for_bit(values, tmp_path_factory):
 def test_means_are_not_rounded(value, tmp_path_factory):
     result = changed(measures={"nDCG@10": value}, queries=1, tie_low=None)
     scores = Scores(("q",), {"nDCG@10": np.array([value])}, 0, 0)
-    folder = save(result, scores, RUN, tmp_path_factory.mktemp("out")).folder
+    folder = save(Evaluation(result, scores, RUN), tmp_path_factory.mktemp("out")).folder
     assert load(folder).result.measures["nDCG@10"] == value
 
 
@@ -132,7 +134,7 @@ def test_a_record_of_an_older_schema_is_read_with_its_parameters_unknown(tmp_pat
     path.write_text(json.dumps({**record, "schema": 1}))
     assert load(path).result == changed(parameters=None)
     assert load(path).result.schema == SCHEMA
-    assert load(path).scores()[1]["R@100"].tolist() == [1.0, 0.1]
+    assert load(path).scores.values["R@100"].tolist() == [1.0, 0.1]
 
 
 def spoiled(content: bytes, how: str) -> bytes:
@@ -210,21 +212,21 @@ def test_fingerprint_index_and_each_part_of_the_protocol_change_the_key():
 
 def test_a_second_evaluation_replaces_the_first_of_its_key(tmp_path):
     saved(RESULT, tmp_path)
-    again = save(changed(preflight={"warnings": ["other"]}), SCORES, RUN, tmp_path)
+    again = save(Evaluation(changed(preflight={"warnings": ["other"]}), SCORES, RUN), tmp_path)
     assert load(again.folder).result == again.result != RESULT
     assert len(list(tmp_path.rglob(RESULT_FILE))) == 1
 
 
 def test_a_name_that_no_run_file_carries_is_refused_before_any_file(tmp_path):
     with pytest.raises(BenchError, match="cannot be written to a TREC run file"):
-        save(changed(model="two words"), SCORES, RUN, tmp_path)
+        save(Evaluation(changed(model="two words"), SCORES, RUN), tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_ids_with_white_space_come_back_from_the_stored_run(tmp_path):
     documents = ["a b", "a%20b", "100%", "d\u00a01", "\u2028", "new\nline", "é", "\x1c", "\x85"]
     run = Run.from_rows(["q 1"] * len(documents), documents, range(len(documents)))
-    kept = save(RESULT, SCORES, run, tmp_path).run()
+    kept = save(Evaluation(RESULT, SCORES, run), tmp_path).run
     assert next(kept.rankings())[:2] == ("q 1", documents[::-1])
     assert kept.scores.tolist() == run.scores.tolist()
 
@@ -235,9 +237,9 @@ def test_the_ranking_of_a_result_before_schema_4_is_read_from_its_trec_file(tmp_
     (folder / RUN_FILE).unlink()
     lines = "q%201 percent-encoded 100%25 1 2 words\nq%201 percent-encoded a%20b 2 1 words\n"
     (folder / TREC_FILE).write_bytes(gzip.compress(lines.encode()))
-    assert next(load(folder).run().rankings())[:2] == ("q 1", ["100%", "a b"])
+    assert next(load(folder).run.rankings())[:2] == ("q 1", ["100%", "a b"])
     (folder / TREC_FILE).write_bytes(gzip.compress(b"q%201 Q0 100% 1 1 words\n"))
-    assert next(load(folder).run().rankings())[:2] == ("q%201", ["100%"])
+    assert next(load(folder).run.rankings())[:2] == ("q%201", ["100%"])
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
@@ -246,7 +248,7 @@ def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage
     other = columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
     (folder / RUN_FILE).write_bytes(other) if damage == "changed" else (folder / RUN_FILE).unlink()
     with pytest.raises(BenchError, match=r"run\.arrow") as error:
-        load(folder).run()
+        load(folder).run
     assert str(folder) in str(error.value)
 
 
@@ -265,7 +267,7 @@ def test_a_name_that_is_no_path_below_the_folder_is_refused(role, name, tmp_path
     out = tmp_path / "a" / "b" / "out"
     result = with_protocol(collection=name) if role == "collection" else changed(model=name)
     with pytest.raises(BenchError, match="cannot name a folder of results"):
-        save(result, SCORES, RUN, out)
+        save(Evaluation(result, SCORES, RUN), out)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -288,7 +290,7 @@ def test_a_write_that_fails_leaves_the_earlier_evaluation_whole(failing, tmp_pat
 
     monkeypatch.setattr("foundation.files.os.fsync", fails_once)
     with pytest.raises((OSError, BenchError), match="No space left"):
-        save(changed(preflight={}), SCORES, Run.from_rows("q", "d", [0.0]), tmp_path)
+        save(Evaluation(changed(preflight={}), SCORES, Run.from_rows("q", "d", [0.0])), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == content
 
 
@@ -350,7 +352,7 @@ def test_who_reads_while_another_process_replaces_a_result_reads_the_old_or_the_
     with ThreadPoolExecutor(1) as writer:
         for turn in range(15):
             result, scores = variants[turn % 2]
-            writing = writer.submit(save, result, scores, RUN, tmp_path)
+            writing = writer.submit(save, Evaluation(result, scores, RUN), tmp_path)
             while not writing.done():
                 stored = load(folder)
-                assert set(stored.scores()[1]) == set(stored.result.measures)
+                assert set(stored.scores.values) == set(stored.result.measures)

@@ -45,9 +45,9 @@ def refusal(folder: Path) -> str:
 
 
 def test_what_nobody_changed_is_read(folder):
-    assert load(folder).scores()[1]["R@100"].tolist() == SCORES["R@100"]
+    assert load(folder).scores.values["R@100"].tolist() == SCORES["R@100"]
     make_older(folder)
-    assert load(folder).scores()[0] == tuple(IDS)
+    assert load(folder).scores.query_ids == tuple(IDS)
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -86,7 +86,7 @@ def test_values_that_are_gone_are_refused_but_an_older_record_may_have_come_with
     make_older(folder)
     stored = load(folder)
     with pytest.raises(BenchError, match="has no values of queries"):
-        stored.scores()
+        _ = stored.scores
 
 
 IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
@@ -210,5 +210,5 @@ def test_every_command_refuses_it_by_name_and_writes_nothing(command, folder, tm
 
 def test_equal_ids_of_queries_are_held_once(tmp_path):
     folders = [store(tmp_path, model, "beir/scifact", SCORES) for model in ("minilm", "bm25")]
-    ids = [stored.scores()[0] for stored in load_all([one / RESULT_FILE for one in folders])]
+    ids = [stored.scores.query_ids for stored in load_all([one / RESULT_FILE for one in folders])]
     assert ids[0] is ids[1]

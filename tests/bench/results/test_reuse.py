@@ -12,7 +12,7 @@ from bench.results import conditions, reuse
 from bench.results.conditions import program_digest
 from bench.results.find import find_results
 from bench.results.load import load
-from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Stored
+from bench.results.result import RESULT_FILE, RUN_FILE, SCORES_FILE, Evaluation
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from tests.support.collections import write_collection
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_replaced_by_a_new_evaluation(bench, run, name, how):
         flipped = bytes([whole[middle] ^ 1]) + whole[middle + 1 :] if how == "one bit" else b""
         path.write_bytes(whole[:middle] + flipped)
     assert run()
-    assert load(path.parent).run()
+    assert load(path.parent).run
     assert not run()
 
 
@@ -188,7 +188,7 @@ def test_what_a_class_of_others_computed_is_never_shown(bench, folder, run, tmp_
     own = msgspec.structs.replace(result.recipe, encoder="theirs:Encoder")
     for recipe, shown in ((result.recipe, True), (own, False)):
         record = msgspec.structs.replace(result, recipe=recipe, fingerprint=recipe.fingerprint)
-        stored = Stored(tmp_path, record)
+        stored = Evaluation(record, folder=tmp_path)
         job = replace(job, model=replace(loaded, model=replace(loaded.model, recipe=recipe)))
         assert (reuse.newest_of_same(job, [stored]) is not None) == shown
 
@@ -213,7 +213,7 @@ def test_results_that_contradict_each_other_are_not_shown(bench, run):
         (other / path.name).write_bytes(path.read_bytes())
     assert not run()
     values = reuse.load(other)
-    halved = {name: array / 2 for name, array in values.scores()[1].items()}
+    halved = {name: array / 2 for name, array in values.scores.values.items()}
     rewrite(other, halved)
     assert run()
 
@@ -225,7 +225,7 @@ def rewrite(folder: Path, values: dict) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = load(folder).scores()[0]
+    ids = load(folder).scores.query_ids
     pq.write_table(pa.table({"query_id": ids, **values}), folder / SCORES_FILE)
     record = json.loads((folder / RESULT_FILE).read_bytes())
     record["measures"] = {name: float(array.mean()) for name, array in values.items()}
@@ -245,7 +245,7 @@ def elsewhere(folder: Path, time: str) -> None:
 def for_a_decision(bench, folder, tmp_path):
     """Opens the collection, calls a function, then asks as `check` and `watch` do."""
 
-    def ask(before=lambda: None) -> Stored:
+    def ask(before=lambda: None) -> Evaluation:
         space = Workspace(tmp_path / "cache")
         opened, model = space.open(str(folder)), space.load("hashing")
         before()

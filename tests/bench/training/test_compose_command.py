@@ -68,7 +68,7 @@ def test_every_way_says_how_many_parameters_came_out(bench, trained, tmp_path, h
 
 def per_query(out, collection, name):
     (stored,) = [one for one in find_results(out / collection) if one.result.model == name]
-    ids, values = stored.scores()
+    ids, values = stored.scores.query_ids, stored.scores.values
     return stored.result, dict(zip(ids, values[stored.result.main_measure], strict=True))
 
 
