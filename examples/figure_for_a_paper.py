@@ -12,7 +12,7 @@ folder, a, b, file = sys.argv[1:]
 frame = bench.results(folder)
 
 
-def results_of(model: str) -> list[bench.EvaluationResult]:
+def results_of(model: str) -> list[bench.Evaluation]:
     """The newest result of a model on each collection."""
     folders = frame[frame.model == model].groupby("collection").folder.last()
     return [bench.load_result(folder) for folder in folders]

@@ -248,7 +248,7 @@ def test_a_ranking_that_is_not_the_one_written_with_its_result_is_refused(damage
     other = columnar(Run.from_rows(["q1"], ["d2"], [1.0]))
     (folder / RUN_FILE).write_bytes(other) if damage == "changed" else (folder / RUN_FILE).unlink()
     with pytest.raises(BenchError, match=r"run\.arrow") as error:
-        load(folder).run
+        _ = load(folder).run
     assert str(folder) in str(error.value)
 
 
