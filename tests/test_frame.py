@@ -35,7 +35,6 @@ SLOW = {
     "adapters",
     "faiss",
     "matplotlib",
-    "onnxruntime",
     "pandas",
     "peft",
     "pyarrow",

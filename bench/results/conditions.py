@@ -15,7 +15,6 @@ LIBRARIES = (
     "torch",
     "transformers",
     "tokenizers",
-    "onnxruntime",
     "faiss-cpu",
     "faiss-gpu",
     "numpy",

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from foundation.errors import BenchError, first_line
-from retrievers.encoders.cuda_graphs import CudaGraphs, filled, recorder
 from retrievers.encoders.device import full_precision
 from retrievers.encoders.packed import (
     Attention,
@@ -96,8 +95,6 @@ def _reproducible() -> Iterator[None]:
 class CompiledNetwork:
     """``PackedNetwork`` with the variable-length kernel, compiled once for batches of any size.
 
-    Single texts run as CUDA graphs.
-
     Compiling happens here and takes from seconds to minutes; PyTorch keeps what it compiled on
     disk for the next process.
 
@@ -114,13 +111,12 @@ class CompiledNetwork:
         alone: dict[str, Any] = {"isolate_recompiles": True} if can_isolate() else {}
         self._compiled = torch.compile(self._network, dynamic=True, fullgraph=True, **alone)
         self._device = next(network.parameters()).device
-        self.graphs = CudaGraphs(self._pooled, recorder(self._device))
         self(self.pack(Tokens.of([[0] * length for length in EXAMPLE])))
 
     def pack(self, tokens: Tokens) -> PackedBatch:
-        """A batch of texts on the network's device, a single one ``filled``; see ``pack``."""
+        """A batch of texts on the network's device; see ``pack``."""
         positions = self._network.embeddings.position_embeddings.num_embeddings
-        return moved(pack(filled(tokens), self._network.padding_idx, positions), self._device)
+        return moved(pack(tokens, self._network.padding_idx, positions), self._device)
 
     def __call__(self, batch: PackedBatch) -> Tensor:
         """Last hidden states ``(T, width)``."""
@@ -138,11 +134,5 @@ class CompiledNetwork:
             ) from error
 
     def pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
-        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``.
-
-        A text that was ``filled`` is the first of two.
-        """
-        return self.graphs(mode, batch)
-
-    def _pooled(self, mode: StoredPooling, batch: PackedBatch) -> Tensor:
+        """One float32 vector for each text, ``(n, width)``; see ``pool_packed``."""
         return pool_packed(mode, self(batch), batch.cu_seqlens, self._network.pooler)

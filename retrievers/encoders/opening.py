@@ -13,7 +13,6 @@ def open_encoder(
     device: str = "auto",
     tokens_per_batch: int | None = None,
     bases: Bases | None = None,
-    tokenizer_processes: int | None = None,
 ) -> Encoder:
     """The encoder of a resolved model. Weights load at its first call.
 
@@ -23,7 +22,6 @@ def open_encoder(
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
         bases: what encoders of several adapters are opened with, so that they share one base.
-        tokenizer_processes: that tokenise beside this one; None for some on a GPU, none elsewhere.
 
     Raises:
         BenchError: the model has no vectors (BM25), or a third party's class is missing.
@@ -41,10 +39,10 @@ def open_encoder(
     if model.routing is not None:
         from retrievers.encoders.routed import open_routed
 
-        return open_routed(model, device, tokens_per_batch, bases, tokenizer_processes)
+        return open_routed(model, device, tokens_per_batch, bases)
     from retrievers.encoders.transformer import TransformerEncoder
 
-    return TransformerEncoder(model, device, tokens_per_batch, bases, tokenizer_processes)
+    return TransformerEncoder(model, device, tokens_per_batch, bases)
 
 
 def _load_class(encoder: str) -> Any:

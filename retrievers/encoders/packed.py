@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 from retrievers.encoders.tokens import Tokens
-from retrievers.models.recipe import BY_THE_MODEL, EVERY, StoredPooling
+from retrievers.models.recipe import EVERY, StoredPooling
 
 # (query, key, value, cu_seqlens, max_length) to (T, heads, head width), as each of the three.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
@@ -215,7 +215,7 @@ def pool_packed(
     if mode == "pooler" and pooler is not None:
         pooled: Tensor = pooler(hidden[ends[:-1]].unsqueeze(1))
         return pooled.float()
-    if mode in (*BY_THE_MODEL, "none"):
+    if mode in ("pooler", "none"):
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
     if mode == "every":
         return torch.cat([pool_packed(kind, hidden, cu_seqlens) for kind in EVERY], dim=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.models.recipe import BY_THE_MODEL, EVERY, StoredPooling
+from retrievers.models.recipe import EVERY, StoredPooling
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -48,8 +48,8 @@ def pool(mode: StoredPooling, hidden: Tensor | None, mask: Tensor, pooled: Tenso
 
     Args:
         mode: ``cls`` first token, ``mean`` mean of the tokens that are not padding, ``last``
-            last token that is not padding, ``pooler`` the model's own pooled output, which
-            for ``cls+bow`` is that of `ClsAndBag`, ``every`` the first three beside each other.
+            last token that is not padding, ``pooler`` the model's own pooled output,
+            ``every`` the first three beside each other.
         hidden: last hidden states ``(n, tokens, width)``; None for models that return none.
         mask: 1 for tokens, 0 for padding on the right, ``(n, tokens)``.
         pooled: the model's pooled output ``(n, width)``, or None.
@@ -57,9 +57,9 @@ def pool(mode: StoredPooling, hidden: Tensor | None, mask: Tensor, pooled: Tenso
     Raises:
         BenchError: the model does not give what the mode needs.
     """
-    if mode in BY_THE_MODEL and pooled is not None:
+    if mode == "pooler" and pooled is not None:
         return pooled.float()
-    if hidden is None or mode in (*BY_THE_MODEL, "none"):
+    if hidden is None or mode in ("pooler", "none"):
         raise BenchError(f"this model's output cannot be pooled by {mode!r}")
     if mode == "every":
         return torch.cat([pool(kind, hidden, mask, pooled) for kind in EVERY], dim=1)

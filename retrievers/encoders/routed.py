@@ -30,7 +30,6 @@ def open_routed(
     device: str,
     tokens_per_batch: int | None = None,
     bases: Bases | None = None,
-    tokenizer_processes: int | None = None,
 ) -> Encoder:
     """The encoder of a model with routed adapters; arguments as of `open_encoder`."""
     routing, folder = model.routing, model.adapter
@@ -39,7 +38,7 @@ def open_routed(
     shared, clock = bases or Bases(), Clock()
 
     def opened(own: Model) -> TransformerEncoder:
-        return TransformerEncoder(own, device, tokens_per_batch, shared, tokenizer_processes, clock)
+        return TransformerEncoder(own, device, tokens_per_batch, shared, clock)
 
     parts = {name: opened(model.with_adapter(inside(folder, name))) for name in routing.folders}
     if routing.by == "collection":

@@ -18,14 +18,12 @@ from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.attach import attach
 from retrievers.encoders.clock import Clock
-from retrievers.encoders.cls_and_bag import keep_largest, load_cls_and_bag
 from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
 from retrievers.encoders.device import full_precision, warn_of_emulation
 from retrievers.encoders.document_text import Segments
 from retrievers.encoders.onednn import replace_linear, usable
 from retrievers.encoders.pooling import finish, pool
 from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokenizer_processes import TokenizerProcesses, useful_processes
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.workers import one_thread, side_by_side
 from retrievers.models.checkpoint import Checkpoint
@@ -50,8 +48,6 @@ class Tower:
     Args:
         clock: gets the time of each phase and the number of tokens.
         bases: networks that adapters share.
-        tokenizer_processes: that tokenise beside this one; None for some where the device is a
-            GPU, which waits for one core's tokens, and none elsewhere.
     """
 
     def __init__(
@@ -62,24 +58,19 @@ class Tower:
         device: torch.device,
         clock: Clock,
         bases: Bases | None = None,
-        tokenizer_processes: int | None = None,
     ) -> None:
         self.tokenizer = load_tokenizer(checkpoint, recipe.truncation_side, recipe.lower_case)
         load = bases.network if bases and adapter is not None else load_network
-        if recipe.pooling == "cls+bow":
-            load = load_cls_and_bag
         network = load(checkpoint, recipe)
         # Read before an adapter wraps the network and hides its signature.
         reads = inspect.signature(network.forward).parameters
-        own = TextTokenizer(
+        given = self.tokenizer.model_input_names
+        self._texts = TextTokenizer(
             self.tokenizer.backend_tokenizer,
             recipe.truncation_side,
-            recipe.segment_ids and "token_type_ids" in reads,
+            recipe.segment_ids and "token_type_ids" in reads and "token_type_ids" in given,
             split_special_tokens=bool(getattr(self.tokenizer, "split_special_tokens", False)),
         )
-        if tokenizer_processes is None:
-            tokenizer_processes = useful_processes(own) if device.type == "cuda" else 0
-        self._texts = TokenizerProcesses(own, tokenizer_processes) if tokenizer_processes else own
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind, recipe.adapter.dropped)
         self._network = _on_backend(recipe, network.to(device), adapter is not None)
@@ -174,13 +165,6 @@ class Tower:
         while flying:
             yield self._land(flying.popleft())
 
-    def as_documents(self, vectors: Float32Array) -> Float32Array:
-        """Vectors ``(n, dim)`` of documents from what their texts gave; see `keep_largest`."""
-        if self._recipe.pooling != "cls+bow":
-            return vectors
-        width = self._network.config.hidden_size
-        return keep_largest(torch.from_numpy(vectors), width).numpy()
-
     def launch(self, tokens: Tokens, batches: Sequence[Int64Array]) -> Vectors:
         """Vectors as of ``vectors``, with all batches under way before the first is asked for."""
         with full_precision():
@@ -249,7 +233,7 @@ class Tower:
         with self._clock.phase("copy"):
             packed = self._compiled.pack(batch)
         with self._clock.phase("forward"), torch.inference_mode():
-            return self._compiled.pooled(self._recipe.pooling, packed)[: len(batch)]
+            return self._compiled.pooled(self._recipe.pooling, packed)
 
     def _pooled_padded(self, batch: Tokens) -> torch.Tensor:
         with self._clock.phase("copy"):
@@ -316,14 +300,10 @@ class _Flight:
 
 def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
     """The network as the recipe's back end runs it; same arguments, ``last_hidden_state``."""
-    if recipe.backend == "onnx":
-        from retrievers.encoders.onnx_network import OnnxNetwork
-
-        return OnnxNetwork(network)
-    if recipe.backend in ("int8", "int7"):
+    if recipe.backend == "int8":
         from retrievers.encoders.int8_network import Int8Network
 
-        return Int8Network(network, weight_bits=int(recipe.backend.removeprefix("int")))
+        return Int8Network(network)
     if not adapted and usable(network):
         replace_linear(network)
     return network

@@ -40,7 +40,6 @@ class TransformerEncoder:
         tokens_per_batch: most tokens of one batch, padding included where there is some; None
             picks by device.
         bases: networks that the encoders of several adapters share.
-        tokenizer_processes: see ``Tower``.
         clock: that other encoders count with, too; None for one of its own.
 
     Attributes:
@@ -54,12 +53,11 @@ class TransformerEncoder:
         device: str = "auto",
         tokens_per_batch: int | None = None,
         bases: Bases | None = None,
-        tokenizer_processes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.recipe: Recipe = model.recipe
         self.clock = clock or Clock()
-        self._towers = _Towers(model, device, self.clock, bases, tokenizer_processes)
+        self._towers = _Towers(model, device, self.clock, bases)
         self._budget = tokens_per_batch
 
     @property
@@ -92,9 +90,7 @@ class TransformerEncoder:
         waits for the other, and the bytes are those of ``encode_documents``.
         """
         segments = self._document_segments(titles, texts)
-        return self._prepare(
-            self._towers.document, segments, self.recipe.max_document_tokens, documents=True
-        )
+        return self._prepare(self._towers.document, segments, self.recipe.max_document_tokens)
 
     def count_query_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each query before it is cut, special tokens included."""
@@ -119,16 +115,14 @@ class TransformerEncoder:
             for title, text in zip(titles, texts, strict=True)
         ]
 
-    def _prepare(
-        self, tower: "Tower", segments: list[Segments], max_tokens: int, *, documents: bool = False
-    ) -> "Prepared":
+    def _prepare(self, tower: "Tower", segments: list[Segments], max_tokens: int) -> "Prepared":
         first = first_occurrences(segments)
         distinct = np.flatnonzero(first == np.arange(len(segments)))
         tokens = tower.tokenize([segments[row] for row in distinct.tolist()], max_tokens)
         budget = self._budget or self._towers.default_budget
         plan = plan_packed if tower.packs else plan_batches
         batches = list(plan(tokens.lengths, budget))
-        return Prepared(tower, tokens, batches, distinct, first, documents)
+        return Prepared(tower, tokens, batches, distinct, first)
 
 
 class Prepared:
@@ -139,7 +133,6 @@ class Prepared:
         batches: rows of ``tokens``.
         distinct: int64, positions of the distinct texts among all.
         first: int64 ``(n,)``, for each text the position of the first equal one.
-        documents: whether the texts are documents.
 
     Attributes:
         in_flight: how many such lists should be launched before the first is called.
@@ -152,10 +145,9 @@ class Prepared:
         batches: Sequence[Int64Array],
         distinct: Int64Array,
         first: Int64Array,
-        documents: bool,
     ) -> None:
         self._tower, self._tokens, self._batches = tower, tokens, batches
-        self._distinct, self._first, self._documents = distinct, first, documents
+        self._distinct, self._first = distinct, first
         self._launched: Vectors | None = None
         self.in_flight = LISTS_IN_FLIGHT if tower.launches else 1
 
@@ -170,8 +162,7 @@ class Prepared:
         vectors = np.empty((len(first), self._tower.dim), dtype=np.float32)
         launched, self._launched = self._launched, None
         for rows, encoded in launched or self._tower.vectors(self._tokens, self._batches):
-            kept = self._tower.as_documents(encoded) if self._documents else encoded
-            vectors[distinct[rows]] = kept
+            vectors[distinct[rows]] = encoded
             if advance:
                 advance(len(rows))
         repeated = np.flatnonzero(first != np.arange(len(first)))
@@ -189,7 +180,6 @@ class _Towers:
     device_name: str
     clock: Clock
     bases: Bases | None
-    tokenizer_processes: int | None
 
     @cached_property
     def device(self) -> "torch.device":
@@ -228,7 +218,6 @@ class _Towers:
                 self.device,
                 self.clock,
                 self.bases,
-                self.tokenizer_processes,
             )
 
 

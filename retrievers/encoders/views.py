@@ -100,10 +100,6 @@ def every_pooling(recipe: Recipe) -> Recipe:
         raise BenchError(f"{recipe.model} has routed adapters, whose vectors have no other view")
     if recipe.kind != "transformer" or recipe.encoder:
         raise BenchError(f"{recipe.model} is no transformer whose pooling could be chosen")
-    if recipe.pooling == "cls+bow":
-        raise BenchError(
-            f"{recipe.model} has a bag of words in its vectors, which has no other view"
-        )
     if recipe.stages:
         raise BenchError(f"{recipe.model} has layers after its pooling, which fit no other pooling")
     return msgspec.structs.replace(

@@ -1,41 +1,32 @@
 """The back ends that can run a model, on this processor."""
 
-import logging
 import os
 from typing import get_args
 
 from foundation.errors import BenchError
 from foundation.machine import instructions
-from retrievers.models.recipe import BY_THE_MODEL, Backend, Recipe
+from retrievers.models.recipe import Backend, Recipe
 
 VNNI = {"avx512_vnni", "avx_vnni"}
 
-logger = logging.getLogger(__name__)
-
 
 def choose_backend(name: str | None, recipe: Recipe) -> Backend:
-    """The back end of that name, PyTorch where it is None.
-
-    ``int8`` is ``int7`` on a processor without VNNI instructions, and it is said.
+    """Return the back end of that name, PyTorch if it is None.
 
     Raises:
-        BenchError: no back end has that name, or it cannot run the model.
+        BenchError: no back end has that name, or it cannot run the model here.
     """
-    chosen: Backend | None = next(
-        (backend for backend in get_args(Backend) if backend == name), None
-    )
-    if name is not None and chosen is None:
-        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
-    if chosen is None or chosen == "torch":
+    if name in (None, "torch"):
         return "torch"
-    _check(chosen, recipe)
-    if chosen == "int8" and not has_vnni():
-        logger.warning(
-            "this processor has no VNNI instructions: back end int7, with weights of 7 bits, "
-            "takes the place of int8; its results are those of another recipe"
+    if name != "int8":
+        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
+    _check(recipe)
+    if not has_vnni():
+        raise BenchError(
+            "int8 needs VNNI instructions: on this processor sums of 8-bit products saturate",
+            "leave --dtype int8 out",
         )
-        return "int7"
-    return chosen
+    return "int8"
 
 
 def has_vnni() -> bool:
@@ -47,22 +38,15 @@ def has_vnni() -> bool:
     return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
-def _check(backend: Backend, recipe: Recipe) -> None:
+def _check(recipe: Recipe) -> None:
+    hint = "leave --dtype int8 out"
     if recipe.kind != "transformer" or recipe.encoder:
-        raise BenchError(
-            f"{recipe.model} has no transformer that back end {backend} could run",
-            "leave --backend out",
-        )
+        raise BenchError(f"{recipe.model} has no transformer that int8 could run", hint)
     if recipe.adapter is not None:
-        raise BenchError(f"back end {backend} runs no adapters", "use --backend torch")
+        raise BenchError("int8 runs no adapters", hint)
     if recipe.dtype != "float32":
+        raise BenchError(f"int8 starts from float32, not {recipe.dtype}", hint)
+    if recipe.pooling == "pooler":
         raise BenchError(
-            f"back end {backend} starts from float32, not {recipe.dtype}",
-            "use --dtype float32, or --backend torch",
-        )
-    if recipe.pooling in BY_THE_MODEL:
-        raise BenchError(
-            f"back end {backend} gives hidden states, and {recipe.model} is pooled by "
-            f"{recipe.pooling!r}",
-            "use --backend torch",
+            f"int8 gives hidden states, and {recipe.model} is pooled by {recipe.pooling!r}", hint
         )

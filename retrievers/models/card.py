@@ -193,9 +193,7 @@ class Card(Usage, kw_only=True):
         if transformer and not self.checkpoint:
             raise ValueError("a transformer needs a checkpoint")
         if transformer and self.pooling == "none":
-            raise ValueError("a transformer needs a pooling: cls, mean, last, pooler or cls+bow")
-        if self.pooling == "cls+bow" and (self.stages or self.normalize):
-            raise ValueError("pooling cls+bow has no stages after it, and no normalize")
+            raise ValueError("a transformer needs a pooling: cls, mean, last or pooler")
         if transformer and self.options:
             raise ValueError("options belong to hashing, bm25 and third-party encoders")
         if self.similarity == "cos" and not self.normalize and self.kind != "bm25":

@@ -117,13 +117,8 @@ class Checkpoint:
         return position_limit(self.config)
 
 
-def open_checkpoint(
-    root: Path, inner: str = "", stage_folders: Iterable[str] = (), *, with_head: bool = False
-) -> Checkpoint:
+def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = ()) -> Checkpoint:
     """Check the files of a checkpoint and hash them. Loads nothing.
-
-    Args:
-        with_head: whether vectors depend on the language-model head, which may lie apart.
 
     Raises:
         BenchError: weights, configuration or tokenizer are missing or damaged, or the folder
@@ -145,8 +140,6 @@ def open_checkpoint(
     for name in stage_folders:
         stage = inside(root, name)
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
-    if with_head and (root / HEADS / HEADS_FILE).is_file():
-        files.append(root / HEADS / HEADS_FILE)
     paths = sorted(set(files))
     hashes = {path.relative_to(root).as_posix(): sha256_of_file(path) for path in paths}
     return Checkpoint(root, folder, weights, config, hashes)

@@ -105,8 +105,7 @@ def resolve_model(
             ``NAME+ADAPTER``; published scores of the base are none of its own.
         dtype: instead of the card's.
         store_dtype: of vectors on disk.
-        backend: ``torch`` (also where it is None), ``onnx``, ``int8`` or ``int7``; ``int8`` is
-            ``int7`` where the processor has no VNNI instructions.
+        backend: ``torch`` (also where it is None) or ``int8``.
         query_prompt: put before every query, instead of the card's prompts of any dataset.
         max_query_tokens: instead of the card's.
         max_document_tokens: instead of the card's.
@@ -189,12 +188,11 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     root = locate(
         card.checkpoint, card.revision, base=base, package=card.package, sha=card.weights_sha256
     )
-    with_head = card.pooling == "cls+bow"
-    document = open_checkpoint(root, _inner_folder(root), folders, with_head=with_head)
+    document = open_checkpoint(root, _inner_folder(root), folders)
     query = None
     if card.query_checkpoint:
         query_root = locate(card.query_checkpoint, card.query_revision, base=base)
-        query = open_checkpoint(query_root, _inner_folder(query_root), folders, with_head=with_head)
+        query = open_checkpoint(query_root, _inner_folder(query_root), folders)
     if card.weights_sha256 not in ("", document.weights_sha256):
         raise BenchError(
             f"{document.folder / document.weights} is not the checkpoint of {card.name}: sha256 "
@@ -205,11 +203,6 @@ def _resolve_transformer(card: Card, base: Path) -> Model:
     adapter = adapter_folder(card.adapter, base) if card.adapter else None
     if adapter is not None and query is not None:
         raise BenchError(f"{card.name} has two encoders: an adapter for both is unsupported")
-    if adapter is not None and with_head:
-        raise BenchError(
-            f"{card.name} is pooled by 'cls+bow', whose language-model head fits no adapter",
-            "use another pooling in its card, or leave the adapter out",
-        )
     if adapter is not None:
         check_room(adapter, max(card.max_query_tokens, card.max_document_tokens), document)
     recipe = _transformer_recipe(card, base, document, query, adapter)
@@ -300,8 +293,7 @@ def _dim(card: Card, stages: tuple[Stage, ...], document: Checkpoint) -> int:
     """Length of a vector."""
     if stages:
         return stages[-1].width
-    words = document.vocabulary if card.pooling == "cls+bow" else 0
-    return document.hidden_width + words
+    return document.hidden_width
 
 
 def _resolve_stages(stages: tuple[CardStage, ...], checkpoint: Checkpoint) -> tuple[Stage, ...]:

@@ -1,8 +1,7 @@
 """Number of parameters of a model, from the headers of its files, not from a loaded network.
 
-Counted is what the encoder is made of: a pre-training head is not, not even where vectors depend on
-it (pooling ``cls+bow``), nor are buffers of positions. A pooler is, as wherever the size of a BERT
-is stated.
+Counted is what the encoder is made of: a pre-training head is not, nor are buffers of positions. A
+pooler is, as wherever the size of a BERT is stated.
 """
 
 import re

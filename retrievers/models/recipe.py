@@ -11,18 +11,18 @@ import msgspec
 
 from foundation.records import Record
 
-Pooling = Literal["none", "cls", "mean", "last", "pooler", "cls+bow"]
+Pooling = Literal["none", "cls", "mean", "last", "pooler"]
 # Poolings that one forward pass serves, in the order in which they are stored.
 EVERY: tuple[Pooling, ...] = ("cls", "mean", "last")
-# Poolings by parts of the model that are no layers of its encoder.
-BY_THE_MODEL: tuple[Pooling, ...] = ("pooler", "cls+bow")
-StoredPooling = Pooling | Literal["every"]
+# The last one stands in results of earlier versions.
+StoredPooling = Pooling | Literal["every", "cls+bow"]
 Similarity = Literal["dot", "cos"]
 TitleJoin = Literal["space", "pair", "sep", "none"]
 TruncationSide = Literal["right", "left"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 StoreDtype = Literal["float32", "float16"]
-Backend = Literal["torch", "onnx", "int8", "int7"]
+Backend = Literal["torch", "int8"]
+StoredBackend = Backend | Literal["onnx", "int7"]  # these stand in results of earlier versions
 Role = Literal["document", "query"]
 # Fields that came after vectors were stored: at their defaults they are no part of a fingerprint.
 ADDED_LATER = ("truncation_side", "lower_case")
@@ -110,8 +110,8 @@ class Recipe(Usage, kw_only=True):
         query_files: the same for the query encoder of an untied model; else empty.
         prompts: put before texts, already resolved for a dataset.
         dataset_prompts: what ``for_dataset`` chooses from; empty once resolved.
-        backend: the engine that runs the model: PyTorch, ONNX Runtime in float32, or dense layers
-            in int8 with a scale for each token; ``int7`` is the same with weights of 7 bits.
+        backend: the engine that runs the model: PyTorch, or dense layers in int8 with a scale for
+            each token.
         store_dtype: of vectors on disk: float16 rounds them before they are searched.
         encoder: a third party's class, as ``package.module:Class``.
         options: settings of an encoder that is not a transformer.
@@ -130,7 +130,7 @@ class Recipe(Usage, kw_only=True):
     prompts: Prompts = Prompts()
     dataset_prompts: dict[str, Prompts] = {}
     adapter: AdapterIdentity | None = None
-    backend: Backend = "torch"
+    backend: StoredBackend = "torch"
     store_dtype: StoreDtype = "float32"
     encoder: str = ""
     options: dict[str, Option] = {}

@@ -1,8 +1,8 @@
 """What does each back end cost in accuracy, and what does it give in speed?
 
 all-MiniLM-L6-v2 encodes the same documents and queries of SciFact and NFCorpus (in BENCH_DATA)
-through PyTorch in float32, ONNX Runtime in float32 and dense layers in int8, with weights of 8 and
-of 7 bits, in one process on the CPU with the same threads. For each back end and collection:
+through PyTorch in float32 and with dense layers in int8, in one process on the CPU with the same
+threads. For each back end and collection:
 
 - the largest difference of a number in a document's vector from PyTorch's, and the least cosine;
 - the difference of nDCG@10 from PyTorch's (exact search, the collection's own protocol);
@@ -16,9 +16,6 @@ published ones, and only their differences are of use. Where a back end costs mo
 nDCG@10, or a text's vector moves by more than 1e-6 with its batch, the exit code is 1.
 
     BENCH_DATA=... python -m tests.benchmarks.backend_accuracy [--documents 1500]
-
-With ``--backends torch int7``, after ``ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2``, it tells
-what int8 is without VNNI and AVX-512 instructions, on a processor that has them.
 
 The last line of stdout is one JSON document; times are in seconds.
 """
@@ -52,7 +49,7 @@ from retrievers.index.faiss_index import Hits
 from retrievers.models.model import resolve_model
 
 MODEL = "minilm"
-BACKENDS = ("torch", "onnx", "int8", "int7")
+BACKENDS = ("torch", "int8")
 COLLECTIONS = ("beir/scifact", "beir/nfcorpus")
 MEASURE = "nDCG@10"
 DEPTH = 10
@@ -60,7 +57,7 @@ WANTED_LOSS = 0.005
 WANTED_ALONE = 1e-6
 BLOCK = 256  # documents of one turn
 ALONE = 32  # texts
-LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers")
+LIBRARIES = ("numpy", "torch", "transformers")
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

@@ -38,10 +38,9 @@ from tests.support import tiny_checkpoints as tiny
 from tests.support import variable_length_on_cpu
 
 ROOT = Path(__file__).parents[2]
-NOT_FOR_IT = ("faiss", "adapters", "peft", "mteb", "beir", "datasets", "onnx", "statsmodels")
+NOT_FOR_IT = ("faiss", "adapters", "peft", "mteb", "beir", "datasets", "statsmodels")
 GPU_TESTS = (
     "test_the_cuda_kernel_agrees_with_attention_text_by_text",
-    "test_cuda_graphs_give_the_vectors_without_them",
     "test_cuda_vectors_without_padding_are_those_of_hugging_face_with_padding",
     "test_the_gpu_gives_the_vectors_of_the_cpu",
     "test_every_objective_trains_in_bfloat16_on_a_gpu_where_there_is_one",

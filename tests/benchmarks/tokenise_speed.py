@@ -5,8 +5,7 @@ at 256 tokens by the WordPiece tokenizer of bert-base-uncased, 2,048 at a time:
 
 - ``tokenizer``: Hugging Face's fast tokenizer, ids into arrays;
 - ``first``: from an empty cache of words, which the tokenizer fills;
-- ``again``: from the filled cache, as in a corpus many times as large;
-- ``beside``: what a process spends that leaves it to another one, as one that drives a GPU does.
+- ``again``: from the filled cache, as in a corpus many times as large.
 
 Each is measured by the processor's time, since other work on the machine adds to the time on the
 wall; they take turns block by block. With ``--end-to-end N``, all-MiniLM-L6-v2 also encodes N of
@@ -32,7 +31,6 @@ import numpy as np
 
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokenizer_processes import TokenizerProcesses
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.recipe import TitleJoin
 
@@ -75,14 +73,10 @@ def measure(tokenizer: Path, segments: Sequence[Segments]) -> dict[str, Any]:
         return TextTokenizer(Tokenizer.from_file(str(tokenizer)), "right", False, cached=cached)
 
     plain, words = opened(False), opened(True)
-    other = TokenizerProcesses(words, 1)
-    other(segments[:BLOCK], MOST)  # it starts
-    seconds = {"tokenizer": 0.0, "first": 0.0, "again": 0.0, "beside": 0.0}
+    seconds = {"tokenizer": 0.0, "first": 0.0, "again": 0.0}
     tokens, differing = 0, 0
 
-    def timed(
-        name: str, own: TextTokenizer | TokenizerProcesses, block: Sequence[Segments]
-    ) -> Tokens:
+    def timed(name: str, own: TextTokenizer, block: Sequence[Segments]) -> Tokens:
         start = time.process_time()
         found = own(block, MOST)
         seconds[name] += time.process_time() - start
@@ -92,13 +86,10 @@ def measure(tokenizer: Path, segments: Sequence[Segments]) -> dict[str, Any]:
         for start in range(0, len(segments), BLOCK):
             block = segments[start : start + BLOCK]
             found = timed("again" if again else "first", words, block)
-            if again:
-                differing += not same(timed("beside", other, block), found)
-            else:
+            if not again:
                 expected = timed("tokenizer", plain, block)
                 tokens += len(expected.ids)
                 differing += not same(found, expected)
-    other.close()
     return {
         "texts": len(segments),
         "tokens": tokens,

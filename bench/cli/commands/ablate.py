@@ -43,7 +43,7 @@ from retrievers.training.engine.arguments import check_device
 
 DECISIVE = (
     *("torch", "transformers", "sentence-transformers", "adapters", "peft"),
-    *("faiss-cpu", "faiss-gpu", "onnxruntime"),
+    *("faiss-cpu", "faiss-gpu"),
 )
 
 EQUAL = 1e-9  # weights

@@ -1,18 +1,11 @@
 """Token ids from a cache of words against those of the tokenizer itself."""
 
-import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,14 +14,11 @@ from tokenizers.models import WordPiece
 from tokenizers.processors import BertProcessing
 
 from retrievers.encoders import word_pieces
-from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokenizer_processes import BLOCK, TokenizerProcesses, useful_processes
 from retrievers.encoders.tokens import Tokens
 from retrievers.encoders.word_pieces import splits_words
 from retrievers.models.model import resolve_model
 from tests.benchmarks.tokenise_speed import real_texts, segments_of
-from tests.support import tiny_checkpoints as tiny
 
 ROOT = Path(__file__).parents[3]
 NORMALIZERS = [
@@ -232,143 +222,3 @@ def test_ids_of_all_real_texts_are_those_of_the_tokenizer(rule: str, most: int |
     for start in range(0, len(pairs), 4_096):
         some = pairs[start : start + 4_096]
         assert_same(found(some, most), expected(some, most))
-
-
-@pytest.fixture
-def processes() -> Iterator[TokenizerProcesses]:
-    own = TokenizerProcesses(TextTokenizer(Tokenizer.from_str(minilm()), "left", True), 2)
-    yield own
-    own.close()
-
-
-PAIRS: list[tuple[str, str | None]] = [
-    (f"title {n}", f"text [SEP] {n} é" if n % 3 else None) for n in range(3 * BLOCK + 5)
-]
-
-
-def test_processes_give_the_ids_of_the_tokenizer_in_order(processes: TokenizerProcesses) -> None:
-    _, expected = both(0, "left")
-    for most in (None, 9):
-        assert_same(processes(PAIRS, most), expected(PAIRS, most))
-    assert len(processes.started) == 2
-
-
-def test_few_texts_start_no_process(processes: TokenizerProcesses) -> None:
-    _, expected = both(0, "left")
-    assert_same(processes(PAIRS[:BLOCK], 9), expected(PAIRS[:BLOCK], 9))
-    assert processes.started == []
-
-
-@pytest.mark.parametrize(
-    ("cores", "cached", "count"),
-    [(1, True, 0), (2, True, 0), (4, True, 2), (64, True, 4), (12, False, 10), (64, False, 16)],
-)
-def test_processes_leave_cores_to_what_drives_the_gpu(
-    cores: int, cached: bool, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    assert useful_processes(both(0, "right")[not cached]) == count
-
-
-def test_an_encoder_tokenises_in_processes_where_asked_and_gives_the_same_vectors(
-    tmp_path: Path,
-) -> None:
-    tiny.write_bert(tmp_path / "bert")
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="mean")
-    texts = [f"the river of stone {'alpha ' * (n % 7)}{n}" for n in range(BLOCK + 100)]
-    alone: Any = open_encoder(resolve_model(str(card)), "cpu")
-    beside: Any = open_encoder(resolve_model(str(card)), "cpu", tokenizer_processes=1)
-    found = beside.encode_documents([""] * len(texts), texts)
-    assert found.tobytes() == alone.encode_documents([""] * len(texts), texts).tobytes()
-    assert len(beside._towers.document._texts.started) == 1
-    beside._towers.document._texts.close()
-
-
-def test_a_process_that_was_killed_is_replaced_by_this_one(
-    processes: TokenizerProcesses, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, expected = both(0, "left")
-    processes(PAIRS, 9)
-    for process in processes.started:
-        process.kill()
-        process.wait()
-    for _ in range(2):
-        assert_same(processes(PAIRS, 9), expected(PAIRS, 9))
-    assert [text[:35] for text in caplog.messages] == ["a process that tokenises has ended "]
-    assert len(processes.started) == 2
-
-
-def test_processes_run_this_code_also_where_the_folder_has_a_package_of_that_name(
-    processes: TokenizerProcesses,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (tmp_path / "retrievers").mkdir()
-    (tmp_path / "retrievers" / "__init__.py").touch()
-    monkeypatch.chdir(tmp_path)
-    processes(PAIRS, 9)
-    assert caplog.messages == []
-    assert [process.poll() for process in processes.started] == [None, None]
-
-
-def test_processes_end_with_their_owner() -> None:
-    own = TokenizerProcesses(TextTokenizer(Tokenizer.from_str(minilm()), "left", True), 2)
-    own(PAIRS, 9)
-    started = own.started
-    del own
-    assert [process.wait(20) for process in started] == [-signal.SIGTERM] * 2
-
-
-def test_processes_end_although_a_forked_process_holds_their_pipes(
-    processes: TokenizerProcesses,
-) -> None:
-    processes(PAIRS, 9)
-    holder = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-    holder.start()
-    closing = threading.Thread(target=processes.close)
-    closing.start()
-    closing.join(20)
-    waits = closing.is_alive()
-    holder.kill()  # without its copy of the pipes what waits goes on, here and in the fixture
-    closing.join()
-    holder.join()
-    assert not waits
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_a_process_that_tokenises_has_one_thread(processes: TokenizerProcesses) -> None:
-    processes(PAIRS, 9)
-    for process in processes.started:
-        assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
-
-
-def test_a_script_without_a_guard_is_not_run_again_by_processes(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    content = tmp_path / "tokenizer.json"
-    content.write_text(minilm(), encoding="utf-8")
-    script.write_text(
-        "from tokenizers import Tokenizer\n"
-        "from retrievers.encoders.text_tokenizer import TextTokenizer\n"
-        "from retrievers.encoders.tokenizer_processes import TokenizerProcesses\n"
-        f"own = TextTokenizer(Tokenizer.from_file({str(content)!r}), 'right', False)\n"
-        "texts = [('a b', None)] * 3000\n"
-        "print(len(TokenizerProcesses(own, 2)(texts, None).ids))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "12000\n"
-
-
-def test_rows_are_taken_in_the_order_asked() -> None:
-    tokens = Tokens.of([[1, 2], [], [3], [4, 5, 6]], [[0, 1], [], [1], [0, 0, 1]])
-    taken = tokens.take(np.array([3, 1, 0]))
-    assert (taken.ids.tolist(), taken.lengths.tolist()) == ([4, 5, 6, 1, 2], [3, 0, 2])
-    assert taken.types is not None
-    assert taken.types.tolist() == [0, 0, 1, 0, 1]

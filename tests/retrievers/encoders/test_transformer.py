@@ -68,6 +68,27 @@ def test_repeats_point_at_their_first_occurrence(items: list[tuple[str, str | No
     assert found.tolist() == [items.index(item) for item in items]
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given by the tokenizer", "not given"])
+def test_token_types_are_fed_where_the_tokenizer_gives_them(given: bool, tmp_path: Path) -> None:
+    """GPT-2 accepts them, and would add the embedding of the token 0 for the type 0."""
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64, vocab_size=60)
+    network = tiny.seeded(lambda: transformers.GPT2Model(config))
+    network.save_pretrained(str(tmp_path / "gpt2"))
+    wordpiece = tiny.write_tokenizer(tmp_path / "wordpiece")
+    names = ["input_ids", *(["token_type_ids"] if given else []), "attention_mask"]
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=wordpiece.backend_tokenizer, model_input_names=names, pad_token="[PAD]"
+    )
+    tokenizer.save_pretrained(str(tmp_path / "gpt2"))
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="gpt2", pooling="mean")
+    inputs = tokenizer([tiny.SENTENCES[0]], return_tensors="pt")
+    assert ("token_type_ids" in inputs) == given
+    with torch.inference_mode():
+        expected = network(**inputs).last_hidden_state.mean(dim=1).numpy()
+    found = open_encoder(resolve_model(str(card)), "cpu").encode_queries([tiny.SENTENCES[0]])
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
 def test_vectors_do_not_depend_on_the_batches_or_the_order(card: str) -> None:
     model = resolve_model(card)
     texts = tiny.SENTENCES * 3 + ["", "alpha"]
