@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
 }
 
 FUNCTIONS = {"list": "listing"}
+MODULES = {"pretrain": "training", "finetune": "training", "adapt": "training"}  # of functions
 
 EXAMPLES = """\
     python -m bench run stdlib-code --model minilm            the embedded default, no download
@@ -136,7 +137,7 @@ def _command(name: str, record: type[Any]) -> Any:
         check_used(options)
         _prepare()
         check_before_work(options)
-        module = importlib.import_module(f"bench.cli.commands.{function}")
+        module = importlib.import_module(f"bench.cli.commands.{MODULES.get(name, function)}")
         code: int = getattr(module, function)(options)
         return code
 

@@ -14,17 +14,17 @@ from bench.experiments.pretrain_stage import REHEARSED, trained_parameters
 from bench.experiments.sequence import LearntSequence, write_sequence
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
-from bench.training.adapt_on_collections import adapt_on
-from bench.training.pretrain_on_collections import CorpusTexts
+from bench.training.on_collections import adapt_on
+from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from foundation.errors import BenchError, did_you_mean
-from foundation.records import convert_table
-from retrievers.training.continual.continual import (
-    KEPT_APART,
-    Adaptation,
+from retrievers.training.continual.sequence import (
     Domain,
+    Method,
     check,
-    check_settings,
+    method_names,
+    method_type,
+    read_method,
 )
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import CURVE_FILE, LossPoint, read_curve
@@ -54,14 +54,15 @@ class Adapt:
         _check_fields(changes)
         base = to_table(load_preset(own["preset"])) if "preset" in own else {}
         title = {"title": "adapted in an ablation", "source": ""}
-        settings = merged(base | msgspec.to_builtins(Adaptation()), changes) | title
+        settings = merged({"method": "plain"} | base, changes) | title
         settings = {"on": list(own["on"])} | settings
         settings.pop("start", None)
         self._check(settings)
         preset = to_table(_preset(settings, self.start))
         return {
             "on": settings["on"],
-            **msgspec.to_builtins(_adaptation(settings)),
+            "method": settings["method"],
+            **msgspec.to_builtins(_method(settings)),
             **{key: value for key, value in preset.items() if key != "start"},
         }
 
@@ -77,9 +78,9 @@ class Adapt:
         """Train on each domain in turn; a sequence that was killed goes on."""
         start = time.perf_counter()
         datasets = self.space.datasets(settings["on"])
-        folder, adaptation = out / MODEL, _adaptation(settings)
+        folder, method = out / MODEL, _method(settings)
         context = TrainingContext(folder, device=self.space.device)
-        trained = adapt_on(_preset(settings, model), datasets, adaptation, context)
+        trained = adapt_on(_preset(settings, model), datasets, method, context)
         checkpoints = [Path(training.folder) for training in trained]
         curves = [read_curve(each / CURVE_FILE) for each in checkpoints]
         sequence = LearntSequence(
@@ -87,7 +88,7 @@ class Adapt:
             domains=tuple(dataset.name for dataset in datasets),
             checkpoints=tuple(checkpoint.name for checkpoint in checkpoints),
             losses=tuple(last_loss(curve) for curve in curves),
-            separate=adaptation.method in KEPT_APART,
+            separate=method.kept_apart,
         )
         write_sequence(sequence, folder)
         parameters = trained_parameters(checkpoints[-1])
@@ -96,8 +97,8 @@ class Adapt:
 
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps on each domain, and a measurement on a few texts."""
-        measured = min(settings["measured"], MEASURED)
-        return merged(settings, {"steps": REHEARSED, "measured": measured})
+        fewer = {"measured": MEASURED} if settings.get("measured", 0) > MEASURED else {}
+        return merged(settings, {"steps": REHEARSED, **fewer})
 
     def _check(self, settings: Table) -> None:
         """Refuse what cannot be trained or compared before any work."""
@@ -118,11 +119,11 @@ class Adapt:
                 f"[evaluate] has collections of different main measures: {', '.join(measures)}",
                 "a sequence is compared by one: evaluate collections that agree in it",
             )
-        adaptation, preset = _adaptation(settings), _preset(settings, self.start)
-        check_settings(preset, adaptation)
+        method, preset = _method(settings), _preset(settings, self.start)
+        method.check(preset)
         if self.start:  # else the rehearsal of the stage before makes what else can be checked
             domains = [Domain(each.name, CorpusTexts([each.corpus])) for each in datasets]
-            check(preset, domains, adaptation)
+            check(preset, domains, method)
 
 
 def _check_fields(changes: Mapping[str, Any]) -> None:
@@ -133,7 +134,7 @@ def _check_fields(changes: Mapping[str, Any]) -> None:
             'write model = "NAME" at the top of the file, or use [pretrain]',
         )
     preset = (name for name in Pretraining.__struct_fields__ if name != "start")
-    known = (*Adaptation.__struct_fields__, *preset)
+    known = ("method", *_method_fields(), *preset)
     for name in changes:
         if name not in known:
             raise BenchError(
@@ -142,14 +143,21 @@ def _check_fields(changes: Mapping[str, Any]) -> None:
             )
 
 
-def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
-    fields = {name: settings[name] for name in Adaptation.__struct_fields__}
-    return convert_table(fields, Adaptation, "[adapt]")
+def _method(settings: Mapping[str, Any]) -> Method:
+    """Return the method with its own settings; those of other methods are for other rows."""
+    own = method_type(settings["method"]).__struct_fields__
+    fields = {name: settings[name] for name in own if name in settings}
+    return read_method(settings["method"], fields, "[adapt]")
+
+
+def _method_fields() -> set[str]:
+    """Return the names of the settings of all methods."""
+    return {name for each in method_names() for name in method_type(each).__struct_fields__}
 
 
 def _preset(settings: Mapping[str, Any], start: str) -> Pretraining:
     """The preset of every training, from this model."""
-    others = ("on", *Adaptation.__struct_fields__)
+    others = {"on", "method", *_method_fields()}
     fields = {key: value for key, value in settings.items() if key not in others}
     return from_table({**fields, "start": {"model": start or "pretrained"}}, "[adapt]")
 

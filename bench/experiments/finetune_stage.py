@@ -13,7 +13,7 @@ from bench.experiments.pretrain_stage import REHEARSED, hashes_of, tokens_read
 from bench.experiments.sequence import last_checkpoint
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
-from bench.training.finetune_on_collections import finetune_on
+from bench.training.on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError

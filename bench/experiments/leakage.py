@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from bench.experiments.grid import Table
 from bench.experiments.plan import Plan
 from bench.training.leaks import leaks, normalised
-from bench.training.pretrain_on_collections import CorpusTexts
+from bench.training.training_sets import CorpusTexts
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 

@@ -10,7 +10,7 @@ from bench.experiments.grid import Table
 from bench.experiments.settings import merged, split_off
 from bench.experiments.stages import MODEL, Cost
 from bench.experiments.truncated import start_of
-from bench.training.pretrain_on_collections import pretrain_on
+from bench.training.on_collections import pretrain_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError

@@ -1,4 +1,4 @@
-"""Collections become a training set: queries, and documents judged relevant to them."""
+"""Collections as training data: texts of corpora, and queries with their relevant documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bench.training.leaks import seen
 from datasets_cfg.corpus import Corpus
@@ -13,7 +14,43 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.records import Queries
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
+from retrievers.encoders.document_text import join
 from retrievers.training.finetune.training_data import TrainingSet
+from retrievers.training.pretrain.texts import LazyTexts
+
+
+class CorpusTexts(LazyTexts):
+    """The documents of corpora, one after the other, each as title, space and text.
+
+    Documents without a word are left out. A document is read from disk when it is asked for.
+    """
+
+    def __init__(self, corpora: Sequence[Corpus]) -> None:
+        self.corpora = corpora
+        self.rows = [_with_words(corpus) for corpus in corpora]
+        self.ends = np.cumsum([len(rows) for rows in self.rows])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def text_at(self, place: int) -> str:
+        """Title and text of a document."""
+        number = int(np.searchsorted(self.ends, place, side="right"))
+        rows = self.rows[number]
+        row = int(rows[place - (self.ends[number] - len(rows))])
+        corpus = self.corpora[number]
+        return join("space", "", corpus.titles[row].as_py(), corpus.texts[row].as_py())[0]
+
+
+def _with_words(corpus: Corpus) -> Int64Array:
+    """Rows of the documents that have a title or a text."""
+    empty = pc.and_(_blank(corpus.titles), _blank(corpus.texts))
+    rows: Int64Array = np.flatnonzero(~np.asarray(empty.combine_chunks()))
+    return rows
+
+
+def _blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,7 +161,7 @@ class Routing(Record, kw_only=True):
             known = ", ".join(domain for domains in self.domains for domain in domains)
             raise BenchError(
                 f"none of the adapters is for {collection}: they are for {known}",
-                "compose route --by centroid, or --by classifier",
+                "compose route, where each query takes one",
             )
         return self.otherwise
 

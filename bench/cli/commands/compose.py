@@ -6,21 +6,24 @@ from bench.cli.commands.common import workspace
 from bench.cli.options.train import ComposeOptions
 from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
-from bench.training.route_on_collections import route_on
+from bench.training.on_collections import route_on
 from foundation.errors import BenchError
 from retrievers.adapters.average import average_adapters
 from retrievers.adapters.parts import base_of
 from retrievers.adapters.stack import add_outputs, stack_adapters
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
-from retrievers.training.continual.task_arithmetic import add_tasks
+from retrievers.training.task_arithmetic import add_tasks
+
+ROUTED = ("route", "by-collection")
+TRAINING = "train"  # split whose queries are a domain's texts
 
 
 class Composed(msgspec.Struct, frozen=True):
     """The adapter or model that was written.
 
     Attributes:
-        how: ``average``, ``outputs``, ``stack``, ``route`` or ``arithmetic``.
+        how: see `ComposeOptions`.
         base: the model that all are trained from.
         adapters: what was put together; whole models for ``arithmetic``.
         parameters: of the adapter that came out, without the base's; else of the model.
@@ -42,10 +45,9 @@ def compose(options: ComposeOptions) -> int:
     base = base_of(options.folders)
     if options.how == "stack":
         stack_adapters(base, options.folders, options.out)
-    elif options.how == "route":
-        space = workspace(options.places)
-        by_query = options.by == "centroid"
-        split = options.split if by_query else None
+    elif options.how in ROUTED:
+        space, by_query = workspace(options.places), options.how == "route"
+        split = TRAINING if by_query else None
         training = [space.dataset(name, split) for name in space.expand(options.on)]
         route_on(base, options.folders, options.out, training, by_query)
     elif options.how == "outputs":
@@ -76,18 +78,16 @@ def _report(options: ComposeOptions, base: str) -> int:
 
 
 def _check(options: ComposeOptions) -> None:
-    """Nothing is written over, and no weights are passed by."""
+    """Refuse to write over anything, and a way without what it needs."""
     if options.out.exists() and any(options.out.iterdir()):
         raise BenchError(f"{options.out} holds something else", "name another folder")
-    if options.how in ("stack", "route") and options.weights:
-        raise BenchError(f"a {options.how} has no weights", "leave --weights out, or use outputs")
-    if (options.how == "route") != bool(options.on):
+    if options.how in ROUTED and not options.on:
         raise BenchError(
-            "route alone, and always, needs the collection of each adapter",
-            "compose route FOLDERS --on COLLECTIONS",
+            f"{options.how} needs the collection of each adapter",
+            f"compose {options.how} FOLDERS --on COLLECTIONS",
         )
-    if (options.how == "arithmetic") != bool(options.base):
+    if options.how == "arithmetic" and not options.base:
         raise BenchError(
-            "arithmetic alone, and always, needs the model that the trainings began from",
+            "arithmetic needs the model that the trainings began from",
             "compose arithmetic FOLDERS --base MODEL",
         )

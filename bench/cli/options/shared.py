@@ -333,34 +333,6 @@ class Resamples:
     """Number of resamples of the queries, at most 1,000,000."""
 
 
-@group("Instead of the preset's settings", 30)
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """Settings that every training preset has."""
-
-    lr: Rate | None = None
-    """Peak learning rate."""
-    precision: Literal["float32", "bfloat16"] | None = None
-    """Precision of the forward and backward pass."""
-    gradient_checkpointing: bool | None = None
-    """Use less memory, for about a third more time."""
-    seed: Count | None = None
-    """Random seed of new weights, of masks, and of the order of the texts."""
-    set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
-    """Any other field, as FIELD=VALUE, such as optimizer.warmup=0.2; repeatable."""
-
-
-@group("Training run", 70)
-@dataclass(frozen=True, kw_only=True)
-class TrainingWork:
-    """Where a training runs, and how often it is saved."""
-
-    device: Literal["auto", "cpu"] = "auto"
-    """auto is the GPU where there is one, else the CPU."""
-    save_every: Positive = 500
-    """Steps between checkpoints, from which an interrupted training continues."""
-
-
 def _at_most(value: int, most: int) -> None:
     if value > most:
         raise ValueError(f"{value} is more than {most:,}")

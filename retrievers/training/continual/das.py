@@ -1,8 +1,8 @@
 """DAS: continual pre-training that spares the units which earlier knowledge depends on.
 
 Ke et al., "Continual Pre-training of Language Models", ICLR 2023,
-https://openreview.net/forum?id=m_GDIItaI3o. With I the accumulated importance of a unit (see
-`importance`) and ∇ the gradient of any weight of that unit:
+https://openreview.net/forum?id=m_GDIItaI3o. With I the accumulated importance of a unit and ∇ the
+gradient of any weight of that unit:
 
     ∇' = (1 − I) ∇
     L = L_mlm − 1/n Σ_i log( exp(cos(a_i, p_i) / t)
@@ -10,7 +10,21 @@ https://openreview.net/forum?id=m_GDIItaI3o. With I the accumulated importance o
 
 a and p are the mean states of the whole text under two draws of dropout (all knowledge), k those
 with the units gated by I (earlier knowledge), so that what is learnt differs from what is known.
-Which weights are a unit's: see `units.unit_weights`. Embeddings, norms and the head are free.
+Embeddings, norms and the head are free.
+
+A unit is an attention head, an intermediate neuron (after the activation) or an output neuron (of
+the layer's last linear map, before the residual connection). A gate multiplies what a unit puts
+out; at 1 it changes nothing. With g a virtual gate of 1 on a unit and L a loss that stands for the
+knowledge, averaged over texts:
+
+    I = | tanh( standardised_layer( ∂L/∂g ) ) |
+
+* knowledge of a domain: L is the domain's own masked-language-model loss;
+* general knowledge, whose texts are gone: L is the divergence KL(p || q) of two readings of the
+  text with two draws of dropout, where p and q are the softmax of the last hidden states. A unit
+  that the difference depends on is one that matters to how robust the encoder is.
+
+What matters to several kinds of knowledge accumulates by the element-wise maximum.
 
 AdamW divides each gradient by a running mean of its own size, so that a factor which does not
 change within a training moves the weights as if it were not there, unless it is 0 or gradients are
@@ -27,44 +41,259 @@ the paper is followed:
   which are the heads, and the bias of the map after them, which belongs to no head, is free;
 * the two readings of a batch lie one after the other there and are paired as neighbours, so that
   the positive of a text is another text. Here it is the text's own other reading;
-* their means are over all 164 places, padding too. Here padding does not count.
-
-For what differs in the measurement of I see `importance`.
+* their means are over all 164 places, padding too. Here padding does not count;
+* their softmax is over the places of a text (dimension 1 of states), padding among them. Here it is
+  over the width, so that p and q are distributions of one token's state, and padding is left out;
+* their second reading is that of a copy of the model, both in the mode in which they happen to be.
+  Here dropout is on for general knowledge, since the two draws are what is compared, and off for a
+  domain;
+* their loss of a domain reads texts of which nothing is masked, and predicts tokens that it sees.
+  Here it is that of masked language modelling, as in the paper;
+* they read 10,000 texts. Here `measured` says how many, 256 by default: gradients are means, and
+  10,000 take 40 times as long.
 
 Defaults: t = 0.05; the paper trains RoBERTa-base on 640,000 texts of 164 tokens per domain, 248 in
 a batch, at a learning rate of 1e-4.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.training.continual.units import KINDS, Units, gated, head_width, unit_weights
+from retrievers.training.continual.sequence import Batch, Method, Step
 from retrievers.training.objectives.contrast import cosine_contrast
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
-from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.objectives.objective import Objective
 from retrievers.training.objectives.simcse import check_dropout
+from retrievers.training.pretrain.preset import Pretraining
 
+KINDS = ("heads", "intermediate", "output")  # of units
+ROWS, COLUMNS = 0, 1  # of a weight: what a unit puts out, what a layer reads from it
+
+Loss = Callable[[MaskedLM, Batch], Tensor]
 Soften = Literal["gradient", "update"]
 
 
-class DAS(MLM, kw_only=True, tag_field="name", tag="das"):
+class SpareUnits(Method, kw_only=True):
+    """Continual DAP-training with soft masks.
+
+    Attributes:
+        measured: texts of a domain that its importance is measured on; the authors read 10,000.
+        soften: what 1 − I multiplies.
+    """
+
+    adds_to_mlm: ClassVar[bool] = True
+
+    measured: Annotated[int, msgspec.Meta(ge=1)] = 256
+    soften: Soften = "gradient"
+
+    def check(self, preset: Pretraining) -> None:
+        """See `Method`."""
+        super().check(preset)
+        if preset.gradient_checkpointing:
+            raise BenchError(
+                "das reads with gated units, and gradient checkpointing would read again without",
+                "leave gradient_checkpointing out, and use a smaller batch and accumulate",
+            )
+
+    def objective(self, step: Step) -> Objective:
+        """See `Method`."""
+        state = step.state(self, self.measured, lambda: self._measure(step).tensors())
+        return DAS(state=state, mask=step.mlm.mask, soften=self.soften)
+
+    def _measure(self, step: Step) -> "Units":
+        """Return the importance to what is known in general, or to the domains so far, too."""
+        encoder, tokenizer = step.open()
+        batches = step.batches(tokenizer, self.measured, step.preset.batch_size)
+        if not step.place:
+            return general_importance(encoder.train(), batches)
+        known = read_importance(encoder, str(step.state_file(step.place - 1)))
+        return accumulated(known, domain_importance(encoder.eval(), batches))
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """A number for each unit.
+
+    Attributes:
+        heads: ``(layers, heads)``.
+        intermediate: ``(layers, intermediate size)``.
+        output: ``(layers, width)``.
+    """
+
+    heads: Tensor
+    intermediate: Tensor
+    output: Tensor
+
+    @classmethod
+    def full(cls, encoder: MaskedLM, value: float) -> "Units":
+        """The same number for all units of an encoder, on its device and in its dtype."""
+        config, like = encoder.config, next(encoder.parameters())
+        sizes = (config.num_attention_heads, config.intermediate_size, config.hidden_size)
+        layers = config.num_hidden_layers
+        return cls(*(like.new_full((layers, size), value).detach() for size in sizes))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By kind, as in `KINDS`."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+    def map(self, change: Callable[..., Tensor], *others: "Units") -> "Units":
+        """Another number for each unit, from those of this and others, kind by kind."""
+        every = (self, *others)
+        return Units(*(change(*(getattr(units, kind) for units in every)) for kind in KINDS))
+
+
+@contextmanager
+def gated(encoder: MaskedLM, gates: Units) -> Iterator[None]:
+    """Within it, the encoder's units are multiplied by gates, which get gradients."""
+    handles = []
+    for number, layer in enumerate(_layers(encoder)):
+        heads = gates.heads[number].repeat_interleave(head_width(encoder))
+        inner, output = gates.intermediate[number], gates.output[number]
+        handles += [
+            layer.attention.output.dense.register_forward_pre_hook(_times_input(heads)),
+            layer.intermediate.register_forward_hook(_times_output(inner)),
+            layer.output.dense.register_forward_hook(_times_output(output)),
+        ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def unit_weights(encoder: MaskedLM) -> Iterator[tuple[torch.nn.Parameter, str, int, int]]:
+    """The weights that belong to units.
+
+    A head has its rows of the query, key and value maps and their biases, and the columns of the
+    map after it; neurons have their rows and biases.
+
+    Yields:
+        Parameter, kind as in `KINDS`, layer, and `ROWS` or `COLUMNS`: along which dimension of the
+        parameter the units lie, each head as `head_width` places in a row.
+    """
+    for number, layer in enumerate(_layers(encoder)):
+        attention = layer.attention.self
+        for dense in (attention.query, attention.key, attention.value):
+            yield dense.weight, "heads", number, ROWS
+            yield dense.bias, "heads", number, ROWS
+        yield layer.attention.output.dense.weight, "heads", number, COLUMNS
+        for dense, kind in ((layer.intermediate.dense, KINDS[1]), (layer.output.dense, KINDS[2])):
+            yield dense.weight, kind, number, ROWS
+            yield dense.bias, kind, number, ROWS
+
+
+def head_width(encoder: MaskedLM) -> int:
+    """Width of one attention head."""
+    return int(encoder.config.hidden_size // encoder.config.num_attention_heads)
+
+
+def _layers(encoder: MaskedLM) -> list[Any]:
+    return list(encoder.layers)
+
+
+def _times_input(gate: Tensor) -> Callable[[Any, tuple[Tensor]], tuple[Tensor]]:
+    return lambda _, arguments: (arguments[0] * gate,)
+
+
+def _times_output(gate: Tensor) -> Callable[[Any, Any, Tensor], Tensor]:
+    return lambda _, __, output: output * gate
+
+
+def general_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
+    """Importance to general knowledge, between 0 and 1.
+
+    Args:
+        batches: as masked language modelling reads them, of any texts.
+
+    Raises:
+        BenchError: the encoder has no dropout.
+    """
+    check_dropout(encoder, "the importance of units to general knowledge")
+    return normalised(gate_gradients(encoder, batches, divergence))
+
+
+def domain_importance(encoder: MaskedLM, batches: Iterable[Batch]) -> Units:
+    """Importance to a domain, between 0 and 1.
+
+    Args:
+        batches: as masked language modelling reads them, of the domain's texts.
+    """
+    return normalised(gate_gradients(encoder, batches, masked_loss))
+
+
+def gate_gradients(encoder: MaskedLM, batches: Iterable[Batch], loss: Loss) -> Units:
+    """Gradient of a loss with respect to gates of 1, averaged over batches.
+
+    The encoder is in the mode that it was given in, and keeps its weights and gradients.
+    """
+    total, count = Units.full(encoder, 0), 0
+    for batch in batches:
+        gates = Units.full(encoder, 1).map(lambda kind: kind.requires_grad_())
+        with gated(encoder, gates):
+            value = loss(encoder, batch)
+        gradients = torch.autograd.grad(value, list(gates.tensors().values()))
+        total, count = total.map(torch.add, Units(*gradients)), count + 1
+    return total.map(lambda kind: kind / max(count, 1))
+
+
+def normalised(gradients: Units) -> Units:
+    """Standardised within each layer and kind, then tanh, then the absolute value.
+
+    A layer whose units do not differ has importance 0 everywhere.
+    """
+    return gradients.map(_normalised)
+
+
+def accumulated(held: Units, new: Units) -> Units:
+    """Importance to either: of each unit the larger."""
+    return held.map(torch.maximum, new)
+
+
+def masked_loss(encoder: MaskedLM, batch: Batch) -> Tensor:
+    """The loss of masked language modelling."""
+    loss: Tensor = MLMTraining(encoder)(**batch)["loss"]
+    return loss
+
+
+def divergence(encoder: MaskedLM, batch: Batch) -> Tensor:
+    """KL divergence between two readings, averaged over the tokens that are no padding."""
+    mask = batch["attention_mask"]
+    p, q = (
+        functional.log_softmax(encoder(batch["input_ids"], mask)[-1][mask.bool()], dim=-1)
+        for _ in range(2)
+    )
+    return functional.kl_div(q, p, reduction="batchmean", log_target=True)
+
+
+def _normalised(kind: Tensor) -> Tensor:
+    """Importance of units, ``(layers, units)``."""
+    centred = kind - kind.mean(dim=1, keepdim=True)
+    deviation = centred.square().sum(dim=1, keepdim=True) / max(kind.shape[1] - 1, 1)
+    scaled = centred / deviation.sqrt()
+    return torch.where(deviation > 0, scaled, torch.zeros_like(scaled)).tanh().abs()
+
+
+class DAS(MLM, kw_only=True):
     """Settings of DAS, beside those of `MLM`.
 
     Attributes:
-        state: file with the accumulated importance, see `units.KINDS`.
+        state: file with the accumulated importance, see `KINDS`.
         temperature: t.
         soften: what 1 − I multiplies.
     """
 
-    name: ClassVar[str] = "das"
     contrasts: ClassVar[bool] = True
     state: str
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 0.05

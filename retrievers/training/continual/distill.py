@@ -32,13 +32,40 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from retrievers.training.continual.sequence import Method, Step
 from retrievers.training.objectives.masked_lm import MaskedLM, masked_cross_entropy
 from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.objective import Objective
 from retrievers.training.pretrain.preset import Start
 from retrievers.training.pretrain.start import open_start
 
 
-class Distill(MLM, kw_only=True, tag_field="name", tag="distill"):
+class Distillation(Method, kw_only=True):
+    """Learning without forgetting.
+
+    Attributes:
+        weight: λ.
+        temperature: T.
+    """
+
+    adds_to_mlm: ClassVar[bool] = True
+
+    weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+
+    def objective(self, step: Step) -> Objective:
+        """See `Method`."""
+        if not step.place:  # before the first domain there is nothing to hold
+            return step.preset.objective
+        return Distill(
+            teacher=step.preset.start.model,
+            mask=step.mlm.mask,
+            weight=self.weight,
+            temperature=self.temperature,
+        )
+
+
+class Distill(MLM, kw_only=True):
     """Settings of distillation from the model before a domain, beside those of `MLM`.
 
     Attributes:
@@ -47,7 +74,6 @@ class Distill(MLM, kw_only=True, tag_field="name", tag="distill"):
         temperature: T.
     """
 
-    name: ClassVar[str] = "distill"
     teacher: str
     weight: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 2.0

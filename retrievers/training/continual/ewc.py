@@ -23,14 +23,46 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from foundation.errors import BenchError
-from retrievers.training.continual.importance import Batch, masked_loss
+from retrievers.training.continual.sequence import Batch, Method, Step
 from retrievers.training.objectives.masked_lm import MaskedLM
-from retrievers.training.objectives.mlm import MLM
+from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.objectives.objective import Objective
 
 FISHER, CENTRE = "fisher:", "centre:"
 
 
-class EWC(MLM, kw_only=True, tag_field="name", tag="ewc"):
+class HoldWeights(Method, kw_only=True):
+    """Elastic weight consolidation.
+
+    Attributes:
+        measured: texts of a domain that its Fisher information is measured on.
+        strength: λ.
+    """
+
+    adds_to_mlm: ClassVar[bool] = True
+
+    measured: Annotated[int, msgspec.Meta(ge=1)] = 256
+    strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
+
+    def objective(self, step: Step) -> Objective:
+        """See `Method`."""
+        if not step.place:  # before the first domain there is nothing to hold
+            return step.preset.objective
+        state = step.state(self, self.measured, lambda: self._measure(step))
+        return EWC(state=state, mask=step.mlm.mask, strength=self.strength)
+
+    def _measure(self, step: Step) -> dict[str, Tensor]:
+        """Return the Fisher information of the domain before, added to that of earlier ones."""
+        encoder, tokenizer = step.open()
+        # Without dropout, so that the gradients of a text are its own.
+        information = fisher(encoder.eval(), step.batches(tokenizer, self.measured, 1))
+        before = (
+            Held.read(encoder, str(step.state_file(step.place - 1))) if step.place > 1 else None
+        )
+        return hold(encoder, information, before).tensors()
+
+
+class EWC(MLM, kw_only=True):
     """Settings of EWC, beside those of `MLM`.
 
     Attributes:
@@ -38,7 +70,6 @@ class EWC(MLM, kw_only=True, tag_field="name", tag="ewc"):
         strength: λ.
     """
 
-    name: ClassVar[str] = "ewc"
     state: str
     strength: Annotated[float, msgspec.Meta(gt=0)] = 5_000.0
 
@@ -125,7 +156,7 @@ def fisher(encoder: MaskedLM, texts: Iterable[Batch]) -> dict[str, Tensor]:
     named = dict(encoder.named_parameters())
     total, count = {name: torch.zeros_like(weight) for name, weight in named.items()}, 0
     for text in texts:
-        loss = masked_loss(encoder, text)
+        loss = MLMTraining(encoder)(**text)["loss"]
         gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         for name, gradient in zip(named, gradients, strict=True):
             if gradient is not None:

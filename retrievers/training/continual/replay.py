@@ -1,22 +1,42 @@
-"""Experience replay, and joint training, which bounds what keeping can reach.
+"""Experience replay: texts of earlier domains are read again.
 
-Replay: Rolnick et al., "Experience Replay for Continual Learning", NeurIPS 2019,
+Rolnick et al., "Experience Replay for Continual Learning", NeurIPS 2019,
 https://arxiv.org/abs/1811.11682; Chaudhry et al., "On Tiny Episodic Memories in Continual
 Learning", 2019, https://arxiv.org/abs/1902.10486. With D_t the texts of domain t, M_t a buffer of m
 texts of domains 1 … t − 1, as many of each, and r the share that is replayed, domain t minimises
 
     L_t = (1 − r) E_{x ∈ D_t} L(x) + r E_{x ∈ M_t} L(x)
-
-Joint: after domain t stands what one training on D_1 ∪ … ∪ D_t gives, from the start of the
-sequence and for as long as its t trainings were together.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from foundation.arrays import Int64Array
+from retrievers.training.continual.sequence import Method, Step
+from retrievers.training.objectives.objective import Rate
 from retrievers.training.pretrain.texts import LazyTexts
+
+
+class Replay(Method, kw_only=True):
+    """Experience replay.
+
+    Attributes:
+        buffer: texts of all earlier domains that are kept.
+        replayed: share of the texts of a training that are of the buffer.
+    """
+
+    buffer: Annotated[int, msgspec.Meta(ge=1)] = 1_000
+    replayed: Rate = 0.5
+
+    def texts(self, step: Step) -> Sequence[str]:
+        """See `Method`."""
+        *earlier, own = [domain.texts for domain in step.domains]
+        if not earlier:
+            return own
+        return replayed(earlier, own, self.buffer, self.replayed, step.preset.seed)
 
 
 class MixedTexts(LazyTexts):
@@ -38,12 +58,6 @@ class MixedTexts(LazyTexts):
         return self.corpora[corpus][row]
 
 
-def joined(corpora: Sequence[Sequence[str]]) -> MixedTexts:
-    """All texts, one corpus after the other."""
-    places = [_places(number, np.arange(len(texts))) for number, texts in enumerate(corpora)]
-    return MixedTexts(corpora, np.concatenate(places))
-
-
 def replayed(
     earlier: Sequence[Sequence[str]], texts: Sequence[str], buffer: int, share: float, seed: int
 ) -> MixedTexts:
@@ -59,17 +73,17 @@ def replayed(
     room = max(1, buffer // len(earlier))
     kept = np.concatenate(
         [
-            _places(number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room])
+            places_of(number, np.random.default_rng([seed, number]).permutation(len(corpus))[:room])
             for number, corpus in enumerate(earlier)
         ]
     )
     repeats = round(len(texts) * share / (1 - share))
-    own = _places(len(earlier), np.arange(len(texts)))
+    own = places_of(len(earlier), np.arange(len(texts)))
     # Evenly over the buffer: each as often as the others, but for one, and of every domain.
     again = kept[np.arange(repeats) * len(kept) // max(repeats, 1)]
     return MixedTexts([*earlier, texts], np.concatenate([own, again]))
 
 
-def _places(number: int, rows: Int64Array) -> Int64Array:
+def places_of(number: int, rows: Int64Array) -> Int64Array:
     """Places of rows of a corpus."""
     return np.stack([np.full_like(rows, number), rows], axis=1)

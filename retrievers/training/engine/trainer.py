@@ -176,7 +176,8 @@ class FiniteLossMixin:
                 save_model(good, step_of(checkpoint))
         option, hint = self.settings.advice.start_option, error.hint
         if option:
-            slower = f"{option} {good} --lr {self.settings.optimizer.lr / 10:g} --out ANOTHER"
+            lr = self.settings.optimizer.lr / 10
+            slower = f"{option} {good} --set optimizer.lr={lr:g} --out ANOTHER"
             hint = f"go on from it more slowly: {slower}"
         kept = f"the model of step {step_of(checkpoint)} is kept in {good}"
         return BenchError(f"{error}; {kept}", hint)

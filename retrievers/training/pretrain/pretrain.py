@@ -301,7 +301,7 @@ def check_distinct(preset: Pretraining, texts: int) -> None:
         raise BenchError(
             f"{preset.objective.name} contrasts the {batch:,} texts of a batch, and there are "
             f"{texts:,}",
-            f"use --batch-size {max(1, texts // world_size())} or less",
+            f"use --set batch_size={max(1, texts // world_size())} or less",
         )
 
 
@@ -321,17 +321,18 @@ def advice_for(preset: Pretraining) -> Advice:
 
 
 def _less_memory(preset: Pretraining) -> str:
-    checkpointing = "--gradient-checkpointing"
+    checkpointing = "--set gradient_checkpointing=true"
     if hasattr(preset.objective, "sub_batch"):
         size = (preset.objective.sub_batch or 2 * preset.batch_size) // 2
         smaller = f"--set objective.sub_batch={size}, which is the same training" if size else ""
     else:
         size = preset.batch_size // 2
         same = preset.accumulate * preset.batch_size // max(1, size)
-        smaller = f"--batch-size {size} --accumulate {same} (as many texts a step)" if size else ""
+        as_many = f"--set batch_size={size} --set accumulate={same} (as many texts a step)"
+        smaller = as_many if size else ""
     if smaller:
         return f"use {smaller}, or {checkpointing}"
-    return f"use fewer --max-tokens, or {checkpointing}"
+    return f"use fewer tokens, --set max_tokens=N, or {checkpointing}"
 
 
 def card_of(preset: Pretraining, steps: int, trained_on: tuple[str, ...]) -> Card:

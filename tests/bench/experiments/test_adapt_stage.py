@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from bench.experiments.plan import plan_of
 from bench.experiments.sequence import LearntSequence, last_checkpoint, write_sequence
 from bench.results.find import find_results
 from bench.workspace import Workspace
-from retrievers.training.continual.continual import Method
+from retrievers.training.continual.sequence import method_names
 from retrievers.training.engine.curve import LossPoint
 from tests.support.collections import Bench, write_words
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -249,7 +248,7 @@ def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrup
         ("measured = 3", "split = 'dev'", "reads corpora", "leave split out"),
         ("measured = 3", "start = { model = 'minilm' }", "has a start", "model ="),
         ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions for 64", ""),
-        ('"ewc"', '"ewd"', "Invalid enum value 'ewd'", ""),
+        ('"ewc"', '"ewd"', "'ewd'", ""),
         (
             '[evaluate]\non = ["./one", ',
             "[evaluate]\non = [",
@@ -314,7 +313,7 @@ def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_sq
     grid = load_ablation("three-domains", variant)
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
-    assert axes["method"].values == get_args(Method)
+    assert {*axes["method"].values} == {*method_names()}
     orders = axes["order"].values
     assert orders[0] == grid.adapt["on"]
     for domains in (*orders, *zip(*orders, strict=True)):

@@ -2,18 +2,12 @@
 
 import json
 import shlex
-from dataclasses import asdict
-from typing import get_args, get_type_hints
 
-import msgspec
 import pytest
 
-from bench.cli.options.train import AgainstForgetting
 from bench.exit_codes import ExitCode
-from bench.training.adapt_on_collections import scores_line
 from bench.training.leaks import family
 from retrievers.models.card import load_card
-from retrievers.training.continual.continual import Adaptation, Method
 from tests.support.collections import DOCUMENTS, Bench, write_collection
 
 PRESET = """
@@ -62,7 +56,8 @@ def test_it_prints_the_command_that_scores_each_checkpoint(
     bench, folders, preset, tmp_path, method
 ):
     out = tmp_path / "models" / method
-    typed = (preset, "--on", *folders, "--method", method, "--measured", "3", "--out", out)
+    few = ("--set", "method.measured=3") if method in ("ewc", "das") else ()
+    typed = (preset, "--on", *folders, "--method", method, *few, "--out", out)
     done = adapt(bench, *typed)
     assert done.code == ExitCode.OK, done.stderr
     assert f"{method}-2-" in done.stderr  # a bar for each training
@@ -93,22 +88,17 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(
     assert [card.trained_on for card in cards] == [msmarco, (*msmarco, "other")]
 
 
-def test_the_card_of_the_start_says_how_all_are_used():
-    line = scores_line(["a b", "c"], ["x", "y"], "minilm")
-    assert line == "python -m bench run x y --model 'a b' c --like minilm"
-    assert scores_line(["a"], ["x"], "") == "python -m bench run x --model a"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["--method", "ewc", "--strength", "-1"], "strength", "--help"),
-        (["--method", "dsa"], 'Invalid value "dsa"', "das"),
-        (["--method", "distill", "--weight", "-1"], "weight", "--help"),
-        (["--method", "distill", "--temperature", "0"], "temperature", "--help"),
-        (["--method", "das", "--gradient-checkpointing"], "gated units", "--accumulate"),
+        (["--method", "ewc", "--set", "method.strength=-1"], "strength", ""),
+        (["--method", "dsa"], "dsa", "das"),
+        (["--method", "distill", "--set", "method.weigth=1"], "weigth", "weight"),
+        (["--method", "das", "--set", "gradient_checkpointing=true"], "gated units", "accumulate"),
         (["--method", "ewc", "--set", "objective.name=retromae"], "not retromae", "plain"),
-        (["--max-tokens", "17"], "positions for 16", "max_tokens = 16"),
+        (["--set", "max_tokens=17"], "positions for 16", "max_tokens = 16"),
+        (["--steps", "1", "--set", "epochs=2"], "each say how long to train", "one of them"),
+        (["--set", "save_every=0"], "save_every=0", ""),
         (["--start", "minilmm"], "no card and no folder 'minilmm'", "minilm"),
     ],
 )
@@ -121,13 +111,6 @@ def test_bad_input_is_one_message_before_any_work(
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_options_are_those_of_the_method_and_have_its_defaults():
-    options, settings = AgainstForgetting(), Adaptation()
-    assert asdict(options) == msgspec.structs.asdict(settings)
-    hints = get_type_hints(AgainstForgetting)
-    assert get_args(hints["method"]) == get_args(Method)
 
 
 def test_help_has_examples(bench):

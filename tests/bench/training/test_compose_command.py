@@ -79,23 +79,23 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
         write_qrels(tmp_path / name, {(query, "d9"): 1, ("q3", "d1"): 1}, "train")
     folders = [trained / "one", trained / "two"]
     on = ["--on", *(tmp_path / name for name in names), "--cache-dir", bench.cache]
-    for by in ("centroid", "collection"):
-        done = bench("compose", "route", *folders, *on, "--by", by, "--out", tmp_path / by)
+    for how in ("route", "by-collection"):
+        done = bench("compose", how, *folders, *on, "--out", tmp_path / how)
         assert done.code == ExitCode.OK, done.stderr
-    models = [*folders, tmp_path / "centroid", tmp_path / "collection"]
+    models = [*folders, tmp_path / "route", tmp_path / "by-collection"]
     collections = [tmp_path / name for name in names]
     places = ("--cache-dir", bench.cache, "--out", bench.out)
     done = bench("run", *collections, "--model", *models, *places)
     assert done.code == ExitCode.OK, done.stderr
-    chosen = open_encoder(resolve_model(str(tmp_path / "centroid")), "cpu").route
+    chosen = open_encoder(resolve_model(str(tmp_path / "route")), "cpu").route
     for name in names:
         parts = [per_query(bench.out, name, one)[1] for one in ("one", "two")]
-        result, routed = per_query(bench.out, name, "centroid")
+        result, routed = per_query(bench.out, name, "route")
         assert result.recipe.dim == 2 * 32
         for query, score in routed.items():
             (number,) = chosen([QUERIES[query]])
             assert score == parts[number][query]
-        fixed = per_query(bench.out, name, "collection")
+        fixed = per_query(bench.out, name, "by-collection")
         own = per_query(bench.out, name, ("one", "two")[names.index(name)])
         assert fixed[1] == own[1]
         assert fixed[0].fingerprint == own[0].fingerprint
@@ -106,8 +106,9 @@ def test_a_routed_query_is_scored_as_by_its_own_adapter(bench, trained, tmp_path
     [
         (["route", "one", "two"], "needs the collection of each adapter", "--on COLLECTIONS"),
         (["route", "one", "two", "--on", "stdlib-code/train"], "1 collections for 2", "--on A B"),
-        (["average", "one", "two", "--on", "x"], "route alone", "compose route"),
-        (["stack", "one", "two", "--weights", "1", "2"], "a stack has no weights", "outputs"),
+        (["average", "one", "two", "--on", "x"], "--on has no effect", "HOW route"),
+        (["stack", "one", "two", "--weights", "1", "2"], "--weights has no effect", "outputs"),
+        (["arithmetic", "one", "two"], "needs the model", "--base MODEL"),
         (["average", "one", "two", "--weights", "1"], "1 weights for 2 adapters", "one for each"),
         (["average", "one"], "a single adapter cannot be composed", "two or more"),
         (["average", "one", "three"], "there is no adapter folder", ""),

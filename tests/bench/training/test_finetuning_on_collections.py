@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bench.store import VectorStore
-from bench.training.finetune_on_collections import with_prompts
 from bench.training.mining import Searcher
+from bench.training.on_collections import with_prompts
 from bench.training.training_sets import CorpusDocuments, Split, training_set
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError

@@ -6,7 +6,7 @@ import pytest
 
 from bench.exit_codes import ExitCode
 from bench.training.leaks import family
-from bench.training.pretrain_on_collections import CorpusTexts
+from bench.training.training_sets import CorpusTexts
 from datasets_cfg.corpus import Corpus, Document
 from retrievers.models.card import load_card
 from tests.support.collections import DOCUMENTS, Bench, write_collection
@@ -82,8 +82,8 @@ def test_a_training_set_counts_as_the_collection_that_it_belongs_to(bench, prese
         (["{preset}", "--set", "objective.decodin=basic"], "unknown field `decodin`", "decoding"),
         (["{preset}", "--set", "optimiser.lr=1"], "has no optimiser.lr", "optimizer"),
         (["{preset}", "--set", "steps"], "not FIELD=VALUE", "--set"),
-        (["{preset}", "--lr", "-1"], "lr", ""),
-        (["{preset}", "--max-tokens", "17"], "positions for 16", "max_tokens = 16"),
+        (["{preset}", "--set", "optimizer.lr=-1"], "lr", ""),
+        (["{preset}", "--set", "max_tokens=17"], "positions for 16", "max_tokens = 16"),
         (["{preset}", "--start", "minilmm"], "no card and no folder 'minilmm'", "minilm"),
         (["{preset}", "--on", "beir/scifcat"], "beir/scifcat", "beir/scifact"),
         (["{preset}", "--on", "./none"], "none", ""),

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from retrievers.training.continual.continual import Adaptation, Domain, adapt
 from retrievers.training.continual.distill import Distill, DistillTraining, divergence
+from retrievers.training.continual.sequence import Domain, adapt, read_method
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.masking import IGNORED
 from retrievers.training.objectives.mlm import MLM
@@ -129,9 +129,9 @@ def start(tmp_path_factory) -> Path:
     return small.write_start(tmp_path_factory.mktemp("start") / "bert", TEXTS)
 
 
-def trained(start: Path, out: Path, **options):
+def trained(start: Path, out: Path, method: str = "plain", **options):
     preset = small.preset(start, objective={"name": "mlm", "mask": 0.3}, steps=4)
-    return adapt(preset, DOMAINS, Adaptation(**options), on_cpu(out))
+    return adapt(preset, DOMAINS, read_method(method, options, "test"), on_cpu(out))
 
 
 def weights(folder: Path | str) -> dict[str, Tensor]:

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from retrievers.models.model import resolve_model
-from retrievers.training.continual.continual import Adaptation, Domain, adapt
-from retrievers.training.continual.replay import joined, replayed
+from retrievers.training.continual.plain import Plain
+from retrievers.training.continual.replay import replayed
+from retrievers.training.continual.sequence import Domain, Step, adapt, read_method
 from retrievers.training.pretrain.pretrain import pretrain
 from tests.support import small_starts as small
 from tests.support.small_starts import on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = tuple(Domain(f"my/{n}", TEXTS[20 * n : 20 * n + 20]) for n in range(3))
+JOINT = read_method("joint", {}, "test")
 CORPORA = [[f"{name}{row}" for row in range(20)] for name in "abc"]
 
 
@@ -56,13 +58,15 @@ def test_the_buffer_holds_as_much_of_each_domain_and_only_shrinks():
     assert set(replayed([first], second, 8, 0.5, 4)) - set(second) != before
 
 
-def test_joined_texts_are_all_in_their_order():
-    assert list(joined(CORPORA)) == [text for corpus in CORPORA for text in corpus]
-    assert joined(CORPORA)[38:42] == ["b18", "b19", "c0", "c1"]
+def test_joint_reads_all_texts_in_their_order():
+    domains = [Domain(name, corpus) for name, corpus in zip("abc", CORPORA, strict=True)]
+    texts = JOINT.texts(Step(preset(Path("start")), domains, on_cpu(Path("out"))))
+    assert list(texts) == [text for corpus in CORPORA for text in corpus]
+    assert texts[38:42] == ["b18", "b19", "c0", "c1"]
 
 
 def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_path):
-    trained = adapt(preset(start), DOMAINS, Adaptation(method="joint"), on_cpu(tmp_path / "joint"))
+    trained = adapt(preset(start), DOMAINS, JOINT, on_cpu(tmp_path / "joint"))
     assert [each.steps for each in trained] == [2, 4, 6]
     whole = msgspec.structs.replace(preset(start), steps=6)
     pretrain(whole, TEXTS, on_cpu(tmp_path / "whole"))
@@ -72,9 +76,9 @@ def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_pat
 
 
 def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path):
-    settings = Adaptation(method="replay", buffer=6, replayed=0.25)
+    settings = read_method("replay", {"buffer": 6, "replayed": 0.25}, "test")
     trained = adapt(preset(start), DOMAINS[:2], settings, on_cpu(tmp_path / "replay"))
-    plain = adapt(preset(start), DOMAINS[:2], Adaptation(), on_cpu(tmp_path / "plain"))
+    plain = adapt(preset(start), DOMAINS[:2], Plain(), on_cpu(tmp_path / "plain"))
     assert equal(trained[0].folder, plain[0].folder)
     assert not equal(trained[1].folder, plain[1].folder)
     mixed = replayed([DOMAINS[0].texts], DOMAINS[1].texts, 6, 0.25, 0)

@@ -15,7 +15,8 @@ import torch
 
 from foundation.errors import BenchError
 from retrievers.models.model import resolve_model
-from retrievers.training.continual.continual import Adaptation, Domain, adapt
+from retrievers.training.continual.plain import Plain
+from retrievers.training.continual.sequence import Domain, adapt
 from retrievers.training.engine.curve import read_curve
 from retrievers.training.engine.run_folder import damage
 from retrievers.training.finetune.finetune import finetune
@@ -218,10 +219,10 @@ def test_a_sequence_that_another_process_learns_is_refused(starts, tmp_path):
     def look(progress: Any) -> None:
         if not refused:
             with pytest.raises(BenchError, match="another process") as caught:
-                adapt(preset, domains, Adaptation(), on_cpu(tmp_path))
+                adapt(preset, domains, Plain(), on_cpu(tmp_path))
             refused.append(caught.value)
 
-    assert len(adapt(preset, domains, Adaptation(), on_cpu(tmp_path, progress=look))) == 2
+    assert len(adapt(preset, domains, Plain(), on_cpu(tmp_path, progress=look))) == 2
     assert refused
 
 

@@ -189,7 +189,7 @@ def test_a_contrast_of_more_texts_than_there_are_is_refused(start, tmp_path):
     preset = small.preset(start, objective={"name": "simcse"}, batch_size=len(TEXTS) + 1)
     with pytest.raises(BenchError, match="contrasts the 41 texts of a batch") as caught:
         train(preset, tmp_path / "out")
-    assert f"--batch-size {len(TEXTS)}" in caught.value.hint
+    assert f"--set batch_size={len(TEXTS)}" in caught.value.hint
     assert not (tmp_path / "out").exists()
 
 
@@ -298,7 +298,7 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_model_stays(start, tmp
     with pytest.raises(BenchError, match=r"no longer a number at step 8; .* step 6 ") as e:
         train(preset, tmp_path / "out", save_every=3)
     good = tmp_path / "out" / "last-good"
-    assert f"--start {good} --lr 0.0003" in e.value.hint
+    assert f"--start {good} --set optimizer.lr=0.0003" in e.value.hint
     assert not (tmp_path / "out" / "card.toml").exists()
     assert all(bool(one.isfinite().all()) for one in weights(good).values())
     train(small.preset(good, steps=1), tmp_path / "slower")
@@ -322,7 +322,7 @@ def test_a_lack_of_memory_says_which_batch_size_to_try(start, tmp_path):
     preset = msgspec.structs.replace(preset, objective=Hungry())
     with pytest.raises(BenchError, match="not enough memory for 12 texts of 16 tokens") as e:
         train(preset, tmp_path / "out")
-    assert "--batch-size 6 --accumulate 4" in e.value.hint
+    assert "--set batch_size=6 --set accumulate=4" in e.value.hint
 
 
 @pytest.mark.parametrize(

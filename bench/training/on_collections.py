@@ -1,20 +1,68 @@
-"""Fine-tune on collections: names in, a checkpoint that ``run`` evaluates out."""
+"""Training on collections: names in, checkpoints that ``run`` evaluates out."""
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench.store import VectorStore
-from bench.training.leaks import leaks
+from bench.training.leaks import leaks, seen
 from bench.training.mining import Searcher
-from bench.training.training_sets import Split, draw_queries, training_set
+from bench.training.training_sets import CorpusTexts, Split, draw_queries, training_set
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
+from retrievers.adapters.routing import route_adapters
+from retrievers.encoders.routed import learn_router
 from retrievers.models.model import Model
+from retrievers.training.continual.sequence import Domain, Method, adapt
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.finetune.finetune import Finetuned, finetune
 from retrievers.training.finetune.finetune_preset import Finetuning
+from retrievers.training.pretrain.preset import Pretraining
+from retrievers.training.pretrain.pretrain import Trained, pretrain
 
 NAMED_QUERIES = 3
+
+
+def pretrain_on(
+    preset: Pretraining, datasets: Sequence[Dataset], context: TrainingContext
+) -> Trained:
+    """Pre-train on the corpora of collections; queries and judgements are not read.
+
+    Args:
+        preset: see `retrievers.training.pretrain.preset`.
+        context: whose folder gets the checkpoint.
+
+    Raises:
+        BenchError: no collection has a document with a word.
+        BenchError: see `Dataset.corpus` and `retrievers.training.pretrain.pretrain`.
+    """
+    texts = CorpusTexts([dataset.corpus for dataset in datasets])
+    if not len(texts):
+        raise BenchError("there is nothing to train on", "name collections with --on")
+    names = [dataset.name for dataset in datasets]
+    return pretrain(preset, texts, context, trained_on=seen(names))
+
+
+def adapt_on(
+    preset: Pretraining,
+    datasets: Sequence[Dataset],
+    method: Method,
+    context: TrainingContext,
+) -> tuple[Trained, ...]:
+    """Pre-train on the corpus of each collection in turn; queries and judgements are not read.
+
+    Args:
+        preset: of each training.
+        context: whose folder gets the checkpoints.
+
+    Raises:
+        BenchError: see `Dataset.corpus` and `retrievers.training.continual.sequence`.
+    """
+    domains = [
+        Domain(dataset.name, CorpusTexts([dataset.corpus]), seen([dataset.name]))
+        for dataset in datasets
+    ]
+    return adapt(preset, domains, method, context)
 
 
 def finetune_on(
@@ -92,3 +140,30 @@ def with_prompts(model: Model, names: Sequence[str]) -> Model:
             "fine-tune on one after the other",
         )
     return models[0]
+
+
+def route_on(
+    base: Model, folders: Sequence[Path], out: Path, training: Sequence[Dataset], by_query: bool
+) -> None:
+    """Write adapters that queries, or collections, choose among.
+
+    Args:
+        training: for each adapter the collection of its domain, opened with the split whose
+            queries are its texts.
+        by_query: whether each query chooses; else its collection does.
+
+    Raises:
+        BenchError: not one collection for each adapter, one without such queries, or see
+            `retrievers.adapters.routing.route_adapters`.
+    """
+    if len(training) != len(folders):
+        raise BenchError(
+            f"{len(training)} collections for {len(folders)} adapters",
+            "name one for each, in their order: --on A B",
+        )
+    domains = [seen([dataset.name]) for dataset in training]
+    router = None
+    if by_query:
+        texts = [Split.of(dataset).queries.texts for dataset in training]
+        router = learn_router(base, texts)
+    route_adapters(base, folders, out, domains, router)

@@ -9,7 +9,7 @@ from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
-from retrievers.training.continual.task_arithmetic import add_tasks
+from retrievers.training.task_arithmetic import add_tasks
 from tests.support import tiny_checkpoints as tiny
 from tests.support.collections import Bench
 from tests.support.small_finetuning import TEXTS, TITLES, weights

@@ -16,8 +16,16 @@ from retrievers.adapters.settings import Adapter
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.model import resolve_model
-from retrievers.training.continual.continual import Adaptation, Domain, adapt, folder_of
-from retrievers.training.continual.domain_adapter import DomainAdapter
+from retrievers.training import continual
+from retrievers.training.continual.adapter import DomainAdapter
+from retrievers.training.continual.sequence import (
+    Domain,
+    Method,
+    adapt,
+    folder_of,
+    method_names,
+    read_method,
+)
 from retrievers.training.engine.arguments import Progress
 from retrievers.training.objectives.mlm import MLM
 from retrievers.training.objectives.objective import read_objective
@@ -46,8 +54,13 @@ def preset(start: Path, **changes: Any) -> Pretraining:
 
 
 def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> tuple[Trained, ...]:
-    settings = Adaptation(method=method, measured=MEASURED, **options)
-    return adapt(preset(start), DOMAINS[:count], settings, on_cpu(out))
+    return adapt(preset(start), DOMAINS[:count], learning(method, **options), on_cpu(out))
+
+
+def learning(method: str, **options: Any) -> Method:
+    """A method, which measures few texts."""
+    measured = {"measured": MEASURED} if method in ("ewc", "das") else {}
+    return read_method(method, measured | options, "test")
 
 
 def weights(folder: Path | str) -> dict[str, torch.Tensor]:
@@ -126,7 +139,7 @@ def test_das_in_updates_is_another_training_from_the_same_importance(start, das,
 def test_das_does_not_contrast_a_text_with_itself(start, tmp_path):
     several = preset(start, batch_size=21)
     with pytest.raises(BenchError, match="das contrasts the 21 texts of a batch, and there are 20"):
-        adapt(several, DOMAINS[:1], Adaptation(method="das", measured=2), on_cpu(tmp_path / "das"))
+        adapt(several, DOMAINS[:1], learning("das", measured=2), on_cpu(tmp_path / "das"))
 
 
 class StoppedError(Exception):
@@ -149,7 +162,7 @@ class Interrupting:
 
 
 def test_a_sequence_that_was_interrupted_goes_on_as_if_it_had_not_been(start, das, tmp_path):
-    settings = Adaptation(method="das", measured=MEASURED)
+    settings = learning("das")
     out = tmp_path / "das"
     # The first training is finished when the second call reaches the second one.
     for report in (Interrupting("texts", 2), Interrupting("steps", 1)):
@@ -178,7 +191,7 @@ def test_a_training_that_was_interrupted_halfway_ends_with_the_same_weights(
     out = tmp_path / "halves" / "x"
     stop = on_cpu(out, save_every=1, progress=StopsAfter(2, 3))
     with pytest.raises(StoppedError):
-        adapt(preset(start), DOMAINS[:2], settings(method), stop)
+        adapt(preset(start), DOMAINS[:2], learning(method), stop)
     kept = out.rglob("x-2-my-second/checkpoints/checkpoint-*/complete")
     assert sorted(path.parent.name for path in kept) == ["checkpoint-1", "checkpoint-2"]
     halves = run(start, out, method, count=2)
@@ -190,7 +203,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
     before = Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns
     out = Path(plain[0].folder).parent
     longer = (*DOMAINS, Domain("fourth", TEXTS[:5]))
-    settings = Adaptation(measured=MEASURED)
+    settings = learning("plain")
     found = adapt(preset(start), longer, settings, on_cpu(out))
     assert [one.folder for one in found[:3]] == [one.folder for one in plain]
     assert Path(plain[2].folder, "model.safetensors").stat().st_mtime_ns == before
@@ -200,7 +213,7 @@ def test_a_domain_can_be_added_at_the_end(start, plain):
 def test_a_state_of_another_sequence_is_refused(start, das):
     out = Path(das[0].folder).parent
     with pytest.raises(BenchError, match="was measured for another sequence"):
-        adapt(preset(start), DOMAINS, Adaptation(method="das", measured=9), on_cpu(out))
+        adapt(preset(start), DOMAINS, learning("das", measured=9), on_cpu(out))
 
 
 @pytest.mark.parametrize(
@@ -228,16 +241,14 @@ def test_what_cannot_work_is_refused_before_any_work(
     start, tmp_path, method, changes, domains, message
 ):
     with pytest.raises(BenchError, match=message):
-        adapt(
-            preset(start, **changes), domains, Adaptation(method=method), on_cpu(tmp_path / "out")
-        )
+        adapt(preset(start, **changes), domains, learning(method), on_cpu(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_plain_goes_on_with_any_objective(start, tmp_path):
     table = {"name": "retromae"}
     changed = preset(start, objective=table)
-    found = adapt(changed, DOMAINS[:2], Adaptation(), on_cpu(tmp_path / "out"))
+    found = adapt(changed, DOMAINS[:2], learning("plain"), on_cpu(tmp_path / "out"))
     assert [one.objective for one in found] == ["retromae", "retromae"]
     assert not isinstance(read_objective(table), MLM)
 
@@ -267,25 +278,14 @@ def test_adapters_are_for_one_domain_each_on_the_same_frozen_base(base, tmp_path
     assert all(not np.allclose(a, b) for a, b in itertools.combinations(every, 2))
     assert hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest() == before
 
-    alone = adapt(preset(base), DOMAINS[2:], settings("adapter"), on_cpu(tmp_path / "alone"))
+    alone = adapt(preset(base), DOMAINS[2:], learning("adapter"), on_cpu(tmp_path / "alone"))
     again = open_encoder(resolve_model(alone[0].folder), "cpu").encode_queries(TEXTS[:3])
     np.testing.assert_array_equal(again, vectors[2])  # what came before does not matter
 
 
-def test_an_adapter_that_decay_would_end_is_trained_without(base, tmp_path):
-    pytest.importorskip("adapters")
-    chosen = Adaptation(method="adapter", adapter="loreft")
-    (found,) = adapt(preset(base), DOMAINS[:1], chosen, on_cpu(tmp_path / "loreft"))
-    plain, adapted = (
-        open_encoder(resolve_model(name), "cpu").encode_queries(TEXTS[:3])
-        for name in (str(base), found.folder)
-    )
-    assert np.abs(plain - adapted).max() > 1e-4
-
-
 def test_an_adapter_that_needs_more_than_its_name_is_refused(base, tmp_path):
     pytest.importorskip("adapters")
-    chosen = Adaptation(method="adapter", adapter="fusion")
+    chosen = learning("adapter", adapter="fusion")
     with pytest.raises(BenchError, match="two adapters or more"):
         adapt(preset(base), DOMAINS, chosen, on_cpu(tmp_path / "out"))
 
@@ -296,10 +296,6 @@ def test_a_start_is_a_whole_model(base, tmp_path):
     for name in (found[0].folder, f"{found[0].folder}/card.toml"):
         with pytest.raises(BenchError, match="has an adapter, which would be left out"):
             open_start(Start(model=name), 0)
-
-
-def settings(method: str) -> Adaptation:
-    return Adaptation(method=method, measured=MEASURED)
 
 
 def test_an_adapter_trains_only_itself_and_the_head(base):
@@ -337,3 +333,37 @@ def test_the_published_scores_of_the_base_are_not_those_of_its_adapter(tmp_path)
     card = resolve_model(str(tmp_path / "out")).card
     assert (card.title, card.expected, card.citation) == ("mine", (), "")
     assert (card.pooling, card.similarity) == ("mean", "cos")
+
+
+HALVES = """
+from retrievers.training.continual.sequence import Method
+
+
+class Halves(Method, kw_only=True):
+    share: float = 0.5
+
+    def texts(self, step):
+        own = step.domains[-1].texts
+        return own[: int(self.share * len(own))]
+"""
+
+
+def test_a_method_is_added_with_one_file(start, tmp_path, monkeypatch):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "halves.py").write_text(HALVES)
+    monkeypatch.setattr(continual, "__path__", [*continual.__path__, str(tmp_path / "new")])
+    assert "halves" in method_names()
+    (found,) = run(start, tmp_path / "out", "halves", count=1, share=0.25)
+    pretrain(preset(start), DOMAINS[0].texts[:5], on_cpu(tmp_path / "by hand"))
+    assert equal(found.folder, tmp_path / "by hand")
+    with pytest.raises(BenchError, match="shar"):
+        learning("halves", shar=1)
+    with pytest.raises(BenchError, match="no method") as caught:
+        learning("halfs")
+    assert "halves" in caught.value.hint
+
+
+def test_every_file_but_that_of_the_sequence_is_a_method():
+    assert {"plain", "ewc", "das", "adapter", "replay", "joint", "distill"} == {*method_names()}
+    with pytest.raises(BenchError, match="no method"):
+        learning("sequence")

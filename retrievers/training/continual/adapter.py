@@ -11,12 +11,52 @@ from typing import ClassVar
 
 from torch import nn
 
+from foundation.errors import BenchError
+from retrievers.adapters.methods import check_method
 from retrievers.adapters.settings import Adapter
 from retrievers.adapters.train import add_adapter
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.model import resolve_model
+from retrievers.training.continual.sequence import Method, Step
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.mlm import MLM, MLMTraining
+from retrievers.training.pretrain.preset import Pretraining
+
+
+class AdapterPerDomain(Method, kw_only=True):
+    """An adapter for each domain, on the encoder that the sequence starts from.
+
+    Attributes:
+        adapter: AdapterHub's method, with its own defaults.
+    """
+
+    from_start: ClassVar[bool] = True
+    kept_apart: ClassVar[bool] = True
+    adds_to_mlm: ClassVar[bool] = True
+
+    adapter: str = "double_seq_bn"
+
+    def check(self, preset: Pretraining) -> None:
+        """See `Method`."""
+        super().check(preset)
+        if not preset.start.model:
+            raise BenchError("an adapter needs a model that it is for", "name one with --start")
+        check_method(self._settings())
+
+    def objective(self, step: Step) -> "DomainAdapter":
+        """See `Method`."""
+        preset = step.preset
+        return DomainAdapter(
+            base=preset.start.model, adapter=self._settings(), seed=preset.seed, mask=step.mlm.mask
+        )
+
+    def _settings(self) -> Adapter:
+        try:
+            return Adapter(method=self.adapter)
+        except ValueError as error:
+            raise BenchError(
+                f"{self.adapter} is no adapter for a domain: {error}", "name another method"
+            ) from error
 
 
 class DomainAdapter(MLM, kw_only=True, tag_field="name", tag="domain-adapter"):

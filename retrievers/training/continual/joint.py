@@ -1,0 +1,26 @@
+"""Joint training, which bounds what keeping can reach.
+
+After domain t stands what one training on D_1 ∪ … ∪ D_t gives, from the start of the sequence and
+for as long as its t trainings were together.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from retrievers.training.continual.replay import MixedTexts, places_of
+from retrievers.training.continual.sequence import Method, Step
+
+
+class Joint(Method, kw_only=True):
+    """All domains so far at once."""
+
+    from_start: ClassVar[bool] = True
+    reads_all: ClassVar[bool] = True
+
+    def texts(self, step: Step) -> Sequence[str]:
+        """See `Method`: all texts, one corpus after the other."""
+        corpora = [domain.texts for domain in step.domains]
+        rows = [places_of(number, np.arange(len(texts))) for number, texts in enumerate(corpora)]
+        return MixedTexts(corpora, np.concatenate(rows))
