@@ -4,7 +4,7 @@ A pair of rows may share 10,000 queries, and a site may have a hundred pairs: po
 closer than can be seen are one dot, which is counted and names a few of its queries.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 
 from bench.boards.records import Dot, OnQueries
-from bench.comparing.changed import Changes, most_changed, most_different
-from bench.comparing.statistics import SAME_SCORE
+from bench.comparing.changed import Changes, most_changed
+from bench.comparing.statistics import Difference
 from bench.evaluate.runs import Run
-from bench.evaluate.scoring import Scores
 from bench.results.location import Place
 from bench.results.result import Evaluation, Protocol
 from datasets_cfg.dataset import Dataset
@@ -77,47 +76,37 @@ class QueryWork:
         self._open = lru_cache(maxsize=1)(self.opened)
         self._run = lru_cache(maxsize=RUNS)(lambda row, column: self.by_row[row][column].run)
 
-    def look(
-        self, column: str, measure: str, pair: Names, ids: Sequence[str], scores: Float64Array
-    ) -> OnQueries:
-        """The queries of one collection under two rows.
+    def looks(
+        self, columns: Iterable[str], pairs: Mapping[Names, Sequence[Difference]]
+    ) -> dict[Names, list[OnQueries]]:
+        """The queries of every column under each pair that was compared there."""
+        found: dict[Names, list[OnQueries]] = {pair: [] for pair in pairs}
+        for column in columns:
+            for pair, tests in pairs.items():
+                measures = [test.measure for test in tests if test.on == column]
+                found[pair] += [self.look(column, measure, pair) for measure in measures]
+        return found
 
-        Args:
-            ids: of all queries, sorted.
-            scores: float64 ``(queries, 2)``.
-        """
-        points = dots(ids, scores[:, 0], scores[:, 1])
+    def look(self, column: str, measure: str, pair: Names) -> OnQueries:
+        """The queries of one collection under two rows."""
+        values = [self.by_row[row][column].scores.by_query(measure) for row in pair]
+        ids = sorted(values[0])
+        points = dots(ids, *(np.array([side[query] for query in ids]) for side in values))
         dataset = self._open(self.by_row[pair[0]][column].result.protocol)
         if not isinstance(dataset, str):
             self._remember(column, dataset, points)
         left_out = self._left_out(pair, column)
         changes = None
         if self.count:
-            gains = scores[:, 0] - scores[:, 1]
-            chosen = most_different(gains, self.count)
-            values = {ids[number]: scores[number] for number in chosen}
-            sides = [
-                self._entry(row, column, not left_out, measure, values, side)
-                for side, row in enumerate(pair)
-            ]
-            changes = most_changed(pair, (sides[0], sides[1]), measure, self.count, dataset)
-            changed = int((np.abs(gains) > SAME_SCORE).sum())
-            changes = msgspec.structs.replace(_shortened(changes), changed=changed)
+            a, b = (self._side(row, column, left_out) for row in pair)
+            changes = _shortened(most_changed(pair, (a, b), measure, self.count, dataset))
         return OnQueries(place=column, dots=points, changes=changes, without_rankings=left_out)
 
-    def _entry(
-        self,
-        row: str,
-        column: str,
-        ranked: bool,
-        measure: str,
-        values: Mapping[str, Float64Array],
-        side: int,
-    ) -> Evaluation:
-        """One side of a pair with the scores of a few queries only."""
-        own = {measure: np.array([scores[side] for scores in values.values()])}
-        run = self._run(row, column) if ranked and values else NO_RUN
-        return Evaluation(self.by_row[row][column].result, Scores(tuple(values), own, 0, 0), run)
+    def _side(self, row: str, column: str, left_out: str) -> Evaluation:
+        """One side of a pair, without its ranking where that is left out."""
+        done = self.by_row[row][column]
+        run = NO_RUN if left_out else self._run(row, column)
+        return Evaluation(done.result, done.scores, run)
 
     def _remember(self, column: str, dataset: Dataset, points: Sequence[Dot]) -> None:
         known = self.texts.setdefault(column, {})
@@ -142,16 +131,13 @@ def _is_light(file: Place) -> bool:
 
 def _shortened(changes: Changes) -> Changes:
     """The changes with the beginnings of documents only: a site holds those of many pairs."""
+
+    def short(text: str) -> str:
+        return shorten(text, WIDTH, placeholder=" …")
+
+    replaced = msgspec.structs.replace
     queries = [
-        msgspec.structs.replace(
-            query,
-            judged=tuple(
-                msgspec.structs.replace(
-                    document, text=shorten(document.text, WIDTH, placeholder=" …")
-                )
-                for document in query.judged
-            ),
-        )
+        replaced(query, judged=tuple(replaced(one, text=short(one.text)) for one in query.judged))
         for query in changes.queries
     ]
-    return msgspec.structs.replace(changes, queries=tuple(queries))
+    return replaced(changes, queries=tuple(queries))

@@ -174,11 +174,12 @@ class ScoreMatrix:
     gaps: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
     queries: tuple[str, ...] = ()
+    drawn: Resampled | None = None
 
     @cached_property
     def resampled(self) -> Resampled:
-        """The means over resampled queries, drawn when first needed."""
-        return resample(self.scores, self.resampling, stream_of(self.collection))
+        """The means over resampled queries; ``drawn``, or drawn when first needed."""
+        return self.drawn or resample(self.scores, self.resampling, stream_of(self.collection))
 
     def mean(self, name: str) -> float | None:
         """Mean of a model over the queries; None for a gap."""

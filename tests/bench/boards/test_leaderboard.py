@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.boards.assembly import Choice, assemble
-from bench.boards.groups import groups
 from bench.boards.records import Board, natural
 from bench.boards.rows import results_in
+from bench.boards.standings import groups
 from bench.comparing.statistics import PairedScores, Resampled, Resampling, holm, paired, resample
 from bench.results.result import SCORES_FILE, Timings
 from datasets_cfg.catalogue import expand, suite_for

@@ -40,7 +40,6 @@ def board(results: Path, **changes: Any) -> LeaderboardOptions:
         "out": results.parent / "site",
         "cache_dir": results.parent,
         "resamples": 199,
-        "quiet": True,
     }
     return options("leaderboard", **given | changes)
 

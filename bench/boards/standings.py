@@ -1,0 +1,252 @@
+"""Intervals of means, groups of models in place of ranks, and pairs of rows.
+
+Neighbours on a leaderboard can seldom be told apart. A group is led by its best model and ends
+before the first one that is worse at the 5 % level: paired sign flips of the queries, Holm over
+the pairs with the leader. That model leads the next group.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from bench.comparing.statistics import (
+    ALPHA,
+    SAME_MEAN,
+    Difference,
+    Resampled,
+    Resampling,
+    ScoreMatrix,
+    adjusted,
+    difference_in,
+    holm,
+    paired,
+    resample,
+    stream_of,
+)
+from bench.evaluate.suites import suite_weights
+from bench.results.result import Evaluation
+from foundation.arrays import Float64Array
+from foundation.errors import BenchError
+
+Names = tuple[str, str]  # of two rows
+ByRow = Mapping[str, Mapping[str, Evaluation]]  # result by name of column, by name of row
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a mean stands: limits of its 95 % bootstrap interval, and its group (1 is the best)."""
+
+    low: float
+    high: float
+    group: int
+
+
+@dataclass(frozen=True)
+class Standings:
+    """What resampling tells of a leaderboard.
+
+    Attributes:
+        by_place: standing by row, by column or suite and measure.
+        pairs: differences of each pair of rows that is compared, suites first.
+    """
+
+    by_place: dict[tuple[str, str], dict[str, Standing]] = field(default_factory=dict)
+    pairs: dict[Names, tuple[Difference, ...]] = field(default_factory=dict)
+
+    def of(self, row: str, place: str, measure: str) -> Standing | None:
+        """The standing of a row; None where no values of queries are kept."""
+        return self.by_place.get((place, measure), {}).get(row)
+
+
+def standings(
+    by_row: ByRow,
+    wanted: Mapping[str, Sequence[str]],
+    suites: Collection[str],
+    pairs: Sequence[Names],
+    resampling: Resampling,
+    advance: Callable[[int], None],
+) -> Standings:
+    """Intervals and groups in every column and, where every member has scores, in every suite.
+
+    Args:
+        wanted: measures that are resampled, by column; the first is its main one.
+        pairs: rows that are compared, by the main measures.
+        advance: called with 1 after each column.
+
+    Raises:
+        BenchError: values of queries are damaged, or are of other queries; or too few resamples
+            for so many models.
+    """
+    _check_resamples(by_row, wanted, resampling)
+    by_place: dict[tuple[str, str], dict[str, Standing]] = {}
+    weights = {suite: suite_weights(suite) for suite in suites}
+    sums: dict[tuple[str, str], _Sum] = {}
+    compared: dict[Names, dict[str, _Compared]] = {pair: {} for pair in pairs}
+    for column, measures in wanted.items():
+        results = {row: cells[column] for row, cells in by_row.items() if column in cells}
+        for matrix in _matrices(column, results, measures, resampling):
+            rows, means = list(matrix.columns), matrix.scores.mean(axis=0)
+            by_place[column, matrix.measure] = _stand(rows, means, matrix.resampled)
+            for suite in (suite for suite, shares in weights.items() if column in shares):
+                place = (suite, matrix.measure)
+                if place not in sums:
+                    sums[place] = _Sum(_complete(by_row, weights[suite], matrix.measure))
+                sums[place].add(weights[suite][column], matrix, means)
+            for pair in pairs if matrix.measure == measures[0] else ():
+                if set(pair) <= matrix.columns.keys():
+                    part = matrix.minus(*pair)
+                    compared[pair][column] = paired([part]), part.scores
+        advance(1)
+    for (suite, measure), total in sums.items():
+        if total.rows:
+            by_place[suite, measure] = _stand(total.rows, total.means, total.drawn)
+    return Standings(
+        by_place,
+        {
+            pair: (
+                *_on_suites(pair, found, weights, sums),
+                *adjusted({column: test for column, (test, _) in found.items()}).values(),
+            )
+            for pair, found in compared.items()
+        },
+    )
+
+
+_Compared = tuple[Difference, Float64Array]  # on one collection, with the differences by query
+
+
+class _Sum:
+    """Weighted means over the collections of a suite so far, of rows with scores on each."""
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        self.rows = rows
+        self.means: Float64Array = np.zeros(len(rows))
+        self.drawn = Resampled(np.zeros((1, len(rows))), np.zeros((1, len(rows))))
+
+    def add(self, weight: float, matrix: ScoreMatrix, means: Float64Array) -> None:
+        """One more collection."""
+        own = [matrix.columns[row] for row in self.rows]
+        self.means = self.means + weight * means[own]
+        self.drawn = Resampled(
+            self.drawn.bootstrap + weight * matrix.resampled.bootstrap[:, own],
+            self.drawn.flipped + weight * matrix.resampled.flipped[:, own],
+        )
+
+    def difference(self, pair: Names) -> Resampled:
+        """Draws of the first row minus the second."""
+        a, b = (self.rows.index(row) for row in pair)
+        tables = (self.drawn.bootstrap, self.drawn.flipped)
+        return Resampled(*(table[:, a] - table[:, b] for table in tables))
+
+
+def _complete(by_row: ByRow, shares: Mapping[str, float], measure: str) -> list[str]:
+    """Rows with values of queries on every collection of a suite."""
+    return [
+        row
+        for row, cells in by_row.items()
+        if all(
+            column in cells and cells[column].has_scores and measure in cells[column].scores.values
+            for column in shares
+        )
+    ]
+
+
+def _on_suites(
+    pair: Names,
+    found: Mapping[str, _Compared],
+    weights: Mapping[str, Mapping[str, float]],
+    sums: Mapping[tuple[str, str], _Sum],
+) -> Iterator[Difference]:
+    """A pair in the mean of each suite whose members both have, by one measure."""
+    for suite, shares in weights.items():
+        members = [found[column] for column in shares if column in found]
+        measures = {test.measure for test, _ in members}
+        if len(members) == len(shares) and len(measures) == 1:
+            measure = measures.pop()
+            drawn = sums[suite, measure].difference(pair)
+            test = difference_in([scores for _, scores in members], list(shares.values()), drawn)
+            labels = {"on": suite, "measure": measure, "a": pair[0], "b": pair[1]}
+            yield msgspec.structs.replace(test, **labels)
+
+
+def _check_resamples(by_row: ByRow, columns: Collection[str], resampling: Resampling) -> None:
+    """The smallest p that resamples can give must survive Holm, or all models are one group."""
+    most = max(sum(column in cells for cells in by_row.values()) for column in columns)
+    resampling.check_enough(most - 1)
+
+
+def _matrices(
+    column: str, results: Mapping[str, Evaluation], measures: Sequence[str], resampling: Resampling
+) -> Iterator[ScoreMatrix]:
+    """Scores of the rows that have values of queries, by each measure.
+
+    All measures are resampled at once: drawing the queries takes longer than the products.
+    """
+    known = {row: done.scores for row, done in results.items() if done.has_scores}
+    cells = [(name, row) for name in measures for row in known if name in known[row].values]
+    if not cells:
+        return
+    ids = tuple(sorted(known[cells[0][1]].query_ids))
+    orders = {row: np.argsort(own.query_ids, kind="stable") for row, own in known.items()}
+    for row, own in known.items():
+        if tuple(own.query_ids[place] for place in orders[row]) != ids:
+            raise BenchError(
+                f"results beside {results[row].folder} are of other queries though their protocol "
+                "is the same",
+                "a file of one of them was changed: evaluate again",
+            )
+    scores = np.stack([known[row].values[name][orders[row]] for name, row in cells], axis=1)
+    drawn = resample(scores, resampling, stream_of(column))
+    for measure in dict.fromkeys(name for name, _ in cells):
+        chosen = [place for place, (name, _) in enumerate(cells) if name == measure]
+        yield ScoreMatrix(
+            collection=column,
+            measure=measure,
+            columns={cells[place][1]: number for number, place in enumerate(chosen)},
+            scores=scores[:, chosen],
+            resampling=resampling,
+            drawn=Resampled(drawn.bootstrap[:, chosen], drawn.flipped[:, chosen]),
+        )
+
+
+def _stand(rows: Sequence[str], means: Float64Array, drawn: Resampled) -> dict[str, Standing]:
+    low, high = np.quantile(drawn.bootstrap, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
+    group = groups(means, drawn.flipped)
+    return {
+        row: Standing(float(low[place]), float(high[place]), group[place])
+        for place, row in enumerate(rows)
+    }
+
+
+def groups(means: Float64Array, flipped: Float64Array) -> list[int]:
+    """Number of the group of each model, 1 for the best.
+
+    Args:
+        means: float64 ``(m,)``.
+        flipped: float64 ``(resamples, m)``: means with random signs, the same for every model.
+    """
+    order = np.argsort(-means, kind="stable")
+    signs = np.ascontiguousarray(flipped.T[order])
+    numbers, start, group = [0] * len(means), 0, 0
+    while start < len(order):
+        group += 1
+        behind = means[order[start]] - means[order[start + 1 :]]
+        size = 1 + _not_separable(behind, signs[start] - signs[start + 1 :])
+        for place in order[start : start + size]:
+            numbers[place] = group
+        start += size
+    return numbers
+
+
+def _not_separable(behind: Float64Array, flipped: Float64Array) -> int:
+    """Number of models in a row that are not worse than the leader at the 5 % level.
+
+    Args:
+        behind: float64 ``(m,)``, leader minus model, rising.
+        flipped: float64 ``(m, resamples)``, the same with random signs.
+    """
+    as_far = (np.abs(flipped) >= behind[:, None] - SAME_MEAN).sum(axis=1)
+    adjusted = holm(((1 + as_far) / (1 + flipped.shape[1])).tolist())
+    return next((place for place, p in enumerate(adjusted) if p <= ALPHA), len(adjusted))
