@@ -19,8 +19,8 @@ import psutil
 import torch
 
 from bench.engines import Spread, Work, worker_count
-from bench.evaluate.exact.choose_engine import sees_gpu
-from bench.evaluate.exact.tile_search import thread_count
+from bench.evaluate.exact.numpy_engine import thread_count
+from bench.evaluate.exact.search import sees_gpu
 from bench.workspace import Workspace
 from foundation.errors import BenchError, sendable
 from retrievers.encoders.opening import open_encoder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.evaluate.exact import BLOCK_BYTES, TILE_ROWS, most_candidates
-from bench.evaluate.exact.block_search import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
+from bench.evaluate.exact.numpy_engine import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
 from foundation.errors import BenchError
 from retrievers.index.faiss_index import POINTS_PER_CENTROID, FaissIndex, IndexSpec
 from retrievers.index.library import import_faiss

@@ -9,7 +9,7 @@ import msgspec
 
 from bench.evaluate import search
 from bench.evaluate.encoding import check_encoder, encode_documents
-from bench.evaluate.exact.choose_engine import sees_gpu
+from bench.evaluate.exact.search import sees_gpu
 from bench.evaluate.index_search import (
     ExactSearch,
     IndexOfCorpus,

@@ -50,13 +50,10 @@ def warn_of_emulation(dtype: str, device: torch.device) -> None:
 
 
 @contextmanager
-def full_precision(tf32: bool = False) -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """Multiply float32 numbers as they are and keep all sums in float32, whatever is switched on.
 
     What was set before is restored.
-
-    Args:
-        tf32: a GPU may read ten bits of a number's fraction.
     """
     gemm: Any = torch.backends.cuda.matmul
     onednn: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -65,7 +62,7 @@ def full_precision(tf32: bool = False) -> Iterator[None]:
     ]
     by_library = hasattr(gemm, "fp32_precision") and hasattr(onednn, "fp32_precision")
     if by_library:
-        settings.append((gemm, "fp32_precision", "tf32" if tf32 else "ieee"))
+        settings.append((gemm, "fp32_precision", "ieee"))
         settings.append((onednn, "fp32_precision", "ieee"))
     with ExitStack() as stack:
         for place, name, value in settings:
@@ -73,5 +70,5 @@ def full_precision(tf32: bool = False) -> Iterator[None]:
             setattr(place, name, value)
         if not by_library:  # torch before 2.9
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            torch.set_float32_matmul_precision("highest")
         yield

@@ -1,68 +1,29 @@
-"""Bounds of the error of a proposed score, for each arithmetic that proposes."""
+"""Error bounds of scores that are proposed in float32, and the float64 scores that decide."""
 
-from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from foundation.arrays import Float32Array, Float64Array
+from foundation.arrays import Float32Array, Float64Array, IntArray
 from foundation.errors import BenchError
 
 FLOAT32_ROUNDOFF = 2.0**-24
 FLOAT64_ROUNDOFF = 2.0**-53
 TINY = float(np.finfo(np.float32).tiny)
+RESCORE_BYTES = 1 << 20  # float64 products at a time and thread: fits a second-level cache
 
 
-@dataclass(frozen=True)
-class Arithmetic:
-    """The arithmetic by which an engine multiplies vectors; sums are always kept in float32.
-
-    Attributes:
-        name: ``float32``, ``tf32``, ``bfloat16`` or ``float16``.
-        operand_roundoff: unit round-off of what is multiplied; 0 where it is the float32 given.
-        result_roundoff: of the score that comes out; 0 where it is the float32 sum.
-        smallest: most by which an operand is changed because it is small.
-        largest: a vector or score that is longer does not fit.
-    """
-
-    name: str
-    operand_roundoff: float = 0.0
-    result_roundoff: float = 0.0
-    smallest: float = TINY
-    largest: float = float(np.finfo(np.float32).max)
-
-    def fits(self, query_norm: float, document_norm: float) -> bool:
-        """True where no operand and no score of vectors up to these norms overflows."""
-        longest = max(query_norm, document_norm, query_norm * document_norm)
-        return 2 * longest < self.largest
-
-
-FLOAT32 = Arithmetic("float32")
-# Tensor cores read a float32 with ten bits of its fraction; whether the rest is rounded or cut
-# off is not specified, so it counts as cut off.
-TF32 = Arithmetic("tf32", operand_roundoff=2.0**-10)
-BFLOAT16 = Arithmetic("bfloat16", 2.0**-8, 2.0**-8)
-FLOAT16 = Arithmetic("float16", 2.0**-11, 2.0**-11, smallest=2.0**-24, largest=65504.0)
-ARITHMETICS = {each.name: each for each in (FLOAT32, TF32, BFLOAT16, FLOAT16)}
-
-
-def dot_error(
-    dim: int, query_norms: Float64Array, document_norm: float, arithmetic: Arithmetic = FLOAT32
-) -> Float64Array:
-    """Largest distance between a proposed and a float64 dot product, float64 ``(q,)``.
+def dot_error(dim: int, query_norms: Float64Array, document_norm: float) -> Float64Array:
+    """Largest distance between a float32 and a float64 dot product, float64 ``(q,)``.
 
     In any order of summation, with or without fused multiply-add, a dot product of n terms is
     off by at most gamma_n |x|.|y| <= gamma_n ||x|| ||y||, gamma_n = n u / (1 - n u), with u the
     unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1).
-    Operands rounded with u change a term by at most 2 u + u^2 of it, a rounded result by u of
-    the sum. Higham leaves out underflow: a product or an operand flushed to zero costs less than
-    the last term.
+    Higham leaves out underflow: a product or an operand flushed to zero costs less than the last
+    term.
     """
-    operand, result = arithmetic.operand_roundoff, arithmetic.result_roundoff
-    relative = _gamma(dim, FLOAT32_ROUNDOFF)
-    for roundoff in (operand, operand, result):
-        relative += roundoff + relative * roundoff
-    relative += _gamma(dim, FLOAT64_ROUNDOFF)
-    underflow = dim * arithmetic.smallest * (1 + query_norms + document_norm)
+    relative = _gamma(dim, FLOAT32_ROUNDOFF) + _gamma(dim, FLOAT64_ROUNDOFF)
+    underflow = dim * TINY * (1 + query_norms + document_norm)
     return relative * query_norms * document_norm + underflow
 
 
@@ -114,3 +75,66 @@ def norms_of_squares(
 
 def _gamma(terms: int, roundoff: float) -> float:
     return terms * roundoff / (1 - terms * roundoff)
+
+
+def exact_scores(
+    vectors: Float32Array, rows: IntArray, doubles: Float64Array, queries: IntArray
+) -> Float32Array:
+    """Dot products of rows with queries, float64 rounded to float32, ``(len(rows),)``.
+
+    Products of float32 values are exact in float64, and numpy's pairwise sum over a contiguous
+    axis depends on its length alone: equal vectors have equal scores wherever they stand.
+    """
+    scores = np.empty(len(rows), np.float32)
+    gathered, products = _buffers(len(rows), vectors.shape[1])
+    for start in range(0, len(rows), max(1, len(products))):
+        some = slice(start, start + len(products))
+        terms = _gather(vectors, rows[some], gathered, products)
+        terms *= doubles[queries[some]]
+        scores[some] = terms.sum(axis=1)
+    return scores
+
+
+def exact_scores_by_query(
+    vectors: Float32Array,
+    rows: IntArray,
+    doubles: Float64Array,
+    queries: IntArray,
+    distance: Float64Array,
+) -> Float32Array:
+    """The scores of `exact_scores`, of pairs that are sorted by query, in half the time.
+
+    BLAS sums in an order of its own. Where that may change the rounded score, the order of
+    `exact_scores` decides.
+
+    Args:
+        distance: of two sums in different orders, float64, for each query: `double_distance`.
+    """
+    sums = np.empty(len(rows))
+    gathered, products = _buffers(len(rows), vectors.shape[1])
+    cuts = np.searchsorted(queries, np.arange(len(doubles) + 1)).tolist()
+    for query, (first, last) in zip(doubles, pairwise(cuts), strict=True):
+        for start in range(first, last, max(1, len(products))):
+            some = slice(start, min(start + len(products), last))
+            np.matmul(_gather(vectors, rows[some], gathered, products), query, out=sums[some])
+    off = distance[queries]
+    scores = (sums - off).astype(np.float32)
+    unsure = np.flatnonzero(scores != (sums + off).astype(np.float32))
+    scores[unsure] = exact_scores(vectors, rows[unsure], doubles, queries[unsure])
+    return scores
+
+
+def _buffers(rows: int, dim: int) -> tuple[Float32Array, Float64Array]:
+    """Space for some rows as they are, and in float64."""
+    shape = min(rows, max(1, RESCORE_BYTES // (8 * dim))), dim
+    return np.empty(shape, np.float32), np.empty(shape)
+
+
+def _gather(
+    vectors: Float32Array, rows: IntArray, gathered: Float32Array, products: Float64Array
+) -> Float64Array:
+    """Rows in float64, in the space for them."""
+    # The rows exist; mode "raise" would copy them through a buffer.
+    np.take(vectors, rows, axis=0, out=gathered[: len(rows)], mode="clip")
+    products[: len(rows)] = gathered[: len(rows)]
+    return products[: len(rows)]

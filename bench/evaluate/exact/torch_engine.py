@@ -6,23 +6,27 @@ the k-th best product of the tile, less its error, is one.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from bench.evaluate.exact import torch_kernels as kernels
 from bench.evaluate.exact.bounds import (
-    ARITHMETICS,
-    FLOAT32,
-    Arithmetic,
+    dot_error,
+    double_distance,
+    exact_scores,
+    lowest_score,
     norms_of_squares,
+    reached_score,
 )
-from bench.evaluate.exact.device_memory import (
+from bench.evaluate.exact.devices import (
     FREE_SHARE,
+    PAIR_BYTES,
+    PLACE_BYTES,
     SMALLEST_TILE_ROWS,
     DevicePlan,
     Uploads,
@@ -31,18 +35,29 @@ from bench.evaluate.exact.device_memory import (
     plan_processor,
     tensor_of,
 )
-from bench.evaluate.exact.task import SearchTask
-from bench.evaluate.exact.torch_tiles import DeviceTile, TileMerger
-from bench.evaluate.exact.vectors import HasStored, TileArray, Vectors
+from bench.evaluate.exact.search import (
+    HasStored,
+    SearchTask,
+    TileArray,
+    Vectors,
+    as_float32,
+    most_candidates,
+)
 from bench.evaluate.search import scores_of_keys
-from foundation.arrays import Float32Array
+from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array, UInt64Array
 from foundation.errors import BenchError, first_line, lacks_memory
-from retrievers.encoders.device import pick_device
+from retrievers.encoders.device import full_precision, pick_device
 from retrievers.index.faiss_index import Hits
 
 logger = logging.getLogger(__name__)
 
 NORM_ROWS = 1 << 12
+RESCORED_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}  # at a time; a processor has a cache for so many
+DECIDED_PAIRS = 1 << 12  # scored by the processor at a time
+UNFILLED = -(2**63)  # the key of a place without a document
+
+T = TypeVar("T")
+Places = tuple[torch.Tensor, torch.Tensor]  # keys and rows, int64 (q, k)
 
 
 class TorchEngine:
@@ -50,7 +65,6 @@ class TorchEngine:
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        arithmetic: of the products that find candidates; a faster one finds more of them.
         memory_bytes: most memory to take on the device; by default what the task allows on the
             processor, and `FREE_SHARE` of what is free on a GPU.
 
@@ -58,14 +72,8 @@ class TorchEngine:
         BenchError: the device is unknown or missing.
     """
 
-    def __init__(
-        self,
-        device: str = "cpu",
-        arithmetic: Arithmetic | str = FLOAT32,
-        memory_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, device: str = "cpu", memory_bytes: int | None = None) -> None:
         self.device = pick_device(device)
-        self.arithmetic = ARITHMETICS[arithmetic] if isinstance(arithmetic, str) else arithmetic
         self.memory_bytes = memory_bytes
         self.copies_tiles = self.device.type == "cuda"
 
@@ -108,6 +116,24 @@ class TorchEngine:
         return plan_device(task, budget, tile_rows)
 
 
+@dataclass(frozen=True)
+class DeviceTile:
+    """Some rows of the corpus on the device.
+
+    Attributes:
+        vectors: float32 ``(m, dim)``.
+        stored: the same numbers on the processor.
+        tie_rank: int64 ``(m,)``.
+        norm: the longest.
+    """
+
+    start: int
+    vectors: torch.Tensor
+    stored: TileArray
+    tie_rank: torch.Tensor
+    norm: float
+
+
 class TorchSearch:
     """One search: queries, the best places so far and two tiles lie on the device."""
 
@@ -128,17 +154,12 @@ class TorchSearch:
         Raises:
             BenchError: a vector is not finite or too long for float32.
         """
-        try:
-            tensor, vectors, on_device, squares = self._copied(start, vectors)
-            staged = True
-        except (RuntimeError, MemoryError) as error:
-            if not lacks_memory(error):
-                raise
-            staged = False
-        if not staged:  # the tile before it is merged at the same time, and gives its memory back
+        copied = unless_memory_lacks(lambda: self._copied(start, vectors))
+        if copied is None:  # the tile before it is merged at the same time, and gives its back
             with self._merging:
                 self._engine.release_unused()
-                tensor, vectors, on_device, squares = self._copied(start, vectors)
+                copied = self._copied(start, vectors)
+        tensor, vectors, on_device, squares = copied
         if self._uploads:
             self._uploads.keep()
         bounds = norms_of_squares(squares, tensor.shape[1], "document", start)
@@ -184,11 +205,9 @@ class TorchSearch:
         scores, rows = [], []
         for first in range(0, len(self._keys), self._plan.block_queries):
             block = slice(first, first + self._plan.block_queries)
-            keys = self._keys[block].to(self._device)
-            best = torch.sort(keys, dim=1, descending=True)
-            scores.append(scores_of_keys(kernels.unsigned(best.values)))
-            places = self._rows[block].to(self._device)
-            rows.append(places.gather(1, best.indices).cpu().numpy())
+            best = torch.sort(self._keys[block], dim=1, descending=True)
+            scores.append(scores_of_keys(unsigned(best.values)))
+            rows.append(self._rows[block].gather(1, best.indices).cpu().numpy())
         nothing = np.empty((0, self._task.k))
         return Hits(
             np.concatenate([nothing.astype(np.float32), *scores]),
@@ -198,8 +217,7 @@ class TorchSearch:
     def close(self) -> None:
         """Hold nothing on the device."""
         self._uploads: Uploads | None = None
-        self._keys = self._rows = torch.empty(0)
-        self._merger = TileMerger(self._task, self._keys, self._engine.arithmetic)
+        self._queries = self._keys = self._rows = torch.empty(0)
 
     def make_room(self) -> None:
         """Allocate what stays; with smaller tiles where the plan was too hopeful.
@@ -210,39 +228,32 @@ class TorchSearch:
         rows = min(self._task.tile_rows, max(1, len(self._task.tie_rank)))
         while True:
             self._plan = self._engine.plan(self._task, rows)
-            try:
+            if rows <= SMALLEST_TILE_ROWS:
                 self._allocate()
                 return
-            except (RuntimeError, MemoryError) as error:
-                if not lacks_memory(error) or rows <= SMALLEST_TILE_ROWS:
-                    raise
+            if unless_memory_lacks(self._allocate):
+                return
             self.close()
             self._engine.release_unused()
             rows = self._plan.tile_rows // 2
 
-    def _allocate(self) -> None:
+    def _allocate(self) -> bool:
         task, device = self._task, self._device
         shape = len(task.queries), task.k
-        queries = tensor_of(task.queries).to(device)
-        self._merger = TileMerger(task, queries, self._engine.arithmetic)
-        home = device if self._plan.keeps_best else torch.device("cpu")
-        self._keys = torch.full(shape, kernels.UNFILLED, dtype=torch.int64, device=home)
-        self._rows = torch.full(shape, -1, dtype=torch.int64, device=home)
+        self._queries = tensor_of(task.queries).to(device)
+        self._keys = torch.full(shape, UNFILLED, dtype=torch.int64, device=device)
+        self._rows = torch.full(shape, -1, dtype=torch.int64, device=device)
         if self._engine.copies_tiles:
             self._uploads = Uploads(self._plan.tile_rows, task.queries.shape[1], device)
+        return True
 
     def _merges(self, tile: DeviceTile, block: slice) -> bool:
         """True where there was memory enough; if not, nothing has changed."""
-        try:
-            with self._merging:
-                best = self._keys[block].to(self._device), self._rows[block].to(self._device)
-                keys, rows = self._merger.merged(tile, block, best, self._plan.workspace_bytes)
-        except (RuntimeError, MemoryError) as error:
-            if not lacks_memory(error):
-                raise
-            return False
-        self._keys[block], self._rows[block] = keys, rows
-        return True
+        with self._merging:
+            places = unless_memory_lacks(lambda: self._merged(tile, block))
+        if places is not None:
+            self._keys[block], self._rows[block] = places
+        return places is not None
 
     def _halve(self) -> None:
         """Search fewer queries at a time from now on; said once.
@@ -269,3 +280,150 @@ class TorchSearch:
             block_queries=block // 2,
             workspace_bytes=self._plan.workspace_bytes // 2,
         )
+
+    def _merged(self, tile: DeviceTile, block: slice) -> Places:
+        """The best of some queries of all tiles so far and of this one."""
+        best = self._keys[block], self._rows[block]
+        with self._task.clock.phase("search"):
+            wanted, count = self._reaching(tile, block, best[0])
+            self._check_room(count)
+            places = wanted.flatten().nonzero().squeeze(1)
+            queries, rows = places // wanted.shape[1], places % wanted.shape[1]
+            del wanted, places
+        with self._task.clock.phase("rescore"):
+            if not len(queries):
+                return best
+            scores = self._exact_scores(tile, block, queries, rows)
+            keys = order_keys(scores, tile.tie_rank[rows])
+            return merge_candidates(best, queries, (keys, rows + tile.start), count)
+
+    def _check_room(self, count: Int64Array) -> None:
+        """Raise where so many candidates of several queries would not fit the workspace."""
+        places = len(count) * (self._task.k + int(count.max()))
+        needed = int(count.sum()) * PAIR_BYTES + places * PLACE_BYTES
+        if len(count) > 1 and needed > self._plan.workspace_bytes:
+            raise MemoryError("too many candidates at a time")
+
+    def _reaching(
+        self, tile: DeviceTile, block: slice, keys: torch.Tensor
+    ) -> tuple[torch.Tensor, Int64Array]:
+        """The rows that may reach the k-th score, bool ``(q, m)``, and their number, ``(q,)``."""
+        k, rows = self._task.k, len(tile.vectors)
+        error = dot_error(self._task.queries.shape[1], self._task.norms[block], tile.norm)
+        bar = scores_of_keys(unsigned(keys.amin(dim=1)))
+        scores = products(self._queries[block], tile.vectors)
+        crowded = np.isneginf(bar)
+        if not crowded.all() or rows <= k:
+            wanted, count = self._compared(scores, lowest_score(bar, error))
+            crowded |= count > most_candidates(k)
+        if crowded.any() and rows > k:
+            bar[crowded] = np.maximum(bar[crowded], self._tile_bar(scores, crowded, error))
+            wanted, count = self._compared(scores, lowest_score(bar, error))
+        return wanted, count
+
+    def _tile_bar(
+        self, scores: torch.Tensor, crowded: BoolArray, error: Float64Array
+    ) -> Float32Array:
+        """A score that k rows of the tile reach, for some queries: the k-th less its error."""
+        some = tensor_of(np.flatnonzero(crowded)).to(self._queries.device)
+        scores = scores if crowded.all() else scores[some]
+        kth = torch.topk(scores, self._task.k, dim=1, sorted=False).values.amin(dim=1)
+        return reached_score(kth.cpu().numpy(), error[crowded])
+
+    def _compared(
+        self, scores: torch.Tensor, lowest: Float32Array
+    ) -> tuple[torch.Tensor, Int64Array]:
+        wanted = scores >= torch.from_numpy(lowest).to(self._queries.device)[:, None]
+        # In int64, PyTorch would first copy the matrix to eight bytes a place.
+        return wanted, wanted.sum(dim=1, dtype=torch.int32).long().cpu().numpy()
+
+    def _exact_scores(
+        self, tile: DeviceTile, block: slice, queries: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Float64 scores rounded to float32 as the processor's code rounds them, ``(n,)``.
+
+        The device sums in another order than NumPy. Where the two sums may differ enough to be
+        rounded to different float32 numbers, the processor decides.
+        """
+        dim = self._task.queries.shape[1]
+        doubles = self._queries[block].double()
+        norms = self._task.norms[block]
+        distance = tensor_of(double_distance(dim, norms, tile.norm)).to(self._queries.device)
+        scores = torch.empty(len(rows), dtype=torch.float32, device=self._queries.device)
+        sure = torch.empty(len(rows), dtype=torch.bool, device=self._queries.device)
+        at_once = min(RESCORED_BYTES[self._queries.device.type], self._plan.workspace_bytes // 4)
+        step = max(1, at_once // (20 * dim))
+        for first in range(0, len(rows), step):
+            some = slice(first, first + step)
+            terms = tile.vectors[rows[some]].double()
+            terms *= doubles[queries[some]]
+            sums, off = terms.sum(dim=1), distance[queries[some]]
+            scores[some] = (sums - off).float()
+            sure[some] = scores[some] == (sums + off).float()
+        doubtful = (~sure).nonzero().squeeze(1)
+        for first in range(0, len(doubtful), DECIDED_PAIRS):
+            unsure = doubtful[first : first + DECIDED_PAIRS]
+            asked = self._task.queries[block][queries[unsure].cpu().numpy()].astype(np.float64)
+            vectors = as_float32(tile.stored[rows[unsure].cpu().numpy()])
+            pairs = np.arange(len(unsure))
+            decided = exact_scores(vectors, pairs, asked, pairs)
+            scores[unsure] = torch.from_numpy(decided).to(self._queries.device)
+        return scores
+
+
+def products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+    """Inner products, float32 ``(q, m)``, in float32 whatever else is switched on."""
+    with full_precision():
+        return torch.matmul(queries, documents.T)
+
+
+def order_keys(scores: torch.Tensor, tie_rank: torch.Tensor) -> torch.Tensor:
+    """`bench.evaluate.search.order_keys` with the highest bit flipped, int64 ``(n,)``.
+
+    So they compare as signed integers. Every place is filled.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
+    monotone = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (monotone.long() << 32) | tie_rank
+
+
+def unsigned(keys: torch.Tensor) -> UInt64Array:
+    """The keys as `bench.evaluate.search` has them, on the processor."""
+    return keys.cpu().numpy().view(np.uint64) ^ np.uint64(1 << 63)
+
+
+def merge_candidates(
+    best: tuple[torch.Tensor, torch.Tensor],
+    queries: torch.Tensor,
+    candidates: tuple[torch.Tensor, torch.Tensor],
+    count: Int64Array,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best k of these and of candidates, unsorted.
+
+    Args:
+        best: keys and rows so far, int64 ``(q, k)``.
+        queries: query of each candidate, int64 ``(n,)``, rising.
+        candidates: their keys and rows, int64 ``(n,)``.
+        count: candidates of each query, int64 ``(q,)``.
+    """
+    k, width = best[0].shape[1], int(count.max())
+    first = torch.from_numpy(np.cumsum(count) - count).to(queries.device)
+    column = k + torch.arange(len(queries), device=queries.device) - first[queries]
+    padded = []
+    for places, more, unfilled in zip(best, candidates, (UNFILLED, -1), strict=True):
+        all_places = places.new_full((len(places), k + width), unfilled)
+        all_places[:, :k] = places
+        all_places[queries, column] = more
+        padded.append(all_places)
+    top = torch.topk(padded[0], k, dim=1, sorted=False)
+    return top.values, padded[1].gather(1, top.indices)
+
+
+def unless_memory_lacks(compute: Callable[[], T]) -> T | None:
+    """What is computed, or None where there is not memory enough."""
+    try:
+        return compute()
+    except (RuntimeError, MemoryError) as error:
+        if not lacks_memory(error):
+            raise
+    return None

@@ -8,20 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.evaluate.exact import ArrayVectors, choose_engine, exact_search, torch_tiles
-from bench.evaluate.exact import torch_kernels as kernels
-from bench.evaluate.exact.bounds import ARITHMETICS, BFLOAT16, FLOAT16, FLOAT32, dot_error
-from bench.evaluate.exact.device_memory import Uploads, plan_device
-from bench.evaluate.exact.task import SearchTask
+from bench.evaluate.exact import ArrayVectors, exact_search, torch_engine
+from bench.evaluate.exact import search as exact
+from bench.evaluate.exact.devices import Uploads, plan_device
+from bench.evaluate.exact.search import SearchTask
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.evaluate.retrieval import search_device
 from bench.evaluate.search import canonical, order_keys
@@ -29,78 +27,9 @@ from foundation.errors import BenchError
 from retrievers.encoders.clock import Clock
 from retrievers.index.faiss_index import Hits
 from tests.support.collections import Bench, write_collection
-from tests.support.exact_oracle import (
-    assert_same,
-    brute_force,
-    corpora,
-    nearly_tied,
-    planted,
-    ties,
-)
+from tests.support.exact_oracle import assert_same, brute_force, copying_engine, planted, ties
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-class CopyingEngine(TorchEngine):
-    """Tiles go through two buffers in turn, as they go to a GPU."""
-
-    def __init__(self, *settings) -> None:
-        super().__init__(*settings)
-        self.copies_tiles = True
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    corpus=corpora(),
-    k=st.integers(1, 80),
-    tile_rows=st.integers(1, 700),
-    block_bytes=st.integers(1, 1_000_000),
-    halves=st.booleans(),
-    arithmetic=st.sampled_from(sorted(ARITHMETICS)),
-    kind=st.sampled_from([TorchEngine, CopyingEngine]),
-    device=st.sampled_from(DEVICES),
-)
-def test_no_tile_block_storage_or_arithmetic_changes_ids_order_or_scores(
-    corpus, k, tile_rows, block_bytes, halves, arithmetic, kind, device
-):
-    vectors, queries, tie_rank = corpus
-    if halves:
-        vectors = vectors.astype(np.float16)
-    k = min(k, len(vectors))
-    hits = exact_search(
-        ArrayVectors(vectors),
-        queries,
-        k,
-        tie_rank,
-        tile_rows=tile_rows,
-        block_bytes=block_bytes,
-        engine=kind(device, arithmetic),
-    )
-    assert_same(hits, brute_force(vectors, queries, k, tie_rank))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("k", [10, 1000, 3000])
-def test_planted_neighbours_duplicates_and_ties_are_ranked_as_on_the_processor(k, dtype, device):
-    vectors, queries, tie_rank = planted(8000, 40, 12)
-    small, _ = ties(8000)
-    for corpus, asked in ((vectors, queries), (small, small[:12])):
-        stored = ArrayVectors(corpus.astype(dtype))
-        truth = brute_force(stored.array, asked, k, tie_rank)
-        for tile_rows in (1999, 8000):
-            search = stored, asked, k, tie_rank
-            assert_same(exact_search(*search, tile_rows=tile_rows), truth)
-            engine = CopyingEngine(device)
-            assert_same(exact_search(*search, tile_rows=tile_rows, engine=engine), truth)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_scores_that_float32_products_cannot_order_are_ordered(device):
-    vectors, query = nearly_tied(400, 48)
-    search = ArrayVectors(vectors), query, 10, np.arange(400)
-    truth = brute_force(vectors, query, 10, np.arange(400))
-    assert_same(exact_search(*search, engine=TorchEngine(device)), truth)
 
 
 def between_two_floats(rows: int, dim: int) -> np.ndarray:
@@ -127,7 +56,7 @@ def test_roundings_that_depend_on_the_order_of_a_sum_are_decided_by_the_processo
     truth = brute_force(vectors, query, 1990, np.arange(2000))
     assert len(np.unique(truth.scores)) == 2
     assert_same(exact_search(*search, engine=TorchEngine(device)), truth)
-    monkeypatch.setattr(torch_tiles, "double_distance", lambda dim, norms, norm: 0 * norms)
+    monkeypatch.setattr(torch_engine, "double_distance", lambda dim, norms, norm: 0 * norms)
     careless = exact_search(*search, engine=TorchEngine(device))
     assert (careless.rows != truth.rows).any(), "the data do not test anything"
 
@@ -140,8 +69,8 @@ def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
         decided.append(len(rows))
         return exact(vectors, rows, doubles, numbers)
 
-    exact = torch_tiles.exact_scores
-    monkeypatch.setattr(torch_tiles, "exact_scores", counting)
+    exact = torch_engine.exact_scores
+    monkeypatch.setattr(torch_engine, "exact_scores", counting)
     exact_search(ArrayVectors(vectors), queries, 1000, tie_rank, engine=TorchEngine("cpu"))
     assert sum(decided) < 1e-3 * 20 * 1000
 
@@ -152,66 +81,8 @@ def test_doubtful_pairs_are_few_among_embeddings(monkeypatch):
 def test_keys_on_a_device_compare_as_those_of_the_processor(places):
     scores = np.array([score for score, _ in places], np.float32)
     ranks = np.array([rank for _, rank in places], np.int64)
-    keys = kernels.order_keys(torch.from_numpy(scores), torch.from_numpy(ranks))
-    np.testing.assert_array_equal(kernels.unsigned(keys), order_keys(scores, ranks))
-
-
-# The certificate
-
-
-def hidden_neighbour() -> tuple[np.ndarray, np.ndarray]:
-    """200 rows and a query: the last row is nearest, and bfloat16 makes it the last.
-
-    Its components are rounded against it, those of the others in their favour: 1 + 2^-8 + 2^-12
-    becomes 1 + 2^-7, and what is less than 2^-8 above or 2^-9 below 1 becomes 1.
-    """
-    query = np.repeat(np.array([[1, -1]], np.float32), 32, axis=1)
-    vectors = np.full((200, 64), 1 + 2.0**-8 - 2.0**-12, np.float32)
-    vectors[:-1, :32] = 1 + 2.0**-8 + 2.0**-12
-    vectors[-1, 32:] = 1 - 2.0**-9 + 2.0**-12
-    return vectors, query
-
-
-def test_an_engine_needs_the_bound_of_its_own_arithmetic():
-    vectors, query = hidden_neighbour()
-    search = ArrayVectors(vectors), query, 1, np.arange(200)[::-1].copy()
-    truth = brute_force(vectors, query, 1, search[-1])
-    assert truth.rows[0, 0] == 199
-    assert_same(exact_search(*search, engine=TorchEngine("cpu", BFLOAT16)), truth)
-    too_sure = replace(BFLOAT16, operand_roundoff=0.0, result_roundoff=0.0)
-    lost = exact_search(*search, engine=TorchEngine("cpu", too_sure))
-    assert lost.rows[0, 0] != 199
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("arithmetic", ARITHMETICS.values(), ids=lambda each: each.name)
-def test_products_stay_within_the_bound_of_their_arithmetic(arithmetic, device):
-    for vectors, query in (hidden_neighbour(), nearly_tied(500, 384)):
-        norms = np.linalg.norm(query.astype(np.float64), axis=1)
-        norm = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
-        if not arithmetic.fits(float(norms.max()), norm):
-            continue
-        tensors = torch.from_numpy(query).to(device), torch.from_numpy(vectors).to(device)
-        proposed = kernels.products(*tensors, arithmetic).cpu().numpy()
-        off = np.abs(proposed - query.astype(np.float64) @ vectors.T.astype(np.float64)).max()
-        assert off <= dot_error(query.shape[1], norms, norm, arithmetic)[0]
-
-
-def test_the_bound_of_float32_is_too_small_for_bfloat16():
-    vectors, query = hidden_neighbour()
-    norm = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
-    proposed = kernels.products(torch.from_numpy(query), torch.from_numpy(vectors), BFLOAT16)
-    off = np.abs(proposed.numpy() - query.astype(np.float64) @ vectors.T.astype(np.float64)).max()
-    assert off > dot_error(64, np.array([8.0]), norm, FLOAT32)[0]
-
-
-def test_vectors_beyond_the_range_of_float16_are_multiplied_in_float32():
-    assert not FLOAT16.fits(300.0, 300.0)
-    rng = np.random.default_rng(1)
-    vectors = (1e4 * rng.standard_normal((300, 16))).astype(np.float32)
-    search = ArrayVectors(vectors), vectors[:4], 7, np.arange(300)
-    truth = brute_force(vectors, vectors[:4], 7, np.arange(300))
-    assert_same(exact_search(*search, engine=TorchEngine("cpu", FLOAT16)), truth)
+    keys = torch_engine.order_keys(torch.from_numpy(scores), torch.from_numpy(ranks))
+    np.testing.assert_array_equal(torch_engine.unsigned(keys), order_keys(scores, ranks))
 
 
 @pytest.mark.parametrize("switch_on", ["medium", "tf32"])
@@ -220,8 +91,7 @@ def test_products_are_float32_whatever_is_switched_on_and_leave_it_so(switch_on)
     vectors += np.float32(2.0**-12)
     program = f"""
 import numpy as np, torch
-from bench.evaluate.exact import torch_kernels as kernels
-from bench.evaluate.exact.bounds import FLOAT32
+from bench.evaluate.exact import torch_engine
 switch_on, gemm = {switch_on!r}, torch.backends.cuda.matmul
 if switch_on == "medium":
     torch.set_float32_matmul_precision("medium")
@@ -234,7 +104,7 @@ def matmul(first, second):
     seen.append(getattr(gemm, "fp32_precision", "ieee"))
     return first @ second
 torch.matmul, before = matmul, getattr(gemm, "fp32_precision", None)
-kernels.products(torch.ones(2, 3), torch.ones(4, 3), FLOAT32)
+torch_engine.products(torch.ones(2, 3), torch.ones(4, 3))
 assert seen == ["ieee"], seen
 assert getattr(gemm, "fp32_precision", None) == before
 assert gemm.allow_bf16_reduced_precision_reduction
@@ -265,7 +135,7 @@ def test_a_plan_fits_the_memory_and_uses_what_it_may(queries, dim, k, gigabytes)
         assert gigabytes < 4
         return
     scores = 4 * plan.block_queries * plan.tile_rows
-    best = 16 * queries * k * plan.keeps_best
+    best = 16 * queries * k
     tiles = 2 * 4 * plan.tile_rows * dim
     assert scores + best + tiles + 4 * queries * dim <= budget
     assert scores <= plan.workspace_bytes <= budget
@@ -283,27 +153,16 @@ def test_the_scores_of_ms_marco_are_cut_to_a_small_gpu_and_not_to_a_large_one():
         plan_device(task, 20_000_000, 1 << 18)
 
 
-def test_where_the_best_places_do_not_fit_they_come_and_go_with_their_block():
-    vectors, queries, tie_rank = planted(3000, 16, 200)
-    engine = TorchEngine("cpu", memory_bytes=1_800_000)
-    plan = engine.plan(made_task(200, 16, 500, 3000), 3000)
-    assert not plan.keeps_best
-    assert plan.tile_rows < 3000
-    assert plan.block_queries < 200
-    hits = exact_search(ArrayVectors(vectors), queries, 500, tie_rank, engine=engine)
-    assert_same(hits, brute_force(vectors, queries, 500, tie_rank))
-
-
 def failing_above(scores: int, monkeypatch) -> None:
     """Products of more than so many scores run out of memory."""
-    whole = kernels.products
+    whole = torch_engine.products
 
-    def products(queries, documents, arithmetic):
+    def products(queries, documents):
         if len(queries) * len(documents) > scores:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.30 GiB.")
-        return whole(queries, documents, arithmetic)
+        return whole(queries, documents)
 
-    monkeypatch.setattr(kernels, "products", products)
+    monkeypatch.setattr(torch_engine, "products", products)
 
 
 def test_out_of_memory_halves_the_queries_says_so_once_and_changes_nothing(monkeypatch, caplog):
@@ -352,7 +211,7 @@ def test_a_tile_that_is_staged_again_for_lack_of_memory_leaves_the_one_before_it
         return norm(*arguments, **options)
 
     monkeypatch.setattr(torch.linalg, "vector_norm", vector_norm)
-    with CopyingEngine("cpu").open(task) as search:
+    with copying_engine("cpu").open(task) as search:
         first, second = (search.stage(start, vectors[start : start + 300]) for start in (0, 300))
         assert len(calls) == 3
         for tile, part in ((first, vectors[:300]), (second, vectors[300:])):
@@ -362,7 +221,7 @@ def test_a_tile_that_is_staged_again_for_lack_of_memory_leaves_the_one_before_it
 
 def test_out_of_memory_while_candidates_are_merged_merges_none_twice(monkeypatch):
     vectors, queries, tie_rank = planted(2000, 24, 60)
-    whole, calls = kernels.merge, []
+    whole, calls = torch_engine.merge_candidates, []
 
     def merge(best, numbers, candidates, count):
         calls.append(len(count))
@@ -370,7 +229,7 @@ def test_out_of_memory_while_candidates_are_merged_merges_none_twice(monkeypatch
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return whole(best, numbers, candidates, count)
 
-    monkeypatch.setattr(kernels, "merge", merge)
+    monkeypatch.setattr(torch_engine, "merge_candidates", merge)
     hits = exact_search(
         ArrayVectors(vectors),
         queries,
@@ -450,13 +309,13 @@ def test_an_upload_is_good_until_the_next_but_one(device):
 def test_each_tile_goes_to_the_device_once_for_all_blocks_of_queries(monkeypatch):
     vectors, queries, tie_rank = planted(1000, 16, 40)
     uploaded, merged = [], []
-    upload, merge = Uploads.upload, torch_tiles.TileMerger.merged
+    upload, merge = Uploads.upload, torch_engine.TorchSearch._merged
     monkeypatch.setattr(
         Uploads, "upload", lambda self, tile: uploaded.append(len(tile)) or upload(self, tile)
     )
     monkeypatch.setattr(
-        torch_tiles.TileMerger,
-        "merged",
+        torch_engine.TorchSearch,
+        "_merged",
         lambda self, tile, block, *rest: merged.append(block) or merge(self, tile, block, *rest),
     )
     hits = exact_search(
@@ -466,22 +325,10 @@ def test_each_tile_goes_to_the_device_once_for_all_blocks_of_queries(monkeypatch
         tie_rank,
         tile_rows=300,
         block_bytes=200_000,
-        engine=CopyingEngine("cpu"),
+        engine=copying_engine("cpu"),
     )
     assert uploaded == [300, 300, 300, 100]
     assert len(merged) > 2 * len(uploaded)
-    assert_same(hits, brute_force(vectors, queries, 10, tie_rank))
-
-
-def test_a_small_corpus_takes_little_of_the_device(monkeypatch):
-    rows, make = [], Uploads.__init__
-    monkeypatch.setattr(
-        Uploads, "__init__", lambda self, *made: rows.append(made[0]) or make(self, *made)
-    )
-    vectors, queries, tie_rank = planted(500, 16, 3)
-    search = ArrayVectors(vectors), queries, 10, tie_rank
-    hits = exact_search(*search, engine=CopyingEngine("cpu"))
-    assert rows == [500]
     assert_same(hits, brute_force(vectors, queries, 10, tie_rank))
 
 
@@ -497,7 +344,7 @@ def test_tiles_are_halved_where_even_they_find_no_memory(monkeypatch):
     monkeypatch.setattr(Uploads, "__init__", failing)
     vectors, queries, tie_rank = planted(5000, 16, 3)
     search = ArrayVectors(vectors), queries, 10, tie_rank
-    hits = exact_search(*search, engine=CopyingEngine("cpu"))
+    hits = exact_search(*search, engine=copying_engine("cpu"))
     assert rows == [5000, 2500, 1250]
     assert_same(hits, brute_force(vectors, queries, 10, tie_rank))
 
@@ -509,35 +356,8 @@ def test_memory_that_ends_where_nothing_can_be_halved_is_one_clear_error(monkeyp
     monkeypatch.setattr(Uploads, "__init__", failing)
     vectors, queries, tie_rank = planted(5000, 16, 3)
     with pytest.raises(BenchError, match="cpu is out of memory: CUDA error") as raised:
-        exact_search(ArrayVectors(vectors), queries, 10, tie_rank, engine=CopyingEngine("cpu"))
+        exact_search(ArrayVectors(vectors), queries, 10, tie_rank, engine=copying_engine("cpu"))
     assert "--device cpu" in raised.value.hint
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
-def test_a_vector_without_a_float32_product_is_refused_by_its_row(value):
-    vectors = np.ones((6, 4), np.float32)
-    vectors[4, 2] = value
-    search = ArrayVectors(vectors), np.ones((1, 4), np.float32), 2, np.arange(6)
-    with pytest.raises(BenchError, match="document 4 is not finite"):
-        exact_search(*search, tile_rows=3, engine=TorchEngine("cpu"))
-
-
-def test_an_infinite_float16_is_refused_by_its_row():
-    vectors = np.ones((6, 4), np.float16)
-    vectors[4, 2] = np.inf
-    search = ArrayVectors(vectors), np.ones((1, 4), np.float32), 2, np.arange(6)
-    for engine in (None, TorchEngine("cpu")):
-        with pytest.raises(BenchError, match="document 4 is not finite"):
-            exact_search(*search, tile_rows=3, engine=engine)
-
-
-def test_no_queries_and_no_documents_give_empty_hits():
-    vectors, engine = np.ones((3, 4), np.float32), TorchEngine("cpu")
-    none = exact_search(ArrayVectors(vectors), vectors[:0], 2, np.arange(3), engine=engine)
-    assert none.rows.shape == none.scores.shape == (0, 2)
-    empty = exact_search(ArrayVectors(vectors[:0]), vectors, 2, np.arange(0), engine=engine)
-    assert (empty.rows == -1).all()
-    assert np.isneginf(empty.scores).all()
 
 
 # Devices, and FAISS that is not there
@@ -602,7 +422,7 @@ def test_threads_are_those_of_openmp_or_the_processors_allowed(setting, expected
         "import os, sys\n"
         "sys.modules['faiss'] = None\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from bench.evaluate.exact.tile_search import thread_count\n"
+        "from bench.evaluate.exact.numpy_engine import thread_count\n"
         "print(thread_count())"
     )
     done = subprocess.run(
@@ -636,7 +456,7 @@ def test_a_run_without_faiss_writes_the_same_ranking_and_an_index_says_what_is_m
 @pytest.mark.parametrize("device", ["cuda", "cuda:3"])
 def test_a_gpu_is_searched_with_pytorch_at_every_depth(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    engine = choose_engine.engine_for(device)
+    engine = exact.engine_for(device)
     assert isinstance(engine, TorchEngine)
     assert engine.device == torch.device(device)
     assert engine.copies_tiles
@@ -647,7 +467,7 @@ def test_auto_is_a_gpu_where_pytorch_has_one_and_imports_it_only_where_a_driver_
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert search_device("auto") == "cuda"
     assert [search_device(each) for each in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
-    monkeypatch.setattr(choose_engine, "GPU_FILES", ())
+    monkeypatch.setattr(exact, "GPU_FILES", ())
     monkeypatch.delitem(sys.modules, "torch")
     assert search_device("auto") == "cpu"
     assert "torch" not in sys.modules

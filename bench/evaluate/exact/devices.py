@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.evaluate.exact.block_search import most_candidates
-from bench.evaluate.exact.task import SearchTask
-from bench.evaluate.exact.vectors import TileArray
+from bench.evaluate.exact.search import SearchTask, TileArray, most_candidates
 from foundation.errors import BenchError
 
 FREE_SHARE = 0.8  # of a GPU's free memory: allocators leave gaps, and others use it too
@@ -29,13 +27,11 @@ class DevicePlan:
         tile_rows: most rows of a tile.
         block_queries: queries whose scores are there at a time.
         workspace_bytes: for scores, candidates and merging of a block.
-        keeps_best: the best places lie on the device; else they come and go with their block.
     """
 
     tile_rows: int
     block_queries: int
     workspace_bytes: int
-    keeps_best: bool
 
 
 def free_bytes(device: torch.device) -> int:
@@ -47,20 +43,17 @@ def free_bytes(device: torch.device) -> int:
 def plan_processor(task: SearchTask, tile_rows: int) -> DevicePlan:
     """The blocks that the task allows; the tiles are in memory already."""
     block = task.block_bytes // _query_bytes(task, tile_rows)
-    return DevicePlan(tile_rows, max(1, block), task.block_bytes, keeps_best=True)
+    return DevicePlan(tile_rows, max(1, block), task.block_bytes)
 
 
 def plan_device(task: SearchTask, budget_bytes: int, tile_rows: int) -> DevicePlan:
-    """The largest blocks within a budget; tiles take a third of it at most, the best a third.
+    """The largest blocks within a budget, of which tiles take a third at most.
 
     Raises:
         BenchError: not even one query and the smallest tile fit.
     """
     queries, dim = task.queries.shape
-    left = budget_bytes - queries * dim * 6
-    best_bytes = queries * task.k * 16
-    keeps_best = best_bytes <= left // 3
-    left -= best_bytes * keeps_best
+    left = budget_bytes - queries * (dim * 6 + task.k * 16)  # the best places, too
     row_bytes = 12 * dim + 16  # two float32 tiles, one as it was stored or is multiplied
     rows = min(tile_rows, left // 3 // row_bytes)
     left -= rows * row_bytes
@@ -71,7 +64,7 @@ def plan_device(task: SearchTask, budget_bytes: int, tile_rows: int) -> DevicePl
             "memory that the device has for search",
             "use --device cpu, or a smaller --depth",
         )
-    return DevicePlan(rows, max(1, block), left, keeps_best)
+    return DevicePlan(rows, max(1, block), left)
 
 
 def _query_bytes(task: SearchTask, tile_rows: int) -> int:
