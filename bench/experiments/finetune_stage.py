@@ -17,7 +17,7 @@ from bench.training.on_collections import finetune_on
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import expand
 from foundation.errors import BenchError
-from retrievers.adapters.methods import check_method
+from retrievers.adapters.folder import check_method
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.run_folder import Size

@@ -1,37 +1,49 @@
-"""AdapterHub's adapters in a network that is trained: one alone, on top of others, or a fusion."""
+"""AdapterHub's adapters in a network: trained, written, attached.
+
+A new adapter is alone, on top of others, or fuses them. What AdapterHub 1.3 leaves out is done
+here: tensors of Compacter that all layers share are kept in a file of their own, and networks with
+a prompt or a gate give what pooling expects, whatever the batch.
+"""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from foundation.records import read_object, write_json
-from retrievers.adapters.attach import NAME, load_adapterhub, norm_weights, reft_units
-from retrievers.adapters.composition import Setup, check_runs
-from retrievers.adapters.identify import CONFIG, NORMS, SHARED, SUBTRACTS
-from retrievers.adapters.libraries import check_options, import_library
-from retrievers.adapters.settings import FUSION, UNION, Adapter
-
-METHODS = (
-    *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
-    *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
-    *("lora", "dora", "ia3", "vera", "dvora", "loreft", "noreft", "direft", "mam", "unipelt"),
-    *(UNION, FUSION),
+from foundation.records import read_object
+from retrievers.adapters.identify import (
+    CONFIG,
+    NORMS,
+    SETUP,
+    SHARED,
+    Setup,
+    adapter_weights,
+    read_setup,
 )
-# Parts of the unions that have a name, whose options are tables: options.adapter.reduction_factor.
-PARTS = {
-    "mam": {
-        "prefix_tuning": ("prefix_tuning", {"bottleneck_size": 800}),
-        "adapter": ("par_bn", {}),
-    },
-    "unipelt": {
-        "prefix_tuning": ("prefix_tuning", {"prefix_length": 10}),
-        "adapter": ("seq_bn", {"reduction_factor": 16}),
-        "lora": ("lora", {"r": 8, "alpha": 2}),
-    },
-}
-COMPOSED = (UNION, FUSION, *PARTS)
+from retrievers.adapters.settings import FUSION, UNION, Adapter, check_options, import_library
+from retrievers.models.checkpoint import inside
+
+NAME = "bench"
+# Methods that AdapterHub 1.3 does not save whole, or computes in float32 alone.
+LEFT_OUT = ("loreft", "noreft", "direft", "vera", "dvora", "mtl_lora")
+OF_THE_FIRST = ("prompt_tuning",)  # kinds of which AdapterHub 1.3 runs the first alone
+
+Forward = Callable[..., Any]
+
+
+def methods() -> tuple[str, ...]:
+    """Names of the methods: what AdapterHub has, or was added to its `ADAPTER_CONFIG_MAP`.
+
+    Raises:
+        BenchError: AdapterHub is not installed.
+    """
+    known = import_library("adapters").ADAPTER_CONFIG_MAP
+    return (*(name for name in known if name not in LEFT_OUT), UNION, FUSION)
 
 
 def configuration(method: str, options: Mapping[str, Any]) -> Any:
@@ -40,38 +52,24 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     Raises:
         BenchError: an unknown option, or parts that cannot be combined.
     """
-    import_library("adapters")
-    from adapters import (
-        ADAPTER_CONFIG_MAP,
-        ADAPTERFUSION_CONFIG_MAP,
-        DEFAULT_ADAPTERFUSION_CONFIG,
-        MAMConfig,
-        UniPELTConfig,
-    )
-
+    adapters = import_library("adapters")
     if method == UNION:
         return _union(options)
-    if method in PARTS:
-        check_options(method, options, PARTS[method])
-        if not all(isinstance(table, Mapping) for table in options.values()):
-            raise BenchError(f"the options of {method} are tables, one for each of its parts")
-        parts = {
-            name: configuration(kind, {**own, **options.get(name, {})})
-            for name, (kind, own) in PARTS[method].items()
-        }
-        return (MAMConfig if method == "mam" else UniPELTConfig)(**parts)
-    fusion = ADAPTERFUSION_CONFIG_MAP[DEFAULT_ADAPTERFUSION_CONFIG]
-    defaults = fusion if method == FUSION else ADAPTER_CONFIG_MAP[method]
+    fusion = adapters.ADAPTERFUSION_CONFIG_MAP[adapters.DEFAULT_ADAPTERFUSION_CONFIG]
+    defaults = fusion if method == FUSION else adapters.ADAPTER_CONFIG_MAP[method]
+    if isinstance(defaults, adapters.ConfigUnion):  # such as mam
+        check_options(method, options, ())
+        return defaults
     check_options(method, options, (field.name for field in dataclasses.fields(defaults)))
     return defaults.replace(**options)
 
 
 def _union(options: Mapping[str, Any]) -> Any:
-    from adapters import ConfigUnion
+    from adapters import ADAPTER_CONFIG_MAP, ConfigUnion
 
     check_options(UNION, options, ("parts",))
     parts = options.get("parts", ())
-    plain = [name for name in METHODS if name not in COMPOSED]
+    plain = [n for n in methods() if not isinstance(ADAPTER_CONFIG_MAP.get(n), ConfigUnion | None)]
     tables = isinstance(parts, list | tuple) and all(isinstance(part, Mapping) for part in parts)
     if not tables or len(parts) < 2 or not all(part.get("method") in plain for part in parts):
         raise BenchError(
@@ -160,16 +158,9 @@ def _in_many_places(network: Any, name: str) -> bool:
 
 
 def _save_the_rest(network: Any, folder: Path, name: str) -> None:
-    """Save what AdapterHub 1.3 leaves out.
-
-    Tensors of Compacter and VeRA that all layers share, and that DiReFT subtracts no projection.
-    """
+    """Save tensors that all layers share, which AdapterHub 1.3 leaves out."""
     if name in network.shared_parameters:
         _save_tensors(network.shared_parameters[name], folder / SHARED)
-    units = reft_units(network, name)
-    if units and not units[0].subtract_projection:
-        told = {**read_object(folder / CONFIG), SUBTRACTS: False}
-        write_json(folder / CONFIG, told)
 
 
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
@@ -177,3 +168,259 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
 
     held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     save_file(held, str(path))
+
+
+def attach(network: Any, folder: Path, dropped: int) -> Any:
+    """Attach the adapters of a folder to a network and activate them, in its precision.
+
+    Args:
+        dropped: first layers that go without them.
+    """
+    import adapters
+
+    of_base = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
+    adapters.init(network)
+    if (folder / SETUP).is_file():
+        setup = read_setup(folder)
+        for name in setup.names:
+            load_adapterhub(network, inside(folder, name), name)
+        if setup.kind == "Fuse":
+            network.load_adapter_fusion(
+                str(inside(folder, ",".join(setup.names))), use_safetensors=True
+            )
+    else:
+        load_adapterhub(network, folder, NAME)
+        setup = Setup("Stack", (NAME,))
+    check_runs(network, setup)
+    with quiet_adapterhub():
+        network.set_active_adapters(setup.block(), skip_layers=list(range(dropped)) or None)
+    for tensor in (*network.parameters(), *network.buffers()):
+        if id(tensor) not in of_base and tensor.is_floating_point():
+            tensor.data = tensor.data.to(network.dtype)
+    correct_forward(network)
+    return network
+
+
+@contextmanager
+def quiet_adapterhub() -> Iterator[None]:
+    """While adapters are activated, AdapterHub warns that they are not active yet."""
+    notices = logging.getLogger("adapters.model_mixin")
+    level = notices.level
+    notices.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        notices.setLevel(level)
+
+
+def load_adapterhub(network: Any, folder: Path, name: str) -> None:
+    """Load an adapter under a name into a network that AdapterHub has prepared.
+
+    Raises:
+        BenchError: it lacks weights, or has some that do not fit.
+    """
+    report: dict[str, list[str]] = {}
+    network.load_adapter(
+        str(folder), load_as=name, use_safetensors=True, with_head=False, loading_info=report
+    )
+    missing, extra = (set(report.get(f"{kind}_keys", [])) for kind in ("missing", "unexpected"))
+    named = _load_prompt(network, folder, name, missing, extra)
+    refuse_misfit(folder, missing - set(named.values()), extra - set(named))
+    if lexists(folder / SHARED):
+        _load_shared(network, folder, name)
+    if lexists(folder / NORMS):
+        if name != NAME or len(network.adapters_config.adapters) > 1:
+            raise BenchError(
+                f"the adapter {folder} was trained with the LayerNorms of its base, and is used "
+                "alone",
+                "average such adapters, or train without adapter.norms",
+            )
+        _load_tensors(folder / NORMS, norm_weights(network))
+    for part in configurations(network, name):
+        if part.get("architecture") == "reft" or part.get("vera_d") is not None:
+            raise BenchError(
+                f"the adapter {folder} is of ReFT or VeRA of AdapterHub, which are not supported",
+                'train it with another method, such as vera of library = "peft"',
+            )
+
+
+def _load_prompt(
+    network: Any, folder: Path, name: str, missing: Collection[str], extra: Collection[str]
+) -> dict[str, str]:
+    """Load what AdapterHub 1.3 gives no new name, a prompt; its old and new names."""
+    own = str(read_object(folder / CONFIG).get("name"))
+    renamed = {
+        old: ".".join(name if part == own else part for part in old.split(".")) for old in extra
+    }
+    taken = {old: new for old, new in renamed.items() if new in missing}
+    if taken:
+        from retrievers.models.loading import read_tensors
+
+        weights = adapter_weights(folder, "adapterhub")[0].name
+        for old, value in read_tensors(folder, weights, list(taken)).items():
+            network.get_parameter(taken[old]).data.copy_(value)
+    return taken
+
+
+def _load_shared(network: Any, folder: Path, name: str) -> None:
+    shared = network.shared_parameters
+    _load_tensors(folder / SHARED, dict(shared[name].items()) if name in shared else {})
+
+
+def norm_weights(network: Any) -> dict[str, Any]:
+    """Weights of the LayerNorms of a network itself, not of its adapters, by name."""
+    from torch.nn import LayerNorm
+
+    norms = {name: part for name, part in network.named_modules() if isinstance(part, LayerNorm)}
+    return {
+        f"{name}.{kind}": weight
+        for name, part in norms.items()
+        if "adapters" not in name.split(".")
+        for kind, weight in part.named_parameters()
+    }
+
+
+def _load_tensors(path: Path, own: Mapping[str, Any]) -> None:
+    """Copy the tensors of a file, which must be these."""
+    from safetensors.torch import load_file
+
+    held = load_file(str(path))
+    refuse_misfit(path.parent, set(own) - set(held), set(held) - set(own))
+    for key, value in held.items():
+        own[key].data.copy_(value)
+
+
+def refuse_misfit(folder: Path, missing: Collection[str], extra: Collection[str]) -> None:
+    """Refuse an adapter that lacks weights, or has some that the network has no place for."""
+    if missing or extra:
+        raise BenchError(
+            f"the adapter {folder} does not fit this base model: "
+            f"missing {_shown(missing)}; not used {_shown(extra)}",
+            "attach it to the model it was trained on",
+        )
+
+
+def _shown(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:3]) or "none"
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def check_runs(network: Any, setup: Setup) -> None:
+    """Refuse adapters that AdapterHub would pass by in silence.
+
+    Args:
+        network: that has them all.
+
+    Raises:
+        BenchError: a prompt or an invertible layer that is not at the bottom of a stack, or
+            a parallel bottleneck in one.
+    """
+    if setup.kind == "Stack" and len(setup.names) > 1:
+        _check_sequential(network, setup.names)
+    for name in setup.names[1:] if setup.kind == "Stack" else setup.names:
+        for part in configurations(network, name):
+            kind = part.get("architecture")
+            if kind in OF_THE_FIRST or part.get("inv_adapter"):
+                raise BenchError(
+                    f"AdapterHub runs {kind or 'an invertible layer'} only at the bottom of a "
+                    "stack, and would ignore this one",
+                    "put it there, or use a bottleneck adapter or LoRA",
+                )
+
+
+def _check_sequential(network: Any, names: Sequence[str]) -> None:
+    """Refuse parallel bottlenecks: each of a stack reads the layer's input anew."""
+    for name in names:
+        if any(part.get("is_parallel") for part in configurations(network, name)):
+            raise BenchError(
+                "AdapterHub drops what is below a parallel adapter in a stack",
+                "put the outputs side by side, or use a sequential bottleneck or LoRA",
+            )
+
+
+def configurations(network: Any, name: str) -> list[Any]:
+    """Configurations of an adapter in a network; of a union, those of its parts."""
+    whole = network.adapters_config.get(name)
+    return list(getattr(whole, "configs", [whole]))
+
+
+def correct_forward(network: Any) -> None:
+    """Replace ``forward`` where one of the network's adapters needs it.
+
+    A prompt lengthens the output. And where a prompt or a gate is computed, AdapterHub 1.3 lets
+    padding in: it masks the prompt, or averages a gate over the padding, so that a text's vector
+    depends on the other texts of its batch. Those networks are run on texts of one length at a
+    time. A hook would not do: sentence-transformers calls ``forward`` itself.
+    """
+    every = [
+        part for name in network.adapters_config.adapters for part in configurations(network, name)
+    ]
+    prompts = [part for part in every if part.get("architecture") == "prompt_tuning"]
+    gated = any(part.get("use_gating") for part in every)
+    if prompts:
+        network.forward = without_prompt(network, prompts[0])
+    if prompts or gated:
+        network.forward = without_padding(network.forward)
+
+
+def without_prompt(network: Any, prompt: Any) -> Forward:
+    """``forward`` whose states are those of the text alone.
+
+    AdapterHub puts the prompt before the text, or between its first token and the rest.
+    """
+    import torch
+
+    first = 1 if prompt["combine"] == "prefix_after_bos" else 0
+    length, forward = prompt["prompt_length"], network.forward
+
+    @functools.wraps(forward)
+    def cut(*inputs: Any, **named: Any) -> Any:
+        output = forward(*inputs, **named)
+        states = output.last_hidden_state
+        parts = [states[:, :first], states[:, first + length :]]
+        output.last_hidden_state = torch.cat(parts, dim=1)
+        return pooled_again(network, output)
+
+    return cut
+
+
+def pooled_again(network: Any, output: Any) -> Any:
+    """Output whose states were cut: the pooler had read the first of all states, of a prompt."""
+    if getattr(output, "pooler_output", None) is not None:
+        output.pooler_output = network.pooler(output.last_hidden_state)
+    return output
+
+
+def without_padding(forward: Forward) -> Forward:
+    """``forward`` that runs rows of one length together; states of padding are 0."""
+    import torch
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    @functools.wraps(forward)
+    def grouped(**inputs: Any) -> Any:
+        mask = inputs["attention_mask"]
+        lengths = mask.sum(dim=1)
+        states, pooled = None, None
+        for length in lengths.unique().tolist():
+            rows = (lengths == length).nonzero().squeeze(1)
+            part = forward(**{name: _cut(value, rows, length) for name, value in inputs.items()})
+            hidden = part.last_hidden_state
+            if states is None:
+                states = hidden.new_zeros((*mask.shape, hidden.shape[-1]))
+                pooled = (
+                    None
+                    if part.pooler_output is None
+                    else hidden.new_zeros(len(mask), part.pooler_output.shape[-1])
+                )
+            padded = torch.nn.functional.pad(hidden, (0, 0, 0, mask.shape[1] - length))
+            states = states.index_copy(0, rows, padded)
+            if pooled is not None:
+                pooled = pooled.index_copy(0, rows, part.pooler_output)
+        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
+
+    return grouped
+
+
+def _cut(value: Any, rows: Any, length: int) -> Any:
+    """Token ids, types or mask of some rows; what else ``forward`` takes stays."""
+    return value[rows, :length] if hasattr(value, "shape") else value

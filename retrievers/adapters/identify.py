@@ -3,23 +3,17 @@
 Nothing of it is loaded.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
-from foundation.records import read_object
-from retrievers.adapters.composition import (
-    ROUTER,
-    ROUTING,
-    SETUP,
-    Routing,
-    read_routing,
-    read_setup,
-)
-from retrievers.adapters.virtual_tokens import PROMPT_TYPES, check_positions, virtual_tokens
+from foundation.records import Record, read_json, read_object
+from retrievers.adapters.settings import PEFT_METHODS
 from retrievers.models.card import CardAdapter
 from retrievers.models.checkpoint import Checkpoint, inside, read_safetensors_header
 from retrievers.models.recipe import AdapterIdentity, AdapterKind
@@ -30,15 +24,93 @@ FUSION = ("adapter_fusion_config.json", "model_adapter_fusion.safetensors")
 SHARED = "shared_parameters.safetensors"  # of all layers; AdapterHub itself does not save them
 NORMS = "norms.safetensors"  # LayerNorms of the base, as they were trained with the adapter
 BASE = "base.json"  # beside an adapter that was trained here: of which weights it is the adapter
-SUBTRACTS = "subtract_projection"  # in the configuration; AdapterHub itself does not save it
 WEIGHTS: dict[AdapterKind, tuple[str, ...]] = {
     "adapterhub": ("adapter.safetensors", "pytorch_adapter.bin"),
     "peft": ("adapter_model.safetensors", "adapter_model.bin"),
 }
-PEFT_TYPES = (
-    *("LORA", "IA3", "LOHA", "LOKR", "OFT", "HRA", "VERA", "FOURIERFT", "LN_TUNING"),
-    *PROMPT_TYPES,
-)
+PROMPT_TYPES = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")  # of PEFT: virtual tokens
+SETUP = "adapter_setup.json"  # of AdapterHub: several adapters, each in a folder inside
+ROUTING = "adapter_routing.json"  # several of any library, each in a folder inside, used one by one
+ROUTER = "router.safetensors"  # the rule that chooses one for a query
+COMPOSITIONS = ("Stack", "Fuse", "Average")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Composition of adapters.
+
+    Attributes:
+        kind: of `COMPOSITIONS`.
+        names: of the adapters, which are those of their folders; of a stack the first is lowest.
+        weights: of the outputs that ``Average`` adds up, of sum 1; empty for the other kinds.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    weights: tuple[float, ...] = ()
+
+    def block(self) -> Any:
+        """AdapterHub's own record of it."""
+        from adapters import composition
+
+        if self.kind != "Average":
+            return getattr(composition, self.kind)(*self.names)
+        # AdapterHub 1.3 takes the mean of the weighted outputs, and not their sum.
+        weights = [weight * len(self.names) for weight in self.weights]
+        return composition.Average(*self.names, weights=weights, normalize_weights=False)
+
+
+class Routing(Record, kw_only=True):
+    """Adapters of one base, of which one is used at a time.
+
+    Attributes:
+        by: what chooses one: the ``collection`` that is searched; or each query, see
+            `retrievers.adapters.routing`.
+        adapters: folders inside.
+        domains: of each adapter, the collections, or families of them, that it is for.
+        otherwise: folder of the adapter of all other collections; "" for none.
+    """
+
+    by: Literal["collection", "centroid", "classifier"]
+    adapters: tuple[str, ...]
+    domains: tuple[tuple[str, ...], ...]
+    otherwise: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.adapters or len(self.adapters) != len(self.domains):
+            raise ValueError(f"{len(self.domains)} domains for {len(self.adapters)} adapters")
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of all adapters."""
+        return (*self.adapters, *filter(None, (self.otherwise,)))
+
+    @property
+    def parts(self) -> int:
+        """Number of adapters whose vectors of a document lie beside each other."""
+        return 1 if self.by == "collection" else len(self.adapters)
+
+    def folder_for(self, collection: str) -> str:
+        """Folder of the adapter for a collection; that of the longest name, such as ``a/b``.
+
+        Raises:
+            BenchError: there is none.
+        """
+        fitting = [
+            (len(domain), folder)
+            for folder, domains in zip(self.adapters, self.domains, strict=True)
+            for domain in domains
+            if f"{collection}/".startswith(f"{domain}/")
+        ]
+        if fitting:
+            return max(fitting, key=lambda each: each[0])[1]
+        if not self.otherwise:
+            known = ", ".join(domain for domains in self.domains for domain in domains)
+            raise BenchError(
+                f"none of the adapters is for {collection}: they are for {known}",
+                "compose route, where each query takes one",
+            )
+        return self.otherwise
 
 
 def adapter_folder(adapter: CardAdapter, base: Path) -> Path:
@@ -77,10 +149,10 @@ def identify_adapter(
         kind = "routed"
     if adapter is not None and adapter.kind not in ("auto", kind):
         raise BenchError(f"{folder} holds an adapter of {kind}, not of {adapter.kind}")
-    if kind == "peft" and config["peft_type"] not in PEFT_TYPES:
+    if kind == "peft" and str(config["peft_type"]).lower() not in PEFT_METHODS:
         raise BenchError(
             f"{folder}: PEFT's {config['peft_type']} is not supported",
-            f"supported: {', '.join(PEFT_TYPES)}",
+            f"supported: {', '.join(name.upper() for name in PEFT_METHODS)}",
         )
     if routing is not None:
         return AdapterIdentity(kind, _hashes_of_routing(folder, routing, base))
@@ -180,3 +252,69 @@ def adapter_weights(folder: Path, kind: AdapterKind) -> list[Path]:
                     read_safetensors_header(file)
             return [path, *shared]
     raise BenchError(f"{folder} has no adapter weights", f"expected {' or '.join(WEIGHTS[kind])}")
+
+
+def read_setup(folder: Path) -> Setup:
+    """Composition of the adapters of a folder, as AdapterHub saved it.
+
+    Raises:
+        BenchError: it is another composition, or one inside another.
+    """
+    setup = read_object(folder / SETUP).get("adapter_setup")
+    kind = setup.get("type") if isinstance(setup, dict) else None
+    children = setup.get("children") if isinstance(setup, dict) else None
+    if isinstance(setup, dict) and isinstance(children, list) and kind in COMPOSITIONS:
+        names = tuple(name for child in children if (name := _only_child(child)))
+        weights = _weights(setup, len(names)) if kind == "Average" else ()
+        if len(names) == len(children) and weights is not None:
+            return Setup(str(kind), names, weights)
+    raise BenchError(
+        f"{folder / SETUP} is not supported", f"supported: {', '.join(COMPOSITIONS)} of adapters"
+    )
+
+
+def _only_child(block: Any) -> str:
+    """The adapter's name in a block that holds nothing else; "" for any other block."""
+    names: Any = block.get("children") if isinstance(block, dict) else [block]
+    alone = isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)
+    return str(names[0]) if alone else ""
+
+
+def _weights(setup: dict[str, Any], count: int) -> tuple[float, ...] | None:
+    """Weights of the parts of an average, of sum 1; None where they are not as many numbers."""
+    told = setup.get("kwargs")
+    weights = told.get("weights") if isinstance(told, dict) else None
+    if not isinstance(weights, list) or len(weights) != count:
+        return None
+    finite = all(isinstance(weight, int | float) and math.isfinite(weight) for weight in weights)
+    total = sum(weights) if finite else 0
+    return tuple(weight / total for weight in weights) if total > 0 else None
+
+
+def read_routing(folder: Path) -> Routing | None:
+    """Routing of the adapters of a folder; None where they are not routed.
+
+    Raises:
+        BenchError: the file is damaged.
+    """
+    path = folder / ROUTING
+    return read_json(path, Routing) if path.is_file() else None
+
+
+def virtual_tokens(config: Mapping[str, Any]) -> int:
+    """Number of positions that an adapter takes, by PEFT's configuration."""
+    count = config.get("num_virtual_tokens")
+    return count if config.get("peft_type") in PROMPT_TYPES and isinstance(count, int) else 0
+
+
+def check_positions(virtual: int, tokens: int, limit: int | None) -> None:
+    """Refuse more tokens than there are positions; a limit of None is none.
+
+    Raises:
+        BenchError: see above.
+    """
+    if virtual and limit is not None and virtual + tokens > limit:
+        raise BenchError(
+            f"{virtual} virtual tokens and texts of {tokens} do not fit {limit} positions",
+            f"set max_query_tokens and max_document_tokens to at most {limit - virtual}",
+        )

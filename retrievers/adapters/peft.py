@@ -1,30 +1,25 @@
-"""PEFT's adapters in a network that is trained."""
+"""PEFT's adapters in a network: trained, written, attached.
+
+With prompt tuning, p-tuning and prefix tuning on an encoder (Lester et al., EMNLP 2021,
+https://arxiv.org/abs/2104.08691; Liu et al., 2021, https://arxiv.org/abs/2103.10385; Li and Liang,
+ACL 2021, https://arxiv.org/abs/2101.00190) the states are those that PEFT computes: virtual tokens
+take the first positions of the network, and the text the next ones. What is pooled are the states
+of the text alone, so that its first token is the first, and no virtual token is in a mean.
+(AdapterHub's prompt and prefix tuning take no positions.)
+"""
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from foundation.errors import BenchError
-from retrievers.adapters.libraries import check_options, import_library
-from retrievers.adapters.settings import Adapter
-from retrievers.adapters.virtual_tokens import put_before
+from retrievers.adapters.hub import NAME, Forward, pooled_again, refuse_misfit
+from retrievers.adapters.identify import CONFIG
+from retrievers.adapters.settings import Adapter, check_options, import_library
 
-# Method in a preset: PEFT's name of its configuration.
-METHODS = {
-    "lora": "LoraConfig",
-    "ia3": "IA3Config",
-    "loha": "LoHaConfig",
-    "lokr": "LoKrConfig",
-    "oft": "OFTConfig",
-    "hra": "HRAConfig",
-    "vera": "VeraConfig",
-    "fourierft": "FourierFTConfig",
-    "ln_tuning": "LNTuningConfig",
-    "prompt_tuning": "PromptTuningConfig",
-    "p_tuning": "PromptEncoderConfig",
-    "prefix_tuning": "PrefixTuningConfig",
-}
 # Fields of PEFT's records that are not settings of a method.
 NOT_OPTIONS = {
     *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
@@ -43,7 +38,10 @@ def configuration(method: str, options: Mapping[str, Any]) -> Any:
     Raises:
         BenchError: an unknown option, or values that PEFT refuses.
     """
-    kind = getattr(import_library("peft"), METHODS[method])
+    import_library("peft")
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    kind: Any = PEFT_TYPE_TO_CONFIG_MAPPING[method.upper()]
     known = {field.name for field in dataclasses.fields(kind)} - NOT_OPTIONS
     check_options(method, options, known)
     count = options.get("num_virtual_tokens")
@@ -76,3 +74,105 @@ def put_into(network: Any, adapter: Adapter) -> Callable[[Path], None]:
         (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
 
     return save
+
+
+def attach(network: Any, folder: Path) -> Any:
+    """Attach an adapter and activate it, in its own precision.
+
+    Raises:
+        BenchError: it does not fit, or asks for what an encoder has not.
+    """
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    config = PeftConfig.from_pretrained(str(folder))
+    if getattr(config, "megatron_config", None) is not None:
+        raise BenchError(
+            f"{folder / CONFIG}: with megatron_config, PEFT imports the module that megatron_core "
+            "names, and nothing that arrives as data is run here",
+            "set megatron_config to null: layers of Megatron are not those of an encoder here",
+        )
+    if getattr(config, "alora_invocation_tokens", None) is not None:
+        raise BenchError(
+            f"{folder / CONFIG}: an activated LoRA works from its invocation tokens on, and an "
+            "encoder's texts have none",
+            "train a plain LoRA: without alora_invocation_tokens",
+        )
+    # The task decides which head PEFT looks for; an encoder has none.
+    config.task_type = None
+    config.inference_mode = True
+    attached = PeftModel(network, config, adapter_name=NAME)
+    weights = load_peft_weights(str(folder), device="cpu")
+    expected = set(get_peft_model_state_dict(attached, adapter_name=NAME))
+    refuse_misfit(folder, expected - set(weights), set(weights) - expected)
+    attached.load_adapter(str(folder), NAME, is_trainable=False)
+    if config.is_prompt_learning:
+        put_before(network, attached)
+    return attached
+
+
+def put_before(network: Any, wrapped: Any) -> None:
+    """Replace ``forward`` of a network by one that reads an adapter's virtual tokens first.
+
+    Args:
+        wrapped: the network in PEFT's model, which has the virtual tokens.
+
+    Raises:
+        BenchError: the network takes none.
+    """
+    config = wrapped.active_peft_config
+    prefix = str(config.peft_type.value) == "PREFIX_TUNING"
+    needed = "past_key_values" if prefix else "inputs_embeds"
+    if needed not in inspect.signature(network.forward).parameters:
+        raise BenchError(
+            f"{type(network).__name__} takes no {needed}, which PEFT's virtual tokens go into",
+            'use prefix_tuning or prompt_tuning of library = "adapterhub"',
+        )
+    network.forward = (_with_prefix if prefix else _with_prompt)(network, wrapped)
+
+
+def _with_prompt(network: Any, wrapped: Any) -> Forward:
+    """``forward`` with vectors of virtual tokens before those of the words."""
+    import torch
+
+    forward = network.forward
+
+    @functools.wraps(forward)
+    def prompted(input_ids: Any, attention_mask: Any, **others: Any) -> Any:
+        words = network.get_input_embeddings()(input_ids)
+        prompt = wrapped.get_prompt(len(input_ids)).to(words.dtype)
+        length = prompt.shape[1]
+        if (types := others.get("token_type_ids")) is not None:
+            others["token_type_ids"] = torch.cat([types.new_zeros(len(types), length), types], 1)
+        output = forward(
+            inputs_embeds=torch.cat([prompt, words], 1),
+            attention_mask=_longer(attention_mask, length),
+            **others,
+        )
+        output.last_hidden_state = output.last_hidden_state[:, length:]
+        return pooled_again(network, output)
+
+    return prompted
+
+
+def _with_prefix(network: Any, wrapped: Any) -> Forward:
+    """``forward`` with keys and values of virtual tokens in each layer."""
+    forward, length = network.forward, wrapped.active_peft_config.num_virtual_tokens
+
+    @functools.wraps(forward)
+    def prefixed(input_ids: Any, attention_mask: Any, **others: Any) -> Any:
+        return forward(
+            input_ids=input_ids,
+            attention_mask=_longer(attention_mask, length),
+            past_key_values=wrapped.get_prompt(len(input_ids)),
+            **others,
+        )
+
+    return prefixed
+
+
+def _longer(mask: Any, length: int) -> Any:
+    """A mask ``(n, tokens)`` with virtual tokens, all of which are read."""
+    import torch
+
+    return torch.cat([mask.new_ones(len(mask), length), mask], 1)

@@ -19,9 +19,8 @@ from safetensors.numpy import load_file, save_file
 from foundation.arrays import Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
 from foundation.records import write_json
-from retrievers.adapters.composition import ROUTER, ROUTING, Routing
-from retrievers.adapters.parts import parts_of
-from retrievers.adapters.train import AdaptedNetwork
+from retrievers.adapters.folder import AdaptedNetwork, parts_of
+from retrievers.adapters.identify import ROUTER, ROUTING, Routing
 from retrievers.models.model import Model
 
 

@@ -4,16 +4,23 @@ They are read from the ``[adapter]`` table of a preset for fine-tuning. The meth
 AdapterHub (Poth et al., Adapters, EMNLP 2023 demos) and of PEFT, by their own names and options.
 """
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from foundation.errors import BenchError, did_you_mean
 from foundation.files import sha256_of_file
 from foundation.records import Record
 
 Library = Literal["adapterhub", "peft"]
+# Of PEFT, by its own names: tests train, write and read back each of them.
+PEFT_METHODS = (
+    *("lora", "ia3", "loha", "lokr", "oft", "hra", "vera", "fourierft", "ln_tuning"),
+    *("prompt_tuning", "p_tuning", "prefix_tuning"),
+)
 FUSION = "fusion"
 UNION = "union"
 BOTTLENECKS = ("seq_bn", "double_seq_bn", "par_bn", "seq_bn_inv", "double_seq_bn_inv")
@@ -59,19 +66,6 @@ class Adapter(Record, kw_only=True):
             raise ValueError("a fusion needs two adapters or more in over")
 
     @property
-    def allows_weight_decay(self) -> bool:
-        """False for LoReFT.
-
-        Its projection is kept orthogonal by PyTorch, which multiplies it by whole numbers that are
-        1 at first: any decay makes them 0, and the adapter does nothing from then on.
-        """
-        parts = self.options.get("parts") if self.method == UNION else ()
-        if not isinstance(parts, list | tuple):
-            return True  # refused by `methods.check_method`
-        methods = [part.get("method") for part in parts if isinstance(part, Mapping)]
-        return "loreft" not in (self.method, *methods)
-
-    @property
     def allows_gradient_checkpointing(self) -> bool:
         """False for PEFT's prefix, which gradient checkpointing drops."""
         return (self.library, self.method) != ("peft", "prefix_tuning")
@@ -87,3 +81,30 @@ class Adapter(Record, kw_only=True):
         folders = [Path(folder).expanduser() for folder in self.over]
         paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
         return {str(path): sha256_of_file(path) for path in paths}
+
+
+def import_library(name: Literal["adapters", "peft"]) -> Any:
+    """The imported library.
+
+    Raises:
+        BenchError: it is not installed, or not for this version of transformers.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BenchError(
+            f"this adapter needs the library {name!r}, which cannot be imported: {error}",
+            f"pip install 'retrieval-bench[{name}]'",
+        ) from error
+
+
+def check_options(method: str, options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse options that the method does not have.
+
+    Raises:
+        BenchError: with what was probably meant.
+    """
+    names = sorted(known)
+    for wrong in sorted(set(options) - set(names)):
+        hint = did_you_mean(wrong, names, f"it has {', '.join(names)}")
+        raise BenchError(f"the adapter method {method} has no option {wrong!r}", hint)

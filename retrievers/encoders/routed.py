@@ -13,7 +13,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.adapters.composition import ROUTER
+from retrievers.adapters.identify import ROUTER
 from retrievers.adapters.routing import Router, fit_router
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.protocol import Advance, Encoder

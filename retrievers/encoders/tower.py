@@ -16,7 +16,7 @@ import torch
 
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
-from retrievers.adapters.attach import attach
+from retrievers.adapters.folder import attach
 from retrievers.encoders.clock import Clock
 from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
 from retrievers.encoders.device import full_precision, warn_of_emulation

@@ -16,8 +16,14 @@ import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
-from retrievers.adapters.composition import Routing, read_routing
-from retrievers.adapters.identify import adapter_folder, adapter_name, check_room, identify_adapter
+from retrievers.adapters.identify import (
+    Routing,
+    adapter_folder,
+    adapter_name,
+    check_room,
+    identify_adapter,
+    read_routing,
+)
 from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint

@@ -8,9 +8,8 @@ from bench.cli.printing import print_json, print_next
 from bench.exit_codes import ExitCode
 from bench.training.on_collections import route_on
 from foundation.errors import BenchError
-from retrievers.adapters.average import average_adapters
-from retrievers.adapters.parts import base_of
-from retrievers.adapters.stack import add_outputs, stack_adapters
+from retrievers.adapters.compose import add_outputs, average_adapters, stack_adapters
+from retrievers.adapters.folder import base_of
 from retrievers.models.model import resolve_model
 from retrievers.models.parameters import count_parameters
 from retrievers.training.task_arithmetic import add_tasks

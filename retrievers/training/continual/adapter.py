@@ -12,9 +12,8 @@ from typing import ClassVar
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.adapters.methods import check_method
+from retrievers.adapters.folder import add_adapter, check_method
 from retrievers.adapters.settings import Adapter
-from retrievers.adapters.train import add_adapter
 from retrievers.models.card import Card, replace_fields
 from retrievers.models.model import resolve_model
 from retrievers.training.continual.sequence import Method, Step

@@ -284,11 +284,7 @@ class Finetuning(Record, kw_only=True):
         own = self.adapter or self.part
         if own is None:
             return self.optimizer
-        decays = self.adapter is None or self.adapter.allows_weight_decay
-        decay = self.optimizer.weight_decay if decays else 0.0
-        return msgspec.structs.replace(
-            self.optimizer, lr=own.lr or self.optimizer.lr, weight_decay=decay
-        )
+        return msgspec.structs.replace(self.optimizer, lr=own.lr or self.optimizer.lr)
 
     def steps_for(self, mining: Mining, queries: int) -> int:
         """Steps of a round with so many queries."""

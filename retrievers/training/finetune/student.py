@@ -20,9 +20,8 @@ from transformers import PreTrainedModel
 
 from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
-from retrievers.adapters.identify import FOLDER
-from retrievers.adapters.train import AdaptedNetwork, add_adapter
-from retrievers.adapters.virtual_tokens import check_positions
+from retrievers.adapters.folder import AdaptedNetwork, add_adapter
+from retrievers.adapters.identify import FOLDER, check_positions
 from retrievers.encoders.document_text import Segments, join
 from retrievers.encoders.text_tokenizer import TextTokenizer
 from retrievers.models.card import Card, of_no_checkpoint, replace_fields, write_card

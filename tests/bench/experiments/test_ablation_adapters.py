@@ -13,7 +13,7 @@ from bench.experiments.finetune_stage import Finetune
 from bench.experiments.grid import load_ablation
 from bench.experiments.rows import rows_of
 from bench.workspace import Workspace
-from retrievers.adapters.train import add_adapter
+from retrievers.adapters.folder import add_adapter
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune_preset import Finetuning, from_table
 from tests.support.collections import write_collection, write_qrels

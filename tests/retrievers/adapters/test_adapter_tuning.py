@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import json
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ import torch
 from safetensors.numpy import load_file
 
 from foundation.errors import BenchError
-from retrievers.adapters.average import average_adapters
-from retrievers.adapters.methods import methods_of
-from retrievers.adapters.settings import Adapter
-from retrievers.adapters.stack import stack_adapters
-from retrievers.adapters.train import add_adapter
+from retrievers.adapters.compose import average_adapters, stack_adapters
+from retrievers.adapters.folder import add_adapter
+from retrievers.adapters.settings import PEFT_METHODS
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.run_folder import read_size
@@ -35,7 +32,6 @@ SMALL = {
     "prefix_tuning": "{ bottleneck_size = 8, prefix_length = 3 }",
     "prefix_tuning_flat": "{ prefix_length = 3 }",
     "prompt_tuning": "{ prompt_length = 3 }",
-    "mam": "{ prefix_tuning = { prefix_length = 3 }, adapter = { reduction_factor = 4 } }",
     "compacter": "{ reduction_factor = 4, phm_dim = 2 }",
     "compacter++": "{ reduction_factor = 4, phm_dim = 2 }",
     "union": '{ parts = [{ method = "lora", options = { r = 2 } }, { method = "seq_bn" }] }',
@@ -64,13 +60,14 @@ def problem(library):
 NO_HUB, NO_PEFT = problem("adapters"), problem("peft")
 hub = pytest.mark.skipif(bool(NO_HUB), reason=NO_HUB)
 peft = pytest.mark.skipif(bool(NO_PEFT), reason=NO_PEFT)
+HUB_METHODS = (
+    *("seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn", "seq_bn_inv", "double_seq_bn_inv"),
+    *("compacter", "compacter++", "prefix_tuning", "prefix_tuning_flat", "prompt_tuning"),
+    *("lora", "dora", "ia3", "mam", "unipelt", "union"),
+)
 EACH = [
-    *(
-        pytest.param("adapterhub", name, marks=hub)
-        for name in methods_of("adapterhub")
-        if name != "fusion"
-    ),
-    *(pytest.param("peft", name, marks=peft) for name in methods_of("peft")),
+    *(pytest.param("adapterhub", name, marks=hub) for name in HUB_METHODS),
+    *(pytest.param("peft", name, marks=peft) for name in PEFT_METHODS),
 ]
 
 
@@ -141,18 +138,29 @@ def test_every_method_trains_on_a_frozen_encoder_and_gives_its_vectors_back(
     assert tuned.base_is_unchanged
     np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
     assert np.abs(tuned.vectors - vectors(tmp_path / "start.toml")).max() > 1e-3
+    half = open_encoder(resolve_model(str(tmp_path / "tuned"), dtype="bfloat16"), "cpu")
+    np.testing.assert_allclose(half.encode_documents(TITLES, TEXTS), tuned.vectors, atol=0.05)
 
 
-@pytest.mark.parametrize(("library", "method"), EACH)
-def test_every_method_encodes_in_half_precision_or_says_that_it_cannot(tmp_path, library, method):
-    run(tmp_path, table(method, library))
-    half = open_encoder(resolve_model(str(tmp_path / "out"), dtype="bfloat16"), "cpu")
-    if method in ("loreft", "noreft", "direft"):
-        with pytest.raises(BenchError, match="in float32 alone"):
-            half.encode_documents(TITLES, TEXTS)
-        return
-    found = half.encode_documents(TITLES, TEXTS)
-    np.testing.assert_allclose(found, vectors(tmp_path / "out"), atol=0.05)
+ADDED_TO_HUB = """
+from adapters import ADAPTER_CONFIG_MAP, SeqBnConfig
+ADAPTER_CONFIG_MAP["thin_bn"] = SeqBnConfig(reduction_factor=8)
+"""
+
+
+@hub
+def test_a_method_of_ones_own_is_one_file_that_adds_it_to_its_library(tmp_path, monkeypatch):
+    import adapters
+
+    known = dict(adapters.ADAPTER_CONFIG_MAP)
+    monkeypatch.setattr(adapters, "ADAPTER_CONFIG_MAP", known)
+    (tmp_path / "my_method.py").write_text(ADDED_TO_HUB)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BenchError, match="no adapter method 'thin_bn'"):
+        run(tmp_path, table("thin_bn"))
+    importlib.import_module("my_method")
+    tuned = Tuned(tmp_path, table("thin_bn", more="# no option is needed\n"))
+    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
 
 
 @peft
@@ -244,9 +252,6 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
 @pytest.mark.parametrize(
     ("adapter", "message", "hint"),
     [
-        pytest.param(
-            'method = "houlsby"', "no adapter method 'houlsby'", "double_seq_bn", marks=hub
-        ),
         pytest.param('method = "sqe_bn"', "no adapter method 'sqe_bn'", "seq_bn", marks=hub),
         pytest.param(
             'method = "seq_bn"\noptions = { reduction_facter = 2 }',
@@ -255,8 +260,12 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
             marks=hub,
         ),
         pytest.param(
-            'method = "mam"\noptions = { adapter = { r = 2 } }', "no option 'r'", "", marks=hub
+            'method = "mam"\noptions = { adapter = { r = 2 } }',
+            "no option 'adapter'",
+            "",
+            marks=hub,
         ),
+        pytest.param('method = "loreft"', "no adapter method 'loreft'", "", marks=hub),
         pytest.param(
             'method = "seq_bn"\noptions = { reduction_factor = "two" }',
             "cannot be put",
@@ -273,12 +282,6 @@ def test_a_moved_pair_of_base_and_adapter_still_fits(tmp_path):
             'method = "union"\noptions = { parts = 3 }',
             "two or more tables with a method",
             "lora",
-            marks=hub,
-        ),
-        pytest.param(
-            'method = "mam"\noptions = { adapter = 3 }',
-            "the options of mam are tables",
-            "",
             marks=hub,
         ),
         pytest.param(
@@ -346,28 +349,6 @@ def test_a_vector_does_not_depend_on_the_other_texts_of_its_batch(tmp_path, libr
     together = encoder.encode_queries(texts)
     alone = np.concatenate([encoder.encode_queries([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-6)
-
-
-@hub
-def test_weight_decay_does_not_put_loreft_out_of_action():
-    for method, expected in (("loreft", 0.0), ("noreft", 0.01)):
-        assert preset(table(method)).trained_by().weight_decay == expected
-    part = 'method = "union"\noptions = { parts = [{ method = "loreft" }, { method = "lora" }] }'
-    assert preset(f"[adapter]\n{part}\n").trained_by().weight_decay == 0.0
-    parts = ({"method": "loreft"}, {"method": "lora"})
-    assert not Adapter(method="union", options={"parts": parts}).allows_weight_decay
-
-
-@hub
-def test_what_direft_does_is_kept_though_adapterhub_does_not_save_it(tmp_path):
-    """Wu et al., ReFT: h + W2'(W1 h + b) is DiReFT, and with W1 h + b - W2 h it is NoReFT."""
-    tuned = Tuned(tmp_path, table("direft"))
-    path = tmp_path / "tuned" / "adapter" / "adapter_config.json"
-    told = json.loads(path.read_text())
-    assert told.pop("subtract_projection") is False
-    np.testing.assert_allclose(vectors(tmp_path / "tuned"), tuned.vectors, atol=1e-5)
-    path.write_text(json.dumps(told))
-    assert np.abs(vectors(tmp_path / "tuned") - tuned.vectors).max() > 1e-3
 
 
 @hub

@@ -7,9 +7,9 @@ from safetensors.numpy import load_file
 from transformers import AutoModel
 
 from foundation.errors import BenchError
-from retrievers.adapters.attach import attach
-from retrievers.adapters.composition import Setup, check_runs
-from retrievers.adapters.hub import configuration
+from retrievers.adapters.folder import attach
+from retrievers.adapters.hub import check_runs, configuration
+from retrievers.adapters.identify import Setup
 from retrievers.training.finetune.finetune_preset import load_preset
 from tests.retrievers.adapters.test_adapter_tuning import QUICK, run
 from tests.support.tiny_checkpoints import write_bert

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from foundation.errors import BenchError
-from retrievers.adapters.composition import ROUTER, Routing
-from retrievers.adapters.parts import base_of
+from retrievers.adapters.folder import base_of
+from retrievers.adapters.identify import ROUTER, Routing
 from retrievers.adapters.routing import Router, fit_router, route_adapters, unit
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import resolve_model

@@ -9,7 +9,8 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.adapters.virtual_tokens import check_positions, put_before
+from retrievers.adapters.identify import check_positions
+from retrievers.adapters.peft import put_before
 from retrievers.encoders.opening import open_encoder
 from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny

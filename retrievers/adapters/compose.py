@@ -1,7 +1,11 @@
-"""The average of the weights of adapters, as an adapter of its own, which costs nothing to use.
+"""Trained adapters of one base as one adapter: averaged, stacked, or side by side.
 
-Chronopoulou et al., AdapterSoup, EACL Findings 2023. Each tensor is averaged by itself: of LoRA
-both factors, rather than their product.
+The average of the weights costs nothing to use (Chronopoulou et al., AdapterSoup, EACL Findings
+2023); each tensor is averaged by itself: of LoRA both factors, rather than their product. A stack
+is of a domain and a task (MAD-X: Pfeiffer et al., EMNLP 2020): a task's adapter that was trained
+over one domain's can be put over another's. Side by side, each layer adds up the outputs of all
+adapters by fixed weights (Wang et al., EMNLP Findings 2021). Weights that are learned are those of
+the method ``fusion``, see `settings`.
 """
 
 import math
@@ -16,10 +20,17 @@ from torch import Tensor
 
 from foundation.errors import BenchError
 from foundation.records import read_object
-from retrievers.adapters.identify import CONFIG, NORMS, SHARED, identify_adapter
-from retrievers.adapters.parts import parts_of
-from retrievers.adapters.train import AdaptedNetwork, checkpoint_of
-from retrievers.models.loading import LOAD_ERRORS, weighted_sum
+from retrievers.adapters.folder import (
+    ATTACH_ERRORS,
+    AdaptedNetwork,
+    Parts,
+    checkpoint_of,
+    parts_of,
+)
+from retrievers.adapters.hub import NAME, check_runs, load_adapterhub, quiet_adapterhub, save_setup
+from retrievers.adapters.identify import CONFIG, NORMS, SHARED, Setup, identify_adapter
+from retrievers.adapters.settings import import_library
+from retrievers.models.loading import LOAD_ERRORS, load_network, weighted_sum
 from retrievers.models.model import Model
 
 # Of configurations: what says nothing about which function the weights are of.
@@ -28,7 +39,6 @@ NOT_COMPARED = {
     *("init_weights_seed", "base_model_name_or_path", "inference_mode", "peft_version"),
     *("revision", "auto_mapping", "task_type", "lora_dropout", "init_lora_weights"),
 }
-ORTHOGONAL = ".parametrizations."  # in names of LoReFT's projections
 
 
 def average_adapters(
@@ -97,8 +107,6 @@ def _means(
         held = [_read(folder / file) for folder in folders]
         if file not in (SHARED, NORMS):
             held = [_named(tensors, name, own[0]) for tensors, name in zip(held, own, strict=True)]
-        if any(ORTHOGONAL in name for name in held[0]):
-            raise _cannot("LoReFT's projections are orthogonal, and their mean is not")
         means[file] = weighted_sum(held, shares)
     return means
 
@@ -156,3 +164,70 @@ def _cannot(why: str) -> BenchError:
     return BenchError(
         f"these adapters cannot be averaged: {why}", "average adapters of one method and one size"
     )
+
+
+def stack_adapters(base: Model, folders: Sequence[Path], out: Path) -> None:
+    """Write a stack of trained adapters as one that ``--model OUT`` takes.
+
+    Args:
+        base: that all were trained on.
+        folders: the lowest first, such as a domain's and a task's; the last card among them says
+            how vectors are made.
+
+    Raises:
+        BenchError: an adapter of another base, or methods that cannot be stacked.
+    """
+    parts = parts_of(base, folders)
+    below = [f"below_{place}" for place in range(1, len(parts.folders))]
+    _write(base, parts, Setup("Stack", (*below, NAME)), out, -1)
+
+
+def add_outputs(
+    base: Model, folders: Sequence[Path], out: Path, weights: Sequence[float] | None = None
+) -> None:
+    """Write adapters side by side, their outputs averaged, as one that ``--model OUT`` takes.
+
+    Args:
+        base, folders, weights: see `average_adapters`; sizes may differ.
+
+    Raises:
+        BenchError: an adapter of another base, or methods whose outputs cannot be averaged.
+    """
+    shares = shares_of(weights, len(folders))
+    parts = parts_of(base, folders)
+    names = tuple(f"part_{place}" for place in range(1, len(parts.folders) + 1))
+    _write(base, parts, Setup("Average", names, shares), out, 0)
+
+
+def _write(base: Model, parts: Parts, setup: Setup, out: Path, place: int) -> None:
+    import_library("adapters")
+    import adapters
+
+    for folder in parts.folders:
+        if "peft_type" in read_object(folder / CONFIG):
+            raise BenchError(
+                f"{folder} is an adapter of PEFT, and those are not put together but averaged",
+                "python -m bench compose average",
+            )
+    card = parts.card(place, f"{setup.kind.lower()} of {len(setup.names)} adapters")
+    network = load_network(checkpoint_of(base), base.recipe)
+    network.config._name_or_path = base.card.name
+    adapters.init(network)
+    try:
+        for name, folder in zip(setup.names, parts.folders, strict=True):
+            load_adapterhub(network, folder, name)
+        check_runs(network, setup)
+        with quiet_adapterhub():
+            network.set_active_adapters(setup.block())
+        with torch.inference_mode():
+            network(input_ids=torch.ones(1, 3, dtype=torch.long))
+    except ATTACH_ERRORS as error:
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise BenchError(
+            f"these adapters cannot be put together: {why}",
+            "bottleneck adapters and LoRA can be, of the same method",
+        ) from error
+    adapted = AdaptedNetwork(
+        base, "adapterhub", lambda folder: save_setup(network, folder, setup.block())
+    )
+    adapted.save(out, card)

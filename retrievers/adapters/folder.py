@@ -1,0 +1,295 @@
+"""Adapters of a base: attached, trained, and their folders with the card that names the base.
+
+``adapter/`` has the layout of AdapterHub or PEFT, with ``base.json``, which says of which weights
+it is the adapter; ``card.toml`` makes ``--model OUT`` the base with the adapter attached. The base
+is not copied.
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from safetensors import SafetensorError
+
+from foundation.errors import BenchError, did_you_mean, first_line
+from foundation.files import replacing_in
+from foundation.records import read_object, write_json
+from retrievers.adapters import hub, peft
+from retrievers.adapters.identify import (
+    BASE,
+    CONFIG,
+    FOLDER,
+    SETUP,
+    adapter_folder,
+    identify_adapter,
+    read_setup,
+)
+from retrievers.adapters.settings import PEFT_METHODS, Adapter, import_library
+from retrievers.models.card import (
+    CARD_FILE,
+    Card,
+    CardAdapter,
+    load_card,
+    replace_fields,
+    write_card,
+)
+from retrievers.models.checkpoint import Checkpoint
+from retrievers.models.model import Model, resolve_model
+from retrievers.models.recipe import AdapterKind
+
+# What PEFT, AdapterHub, torch and safetensors raise for a configuration or a file that is damaged.
+ATTACH_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    SafetensorError,
+    pickle.UnpicklingError,
+)
+
+
+def attach(network: Any, folder: Path, kind: AdapterKind, dropped: int = 0) -> Any:
+    """Attach an adapter and activate it; weights are read without unpickling code.
+
+    An adapter of AdapterHub is computed in the network's precision, one of PEFT in its own.
+
+    Args:
+        kind: of a library; routed adapters are attached one by one, each to a network of its own.
+        dropped: first layers that go without it (AdapterDrop), which AdapterHub alone can do.
+
+    Raises:
+        BenchError: the adapter's library is not installed, or the adapter does not fit.
+    """
+    import_library("peft" if kind == "peft" else "adapters")
+    try:
+        if kind == "peft":
+            attached = peft.attach(network, folder)
+        else:
+            attached = hub.attach(network, folder, dropped)
+    except ATTACH_ERRORS as error:
+        raise BenchError(
+            f"the adapter {folder} cannot be attached: {first_line(error)}",
+            "was it made for this base model, and with this version of its library?",
+        ) from error
+    return attached.eval()
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedNetwork:
+    """A network with an adapter that is trained.
+
+    Attributes:
+        base: whose weights are frozen.
+        write: writes the adapter to a folder.
+    """
+
+    base: Model
+    kind: AdapterKind
+    write: Callable[[Path], None]
+
+    def save(self, out: Path, card: Card) -> None:
+        """Write what ``python -m bench run ... --model OUT`` takes; the card comes last."""
+        self.save_files(out)
+        self.save_card(out, card)
+
+    def save_files(self, out: Path) -> None:
+        """Write the adapter, and of which weights it is the adapter."""
+        checkpoint = checkpoint_of(self.base)
+        with replacing_in(out) as unfinished:
+            folder = unfinished / FOLDER
+            folder.mkdir()
+            self.write(folder)
+            base = {"model": self.base.card.name, "weights_sha256": checkpoint.weights_sha256}
+            write_json(folder / BASE, base)
+
+    def save_card(self, out: Path, card: Card) -> None:
+        """Write the card, which names the base and the adapter."""
+        adapter, checkpoint = CardAdapter(path=FOLDER, kind=self.kind), checkpoint_of(self.base)
+        where = _where(self.base, checkpoint, out)
+        write_card(replace_fields(card, {"adapter": adapter, **where}), out, where["checkpoint"])
+
+
+def add_adapter(network: Any, settings: Adapter, base: Model, seed: int) -> AdaptedNetwork:
+    """Freeze a network and put a new adapter into it, which alone is trained.
+
+    Args:
+        network: the Hugging Face encoder of ``base``; changed in place.
+        seed: of the adapter's weights.
+
+    Raises:
+        BenchError: an unknown method or option, an adapter below that is of another base, or
+            one that does not fit the network.
+    """
+    import torch
+
+    check_method(settings)
+    torch.manual_seed(seed)
+    # Libraries write where the base lay into the adapter's configuration.
+    network.config._name_or_path = base.card.name
+    try:
+        if settings.library == "peft":
+            return AdaptedNetwork(base, "peft", peft.put_into(network, settings))
+        below = [find_adapter(Path(folder), base) for folder in settings.over]
+        with hub.quiet_adapterhub():
+            write = hub.put_into(network, settings, below)
+    except ATTACH_ERRORS as error:
+        first = first_line(error)
+        raise BenchError(
+            f"the adapter {settings.method} cannot be put into {base.card.name}: {first}",
+            "see adapter.options of the preset",
+        ) from error
+    hub.correct_forward(network)
+    return AdaptedNetwork(base, "adapterhub", write)
+
+
+def find_adapter(
+    folder: Path,
+    base: Model,
+    kind: Literal["auto", "adapterhub"] = "adapterhub",
+    *,
+    composed: bool = False,
+) -> Path:
+    """An adapter for the same base, from its folder or from that of its card.
+
+    Args:
+        composed: it may be one that AdapterHub composed of others.
+
+    Raises:
+        BenchError: there is none, it is of another base or kind, or it is composed.
+    """
+    where = folder.expanduser().resolve()
+    adapter = CardAdapter(path=str(where), kind=kind)
+    if (where / CARD_FILE).is_file():
+        named = load_card(where / CARD_FILE).adapter
+        if named is None:
+            raise BenchError(f"{folder} holds no adapter, but a whole model")
+        adapter = CardAdapter(path=str(where / named.path), kind=kind)
+    inner = adapter_folder(adapter, where)
+    if (inner / SETUP).is_file() and not composed:
+        names = ", ".join(str(inner / name) for name in read_setup(inner).names)
+        raise BenchError(f"{folder} holds a composition", f"name what it is of: {names}")
+    if not ((inner / CONFIG).is_file() or (inner / SETUP).is_file()):
+        raise BenchError(f"{folder} holds no adapter", "name the folder of a trained adapter")
+    identify_adapter(inner, adapter, checkpoint_of(base))
+    return inner
+
+
+def checkpoint_of(base: Model) -> Checkpoint:
+    """The files of a base.
+
+    Raises:
+        BenchError: it has none.
+    """
+    if base.document is None:
+        raise BenchError(f"{base.card.name} has no checkpoint to train")
+    return base.document
+
+
+def _where(base: Model, checkpoint: Checkpoint, out: Path) -> dict[str, str]:
+    """Fields of a card that say where the base is: its own card's, or the way to its folder."""
+    card = base.card
+    if card.package or checkpoint.revision:
+        fields = ("checkpoint", "package", "weights_sha256")
+        own = {name: getattr(card, name) for name in fields}
+        return {**own, "revision": checkpoint.revision or card.revision}
+    return {"checkpoint": os.path.relpath(checkpoint.root, out.resolve())}
+
+
+def check_method(adapter: Adapter) -> None:
+    """Refuse unknown methods and options.
+
+    Raises:
+        BenchError: an unknown name (with what was meant), or the library is not installed.
+    """
+    names = PEFT_METHODS if adapter.library == "peft" else hub.methods()
+    if adapter.method not in names:
+        raise BenchError(
+            f"{adapter.library} has no adapter method {adapter.method!r}",
+            did_you_mean(adapter.method, names, f"there are: {', '.join(names)}"),
+        )
+    (peft if adapter.library == "peft" else hub).configuration(adapter.method, adapter.options)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Adapters of one base.
+
+    Attributes:
+        folders: as their library reads them.
+        cards: of the trainings that they are from; an adapter of others has none.
+    """
+
+    folders: tuple[Path, ...]
+    cards: tuple[Card, ...]
+
+    def card(self, place: int, title: str) -> Card:
+        """The card of one of them, for all of them.
+
+        Raises:
+            BenchError: no card says how vectors are made.
+        """
+        if not self.cards:
+            raise _no_card()
+        trained_on = tuple(dict.fromkeys(name for card in self.cards for name in card.trained_on))
+        return replace_fields(self.cards[place], {"title": title, "trained_on": trained_on})
+
+
+def parts_of(base: Model, folders: Sequence[Path], *, composed: bool = False) -> Parts:
+    """Adapters by what was named: the folder of a training, or of an adapter.
+
+    Args:
+        composed: each may be composed of others.
+
+    Raises:
+        BenchError: fewer than two, one of another base, or one that is composed.
+    """
+    if len(folders) < 2:
+        raise BenchError("a single adapter cannot be composed", "name two or more")
+    inside = tuple(find_adapter(folder, base, "auto", composed=composed) for folder in folders)
+    homes = [_home(folder) for folder in folders]
+    return Parts(inside, tuple(load_card(home / CARD_FILE) for home in homes if home))
+
+
+def base_of(folders: Sequence[Path]) -> Model:
+    """The model that adapters were trained on, as the first card among them says.
+
+    Raises:
+        BenchError: there is no such folder, none has a card, or the base is not there.
+    """
+    for folder in folders:
+        if not folder.expanduser().is_dir():
+            raise BenchError(f"there is no adapter folder {folder}")
+    home = next(filter(None, map(_home, folders)), None)
+    if home is None:
+        raise _no_card()
+    model = resolve_model(str(home))
+    if model.adapter is None:
+        raise BenchError(f"{home} holds no adapter, but a whole model")
+    known = (model.adapter / BASE).is_file()
+    name = str(read_object(model.adapter / BASE).get("model")) if known else model.card.checkpoint
+    plain = model.with_adapter(None) if model.routing else model
+    recipe = msgspec.structs.replace(plain.recipe, adapter=None, model=name)
+    card = replace_fields(model.card, {"adapter": None, "name": name})
+    return Model(card, recipe, model.document)
+
+
+def _home(folder: Path) -> Path | None:
+    """The training that an adapter lies in: itself, or above ``adapter`` or what is in that."""
+    here = folder.expanduser().resolve()
+    return next((at for at in (here, *here.parents[:3]) if (at / CARD_FILE).is_file()), None)
+
+
+def _no_card() -> BenchError:
+    return BenchError(
+        "none of these adapters has a card that names its base and says how vectors are made",
+        "name at least one folder that `finetune` or `adapt --method adapter` wrote",
+    )
