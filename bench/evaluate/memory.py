@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from bench.evaluate.exact import BLOCK_BYTES, TILE_ROWS, most_candidates
 from bench.evaluate.exact.numpy_engine import CANDIDATE_BYTES, PRODUCT_ROWS, SCORE_BYTES
@@ -52,13 +53,13 @@ def show_size(size: int) -> str:
 
 
 def resident_bytes() -> int:
-    """Memory of this process now: VmRSS, mapped file pages included."""
-    return _kibibytes(Path("/proc/self/status").read_text(), "VmRSS")
+    """Memory of this process now, mapped file pages included."""
+    return int(psutil.Process().memory_info().rss)
 
 
-def default_budget(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def default_budget(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that this process holds, plus ``FREE_SHARE`` of those free in machine or container."""
-    free = [_kibibytes((proc / "meminfo").read_text(), "MemAvailable"), *_container_free(cgroup)]
+    free = [psutil.virtual_memory().available, *_container_free(cgroup)]
     return resident_bytes() + int(FREE_SHARE * max(0, min(free)))
 
 
@@ -133,16 +134,24 @@ def plan_search(
 
 
 def memory_of_index(spec: IndexSpec, rows: int, dim: int) -> int:
-    """Bytes of an approximate index once it is built: codes, ids, links, centroids, codebooks.
+    """Bytes of an approximate index once it is built, a few too many rather than too few.
+
+    Codes; ids, of inverted lists; links, of a graph, on the levels that a row reaches on average;
+    centroids, and a codebook and a matrix whether it has them or not.
 
     Raises:
         BenchError: FAISS is missing, or does not know the index.
     """
     FaissIndex(spec, dim)  # says what is wrong with a spec
     faiss = import_faiss()
-    index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
-    per_row, fixed = _index_bytes(index)
-    return rows * per_row + fixed
+    owner = faiss.index_factory(dim, spec.factory)  # it owns what is inside it
+    index = faiss.downcast_index(owner)
+    codes = faiss.downcast_index(getattr(index, "storage", None) or index).sa_code_size()
+    graph = re.match(r"(?:.*,)?HNSW(\d+)", spec.factory)
+    lists = re.search(r"IVF(\d+)", spec.factory)
+    links = round(8.8 * int(graph[1])) + 12 if graph else 0
+    fixed = 4 * dim * ((int(lists[1]) if lists else 0) + 256 + dim)
+    return rows * (codes + links + (8 if lists else 0)) + fixed
 
 
 def check_index_fits(
@@ -184,44 +193,6 @@ def _smallest_block(k: int) -> int:
     return max(SMALLEST_BLOCK_BYTES, 2 * CANDIDATE_BYTES * most_candidates(k))
 
 
-def _index_bytes(index: Any) -> tuple[int, int]:
-    """Bytes for each row, and bytes that do not grow with rows."""
-    faiss = import_faiss()
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        per_row, fixed = _index_bytes(index.index)
-        # PCA keeps the square matrix too, of which it uses some rows.
-        steps = [index.chain.at(i) for i in range(index.chain.size())]
-        matrices = sum(step.d_in * (step.d_in + step.d_out) * 4 for step in steps)
-        return per_row, fixed + matrices
-    if isinstance(index, faiss.IndexRefine):
-        base, refined = _index_bytes(index.base_index), _index_bytes(index.refine_index)
-        return base[0] + refined[0], base[1] + refined[1]
-    if isinstance(index, faiss.IndexHNSW):
-        per_row, fixed = _index_bytes(index.storage)
-        return per_row + _link_bytes(index.hnsw), fixed
-    if isinstance(index, faiss.IndexIVF):
-        per_centroid, fixed = _index_bytes(index.quantizer)
-        return index.code_size + 8, index.nlist * per_centroid + fixed + _codebook_bytes(index)
-    code = getattr(index, "code_size", 4 * index.d)
-    return int(code), _codebook_bytes(index)
-
-
-def _link_bytes(hnsw: Any) -> int:
-    """A row's neighbours on the levels that it reaches on average, its level and its offset."""
-    levels = range(hnsw.assign_probas.size())
-    links = sum(
-        hnsw.assign_probas.at(level) * hnsw.cum_nneighbor_per_level.at(level + 1)
-        for level in levels
-    )
-    return int(4 * links) + 4 + 8
-
-
-def _codebook_bytes(index: Any) -> int:
-    quantizer = getattr(index, "pq", None)
-    return 0 if quantizer is None else int(quantizer.ksub * index.d * 4)
-
-
 def _container_free(cgroup: Path) -> list[int]:
     """Bytes that a container's limit leaves, cgroup version 2 or 1; empty without a limit.
 
@@ -245,7 +216,3 @@ def _container_free(cgroup: Path) -> list[int]:
         unused = dict(line.split() for line in lines).get(pages, "0")
         return [] if most == "max" else [int(most) - used + int(unused)]
     return []
-
-
-def _kibibytes(text: str, name: str) -> int:
-    return int(text.split(f"{name}:")[1].split()[0]) * 1024

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -63,38 +63,42 @@ def test_a_size_that_is_shown_can_be_typed_and_is_enough(size):
 # What is free
 
 
-def proc_with(folder: Path, available_kib: int) -> Path:
-    (folder / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {available_kib} kB\n")
-    return folder
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("", ("memory.max", "memory.current", "memory.stat", "inactive_file")),
+        (
+            "memory",
+            (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "memory.stat",
+                "total_inactive_file",
+            ),
+        ),
+    ],
+    ids=["cgroup 2", "cgroup 1"],
+)
+def test_a_containers_limit_counts_where_it_is_less_and_unused_file_pages_are_free(
+    folder, names, tmp_path, monkeypatch
+):
+    limit, usage, statistics, pages = names
+    place = tmp_path / folder
+    place.mkdir(exist_ok=True)
+    machine = namedtuple("machine", "available")(1_000_000_000)
+    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(budget, "resident_bytes", lambda: 10**8)
 
+    def free():
+        return (default_budget(tmp_path) - 10**8) / budget.FREE_SHARE
 
-def beyond_what_is_held(tmp_path: Path, cgroup: Path) -> float:
-    before = resident_bytes()
-    free = default_budget(proc_with(tmp_path, 1_000_000), cgroup) - before
-    return free / budget.FREE_SHARE
-
-
-def test_without_a_container_the_available_memory_counts(tmp_path):
-    free = beyond_what_is_held(tmp_path, tmp_path / "none")
-    assert free == pytest.approx(1_024_000_000, rel=0.05)
-
-
-def test_a_containers_limit_counts_where_it_is_less_and_unused_file_pages_are_free(tmp_path):
-    (tmp_path / "memory.max").write_text("700000000\n")
-    (tmp_path / "memory.current").write_text("600000000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 400000000\n")
-    assert beyond_what_is_held(tmp_path, tmp_path) == pytest.approx(500_000_000, rel=0.05)
-    (tmp_path / "memory.max").write_text("max\n")
-    assert beyond_what_is_held(tmp_path, tmp_path) == pytest.approx(1_024_000_000, rel=0.05)
-
-
-def test_a_limit_of_the_first_version_of_cgroups_counts_too(tmp_path):
-    old = tmp_path / "memory"
-    old.mkdir()
-    (old / "memory.limit_in_bytes").write_text("700000000\n")
-    (old / "memory.usage_in_bytes").write_text("600000000\n")
-    (old / "memory.stat").write_text("total_inactive_file 400000000\n")
-    assert beyond_what_is_held(tmp_path, tmp_path) == pytest.approx(500_000_000, rel=0.05)
+    assert free() == pytest.approx(1_000_000_000)
+    (place / limit).write_text("700000000\n")
+    (place / usage).write_text("600000000\n")
+    (place / statistics).write_text(f"anon 1\n{pages} 400000000\n")
+    assert free() == pytest.approx(500_000_000)
+    (place / limit).write_text("max\n")
+    assert free() == pytest.approx(1_000_000_000)
 
 
 def test_the_real_default_is_between_what_is_held_and_what_the_machine_has():
@@ -194,7 +198,7 @@ FACTORIES = [
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_the_estimate_of_an_index_is_what_its_file_takes(factory, tmp_path):
+def test_the_estimate_of_an_index_is_enough_for_its_file_and_little_more(factory, tmp_path):
     pytest.importorskip("faiss")
     spec = IndexSpec.parse(factory)
     vectors = np.random.default_rng(0).standard_normal((5000, 64), np.float32)
@@ -204,7 +208,7 @@ def test_the_estimate_of_an_index_is_what_its_file_takes(factory, tmp_path):
     index.add(vectors)
     index.save(tmp_path / "index")
     written = (tmp_path / "index").stat().st_size
-    assert memory_of_index(spec, *vectors.shape) == pytest.approx(written, rel=0.03)
+    assert written <= memory_of_index(spec, *vectors.shape) <= 1.1 * written + 100_000
 
 
 def test_an_index_that_does_not_fit_is_refused_with_its_size_and_what_would_fit():
