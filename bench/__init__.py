@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from bench.api.decisions import ComparisonResult as ComparisonResult
     from bench.api.decisions import check as check
     from bench.api.decisions import compare as compare
+    from bench.api.decisions import leaderboard as leaderboard
+    from bench.api.decisions import plot as plot
     from bench.api.evaluation import evaluate as evaluate
+    from bench.api.evaluation import load_result as load_result
+    from bench.api.evaluation import results as results
     from bench.api.evaluation import score as score
-    from bench.api.overview import leaderboard as leaderboard
-    from bench.api.overview import plot as plot
-    from bench.api.stored import load_result as load_result
-    from bench.api.stored import results as results
     from bench.results.result import Evaluation as Evaluation
     from datasets_cfg.dataset import Dataset as Dataset
     from foundation.errors import BenchError as BenchError
@@ -32,10 +32,10 @@ _HOME = {
     "check": "bench.api.decisions",
     "compare": "bench.api.decisions",
     "evaluate": "bench.api.evaluation",
-    "leaderboard": "bench.api.overview",
-    "load_result": "bench.api.stored",
-    "plot": "bench.api.overview",
-    "results": "bench.api.stored",
+    "leaderboard": "bench.api.decisions",
+    "load_result": "bench.api.evaluation",
+    "plot": "bench.api.decisions",
+    "results": "bench.api.evaluation",
     "score": "bench.api.evaluation",
 }
 __all__ = list(_HOME)

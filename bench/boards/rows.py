@@ -12,15 +12,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import msgspec
 
 from bench.boards.records import natural
-from bench.results.choose import CHOICE
-from bench.results.facts import (
+from bench.results.find import (
+    CHOICE,
     differing,
+    find_results,
     protocol_facts,
     recipe_facts,
     recipe_key,
     run_file_facts,
 )
-from bench.results.find import find_results
 from bench.results.location import Place
 from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for

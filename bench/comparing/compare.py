@@ -24,7 +24,7 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.suites import suite_weights
-from bench.results.facts import RUN_FILE_FACT, differing, recipe_facts
+from bench.results.find import RUN_FILE_FACT, differing, recipe_facts
 from datasets_cfg.catalogue import is_suite, suite_for, suite_names
 from foundation.errors import BenchError
 from foundation.records import Record

@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.comparing.statistics import Resampling, ScoreMatrix
 from bench.evaluate.measures import parse_measure
-from bench.results.facts import differing, protocol_facts
+from bench.results.find import differing, protocol_facts
 from bench.results.result import Evaluation, Protocol
 from foundation.errors import BenchError
 from foundation.records import Record

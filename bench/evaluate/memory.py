@@ -151,7 +151,7 @@ def memory_of_index(spec: IndexSpec, rows: int, dim: int) -> int:
     lists = re.search(r"IVF(\d+)", spec.factory)
     links = round(8.8 * int(graph[1])) + 12 if graph else 0
     fixed = 4 * dim * ((int(lists[1]) if lists else 0) + 256 + dim)
-    return rows * (codes + links + (8 if lists else 0)) + fixed
+    return rows * (int(codes) + links + (8 if lists else 0)) + fixed
 
 
 def check_index_fits(

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from bench.evaluate import percent_encoding
 from bench.evaluate.runs import (
     NotFiniteError,
     RepeatedDocumentError,
@@ -35,6 +34,8 @@ from bench.evaluate.runs import (
 from bench.results.location import Place, replacing
 from foundation.errors import BenchError
 
+# Earlier results wrote ids with white space percent-encoded, and said so in the second column.
+_ENCODED = "percent-encoded"
 _COLUMNS = ["query", "Q0", "document", "rank", "score", "tag"]
 _HINT = "each line of a TREC run has 6 columns: query Q0 document rank score tag"
 _BLOCK_BYTES = 1 << 26
@@ -131,7 +132,7 @@ def _parsed(source: "_Source") -> Run:
         raise _first_problem(source, error) from error
     queries, documents = table["query"], table["document"]
     if source.has_encoded_ids:
-        queries, documents = percent_encoding.decode(queries), percent_encoding.decode(documents)
+        queries, documents = _decoded(queries), _decoded(documents)
     try:
         return Run.from_columns(queries, documents, scores)
     except RepeatedDocumentError as repeat:
@@ -226,7 +227,7 @@ class _Source:
     def has_encoded_ids(self) -> bool:
         """True where the first line says that ids are percent-encoded."""
         _, columns = next(_numbered_lines(self), (0, []))
-        return columns[1:2] == [percent_encoding.MARK.encode()]
+        return columns[1:2] == [_ENCODED.encode()]
 
 
 def _read_columns(source: _Source) -> pa.Table:
@@ -267,6 +268,10 @@ def _parse(lines: bytes) -> pa.Table:
             column_types=types, include_columns=list(types), null_values=[]
         ),
     )
+
+
+def _decoded(ids: pa.ChunkedArray) -> pa.LargeStringArray:
+    return pa.array([unquote(id_) for id_ in ids.to_pylist()], pa.large_string())
 
 
 def _numbered_lines(source: _Source) -> Iterator[tuple[int, list[bytes]]]:

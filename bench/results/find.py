@@ -1,16 +1,238 @@
-"""Stored results: found in a folder, and by what a user types for a model."""
+"""Stored results: found in folders, and chosen by what a user types for a model.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+One result for each collection, all of one recipe; what is ambiguous is refused with names. A name
+stands for a model; what follows an ``@`` chooses among its results, see `find_named`.
+"""
 
-from bench.results.choose import CHOICE
-from bench.results.facts import facts
+import hashlib
+import logging
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
 from bench.results.load import load, load_all
 from bench.results.location import Place, files_below, place_of
-from bench.results.result import RESULT_FILE, Evaluation, Result
+from bench.results.result import RESULT_FILE, Evaluation, Protocol, Result
 from datasets_cfg.catalogue import collections_of, expand, is_suite
 from foundation.errors import BenchError, did_you_mean
+from retrievers.models.recipe import Prompts
 
-SHOWN = 6  # models that an error lists
+CHOICE = "@"
+SHOWN = 6  # choices or models that an error lists
+HASH_DIGITS = 12
+RUN_FILE_FACT = "run file"
+FILES = ("files", "query_files", "adapter.files")  # by one hash each
+
+logger = logging.getLogger(__name__)
+
+
+def recipe_key(result: Result) -> Hashable:
+    """Equal where the recipe, but for prompts, and the index are the same.
+
+    Prompts are resolved by collection, so they differ between results of one recipe.
+    """
+    if result.recipe is None:
+        return None
+    plain = msgspec.structs.replace(result.recipe, prompts=Prompts(), dataset_prompts={})
+    return plain.fingerprint, result.index
+
+
+def facts(result: Result) -> dict[str, str]:
+    """Protocol, recipe and index as names and values for people.
+
+    Nested fields have dotted names; hashes are cut, and a table of them is one hash.
+    """
+    return {**protocol_facts(result.protocol), **recipe_facts(result)}
+
+
+def protocol_facts(protocol: Protocol) -> dict[str, str]:
+    """The protocol in words: all that must be equal for two results to be compared."""
+    return _flat(msgspec.to_builtins(protocol))
+
+
+def recipe_facts(result: Result) -> dict[str, str]:
+    """The recipe and the index in words, which may differ between models; without the name."""
+    if result.recipe is None:
+        return run_file_facts(result.fingerprint)
+    fields = msgspec.to_builtins(result.recipe)
+    adapter = fields["adapter"] or {"kind": "", "files": {}}
+    files = (fields.pop("files"), fields.pop("query_files"), adapter.pop("files"))
+    hashed = dict(zip(FILES, map(_digest, files), strict=True))
+    del fields["model"]
+    return {"index": result.index, **_flat({**fields, "adapter": adapter}), **hashed}
+
+
+def run_file_facts(sha256: str) -> dict[str, str]:
+    """All that is known of a run file's making: its content hash."""
+    return {RUN_FILE_FACT: sha256[:HASH_DIGITS]}
+
+
+def is_hash(name: str) -> bool:
+    """True for the hash of a collection or of a run file."""
+    return name.endswith("sha256") or name == RUN_FILE_FACT
+
+
+def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{above}{name}.")
+        elif name.endswith("sha256"):
+            flat[above + name] = value[:HASH_DIGITS]
+        elif isinstance(value, list | tuple):
+            flat[above + name] = msgspec.json.encode(value).decode() if value else ""
+        else:
+            flat[above + name] = "" if value is None else str(value)
+    return flat
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    content = msgspec.json.encode(files, order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:HASH_DIGITS] if files else ""
+
+
+def differing(told: Iterable[Mapping[str, str]]) -> list[str]:
+    """Names of the facts that are not the same everywhere."""
+    told = list(told)
+    names = dict.fromkeys(name for fact in told for name in fact)
+    return [name for name in names if len({fact.get(name, "") for fact in told}) > 1]
+
+
+def choose_results(
+    name: str, results: Iterable[Evaluation], on: Collection[str] | None = None
+) -> dict[str, Evaluation]:
+    """Choose the result on each collection, all of one recipe; of repeated evaluations the newest.
+
+    Args:
+        name: that a user typed, for messages.
+        results: of one model.
+        on: collections that matter; None for all. Others cannot make the name ambiguous.
+
+    Raises:
+        BenchError: several recipes, or several evaluations on a collection; the hint has a name
+            for each choice.
+    """
+    wanted = [stored for stored in results if on is None or stored.collection in on]
+    choices = list(_choices(wanted))
+    if len(choices) > 1:
+        raise _ambiguous(name, wanted, choices)
+    return {
+        collection: _newest(name, repeated)
+        for collection, repeated in sorted(_by_collection(wanted).items())
+    }
+
+
+def _newest(name: str, repeated: Sequence[Evaluation]) -> Evaluation:
+    """The latest of several records of one evaluation."""
+    newest = max(repeated, key=lambda stored: stored.result.conditions.time)
+    if any(_disagree(stored.result, newest.result) for stored in repeated):
+        logger.warning(
+            "%s on %s was evaluated %d times with different scores; the newest counts: %s",
+            *(name, newest.collection, len(repeated), newest.folder),
+        )
+    return newest
+
+
+def _disagree(first: Result, second: Result) -> bool:
+    """Compare the means that both have."""
+    shared = first.measures.keys() & second.measures.keys()
+    return any(first.measures[name] != second.measures[name] for name in shared)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Results that go together, and the conditions that choose them."""
+
+    conditions: tuple[str, ...]
+    results: Sequence[Evaluation]
+
+    def where(self) -> str:
+        """The folder of a single result; the collections of several."""
+        if len(self.results) == 1:
+            return str(self.results[0].folder)
+        return ", ".join(sorted(_by_collection(self.results)))
+
+
+def _choices(results: Sequence[Evaluation], conditions: tuple[str, ...] = ()) -> Iterator[_Choice]:
+    """Split results, field by field, into parts that go together; without a field, by key."""
+    if _go_together(results):
+        yield _Choice(conditions, results)
+        return
+    for field in _choosing_fields(results):
+        parts: dict[str, list[Evaluation]] = {}
+        values: dict[str, str] = {}
+        for stored in results:
+            value = facts(stored.result).get(field, "")
+            parts.setdefault(value.lower(), []).append(stored)  # letter case chooses nothing
+            values.setdefault(value.lower(), value)
+        if len(parts) > 1 and not any(CHOICE in value for value in values):
+            for lower, part in parts.items():
+                yield from _choices(part, (*conditions, f"{field}={values[lower]}"))
+            return
+    for key in dict.fromkeys(stored.result.key for stored in results):
+        yield _Choice((key,), [stored for stored in results if stored.result.key == key])
+
+
+def _go_together(results: Sequence[Evaluation]) -> bool:
+    """True for one recipe, and one evaluation on each collection."""
+    recipes = {recipe_key(stored.result) for stored in results}
+    return len(recipes) <= 1 and all(
+        len({stored.result.key for stored in repeated}) == 1
+        for repeated in _by_collection(results).values()
+    )
+
+
+def _differing(results: Sequence[Evaluation]) -> list[str]:
+    """Fields in which results differ, other than by being of several collections.
+
+    Of protocol and prompts only what differs on one collection: each collection has its own.
+    """
+    of_recipes = differing(recipe_facts(stored.result) for stored in results)
+    names = {name for name in of_recipes if not name.startswith("prompts.")}
+    for repeated in _by_collection(results).values():
+        names.update(differing(facts(stored.result) for stored in repeated))
+    ordered = dict.fromkeys(name for stored in results for name in facts(stored.result))
+    return [name for name in ordered if name in names]
+
+
+def _choosing_fields(results: Sequence[Evaluation]) -> list[str]:
+    """Fields that a name can choose by: what people read, then hashes of a model's files.
+
+    A hash of a collection or of a run file is none: it chooses no other collection's results.
+    """
+    names = [name for name in _differing(results) if not is_hash(name)]
+    return sorted(names, key=lambda name: name in FILES)
+
+
+def _by_collection(results: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
+    grouped: dict[str, list[Evaluation]] = {}
+    for stored in results:
+        grouped.setdefault(stored.collection, []).append(stored)
+    return grouped
+
+
+def _ambiguous(name: str, results: Sequence[Evaluation], choices: Sequence[_Choice]) -> BenchError:
+    """The results by choice, what differs between them, and a name for each choice."""
+    collections, fields = sorted(_by_collection(results)), _differing(results)
+    lines = []
+    for choice in choices[:SHOWN]:
+        values = facts(choice.results[0].result)
+        told = ", ".join(f"{field} {values.get(field) or '-'}" for field in fields)
+        lines.append(f"\n  {choice.where()}: {told}")
+    if len(choices) > SHOWN:
+        lines.append(f"\n  and {len(choices) - SHOWN} more")
+    where = f"of {len(choices)} kinds on {len(collections)} collections"
+    otherwise = "fewer collections with --on"
+    if len(collections) == 1:
+        where, otherwise = f"on {collections[0]}", "one of the folders"
+    names = [f"'{CHOICE.join([name, *choice.conditions])}'" for choice in choices[:SHOWN]]
+    return BenchError(
+        f"{name} has {len(results)} results {where}, which differ in "
+        f"{', '.join(fields)}:{''.join(lines)}",
+        f"say which: {' or '.join(names)}, or {otherwise}",
+    )
 
 
 def find_results(root: Place, model: str = "") -> list[Evaluation]:

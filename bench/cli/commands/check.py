@@ -19,8 +19,7 @@ from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.records import ANCHOR, BASELINE, Check, PairVerdict, StoredModel
 from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
-from bench.results.choose import choose_results
-from bench.results.find import find_named, find_results
+from bench.results.find import choose_results, find_named, find_results
 from bench.results.location import Place
 from bench.results.result import Evaluation
 from bench.workspace import Workspace

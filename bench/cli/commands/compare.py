@@ -17,8 +17,7 @@ from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.run_files import read_run_file
 from bench.evaluate.suites import with_inner
 from bench.exit_codes import ExitCode
-from bench.results.choose import choose_results
-from bench.results.find import expand_collections, find_named
+from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import place_of
 from bench.results.result import RESULT_FILE, Evaluation, Protocol
 from bench.workspace import Workspace

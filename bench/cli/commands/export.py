@@ -10,9 +10,8 @@ from bench.cli.options.decide import ExportOptions
 from bench.cli.printing import print_json
 from bench.evaluate.run_files import write_lines
 from bench.exit_codes import ExitCode
-from bench.results.choose import choose_results
 from bench.results.export import card_file, mteb_files, why_not
-from bench.results.find import expand_collections, find_named
+from bench.results.find import choose_results, expand_collections, find_named
 from bench.results.location import Place, replacing
 from bench.results.result import Evaluation, place
 from foundation.errors import BenchError

@@ -20,7 +20,7 @@ from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
-from bench.results.choose import CHOICE
+from bench.results.find import CHOICE
 from bench.results.location import Place
 from bench.results.result import TREC_FILE, Evaluation, Result, place, save
 from bench.store.indexes import IndexFolder

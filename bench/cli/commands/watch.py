@@ -16,8 +16,7 @@ from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode
 from bench.monitor.curve import Aim, Curve, curve_of
 from bench.monitor.following import Ending, Watcher, follow, training_of
-from bench.results.choose import choose_results
-from bench.results.find import find_named
+from bench.results.find import choose_results, find_named
 from bench.workspace import Workspace
 from foundation.errors import BenchError
 from foundation.files import replacing

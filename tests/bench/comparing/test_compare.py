@@ -18,9 +18,8 @@ from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores
 from bench.evaluate.suites import suite_mean, suite_weights
-from bench.results import choose, find
-from bench.results.facts import recipe_key
-from bench.results.find import find_results
+from bench.results import find
+from bench.results.find import find_results, recipe_key
 from bench.results.result import RESULT_FILE, Evaluation, Result, save
 from datasets_cfg.catalogue import expand, suite_names
 from foundation.errors import BenchError
@@ -34,7 +33,7 @@ FAST = Choices(resampling=Resampling(resamples=999))
 
 def results_of(name, root, on=None):
     """Results of what a user named, one for each collection, all of one recipe."""
-    return choose.choose_results(name, find.find_named(name, root), on)
+    return find.choose_results(name, find.find_named(name, root), on)
 
 
 def result(model="words", collection="beir/scifact", recipe=RECIPE, index="flat", **protocol):
@@ -291,7 +290,7 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     chosen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(find, "find_results", lambda _, model: found if model == "words" else [])
-        patch.setattr(choose, "SHOWN", 100)
+        patch.setattr(find, "SHOWN", 100)
         try:
             results_of("words", root)
             names = ["words"]

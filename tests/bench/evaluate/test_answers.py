@@ -11,8 +11,8 @@ import regex
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.evaluate import answers as answers_module
-from bench.evaluate.answers import answer_qrels, tokens
+from bench.evaluate import judging as answers_module
+from bench.evaluate.judging import answer_qrels, tokens
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from foundation.errors import BenchError
