@@ -29,6 +29,8 @@ UNUSED = re.compile(
 )
 # transformers, tokenizers, torch and safetensors raise nearly anything for a damaged file.
 LOAD_ERRORS = (Exception,)
+# Attribute of the Hugging Face model that holds the head; what has no entry is not supported.
+HEAD_OF = {"bert": "cls", "roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head"}
 # What a vector does not depend on unless it is pooled by the pooler.
 POOLER = re.compile(r"(^|\.)pooler\.|position_ids")
 
@@ -253,3 +255,13 @@ def weighted_sum(
             made[place] = torch.stack(parts).sum(0).to(first.dtype)
         total[name] = made[place]
     return total
+
+
+def head_of(model: Any) -> torch.nn.Module:
+    """Hidden states ``(..., width)`` to logits ``(..., vocabulary)``.
+
+    Args:
+        model: with a head, of a type in `HEAD_OF`.
+    """
+    head: torch.nn.Module = getattr(model, HEAD_OF[model.config.model_type])
+    return head

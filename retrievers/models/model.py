@@ -7,15 +7,17 @@ are all cached starts at once.
 import copy
 import importlib.util
 import logging
+import os
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from foundation.errors import BenchError
 from foundation.files import sha256_of_file
+from foundation.machine import instructions
 from retrievers.adapters.identify import (
     Routing,
     adapter_folder,
@@ -24,11 +26,10 @@ from retrievers.adapters.identify import (
     identify_adapter,
     read_routing,
 )
-from retrievers.models.backends import choose_backend
 from retrievers.models.card import Card, CardAdapter, CardStage, replace_fields
 from retrievers.models.checkpoint import Checkpoint, inside, open_checkpoint
 from retrievers.models.locate import find_card, locate, provenance
-from retrievers.models.recipe import Dtype, Prompts, Recipe, Stage, StoreDtype
+from retrievers.models.recipe import Backend, Dtype, Prompts, Recipe, Stage, StoreDtype
 from retrievers.models.st_folder import (
     find_transformer,
     is_st_folder,
@@ -37,6 +38,7 @@ from retrievers.models.st_folder import (
     read_tokenizer_facts,
 )
 
+VNNI = {"avx512_vnni", "avx_vnni"}
 # Fields of a card's usage that no other kind of encoder heeds.
 OF_TRANSFORMERS = ("pooling", "segment_ids", "truncation_side", "lower_case")
 
@@ -358,6 +360,48 @@ def _third_party_recipe(card: Card, trust_code: bool) -> Recipe:
     source = Path(spec.origin)
     files = {source.name: sha256_of_file(source)}
     return msgspec.structs.replace(recipe, encoder=card.encoder, files=files)
+
+
+def choose_backend(name: str | None, recipe: Recipe) -> Backend:
+    """Return the back end of that name, PyTorch if it is None.
+
+    Raises:
+        BenchError: no back end has that name, or it cannot run the model here.
+    """
+    if name in (None, "torch"):
+        return "torch"
+    if name != "int8":
+        raise BenchError(f"unknown back end {name!r}", f"use {', '.join(get_args(Backend))}")
+    _check_int8(recipe)
+    if not has_vnni():
+        raise BenchError(
+            "int8 needs VNNI instructions: on this processor sums of 8-bit products saturate",
+            "leave --dtype int8 out",
+        )
+    return "int8"
+
+
+def has_vnni() -> bool:
+    """True where 8-bit products are known to be summed without saturation.
+
+    False where the processor does not say, and where oneDNN was told to use fewer instructions
+    than there are.
+    """
+    return bool(VNNI & instructions()) and "ONEDNN_MAX_CPU_ISA" not in os.environ
+
+
+def _check_int8(recipe: Recipe) -> None:
+    hint = "leave --dtype int8 out"
+    if recipe.kind != "transformer" or recipe.encoder:
+        raise BenchError(f"{recipe.model} has no transformer that int8 could run", hint)
+    if recipe.adapter is not None:
+        raise BenchError("int8 runs no adapters", hint)
+    if recipe.dtype != "float32":
+        raise BenchError(f"int8 starts from float32, not {recipe.dtype}", hint)
+    if recipe.pooling == "pooler":
+        raise BenchError(
+            f"int8 gives hidden states, and {recipe.model} is pooled by {recipe.pooling!r}", hint
+        )
 
 
 class Bases:

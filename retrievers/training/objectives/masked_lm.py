@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foundation.errors import BenchError
-from retrievers.models.language_head import HEAD_OF, head_of
+from retrievers.models.loading import HEAD_OF, head_of
 from retrievers.training.objectives.masking import IGNORED
 
 

@@ -23,8 +23,7 @@ from torch import nn
 
 from foundation.errors import BenchError, first_line
 from retrievers.models.checkpoint import Checkpoint, position_limit
-from retrievers.models.language_head import HEAD_OF
-from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, read_weights
+from retrievers.models.loading import HEAD_OF, LOAD_ERRORS, load_tokenizer, read_weights
 from retrievers.training.engine.save import find_checkpoint, load_heads
 from retrievers.training.objectives.masked_lm import MaskedLM
 from retrievers.training.objectives.objective import Objective

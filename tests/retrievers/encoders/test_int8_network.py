@@ -15,7 +15,7 @@ from retrievers.encoders.int8_network import (
     product_with,
     quantize_rows,
 )
-from retrievers.models.backends import has_vnni
+from retrievers.models.model import has_vnni
 from tests.support import tiny_checkpoints as tiny
 
 LENGTHS = (17, 1, 9, 30, 2)

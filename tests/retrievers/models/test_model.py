@@ -11,7 +11,8 @@ import pytest
 from foundation import machine
 from foundation.errors import BenchError
 from retrievers.encoders.opening import open_encoder
-from retrievers.models import backends, locate
+from retrievers.models import locate
+from retrievers.models import model as resolving
 from retrievers.models.card import load_card
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
@@ -305,7 +306,7 @@ def test_int8_is_refused_where_its_sums_saturate(
 
 @pytest.fixture
 def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "has_vnni", lambda: True)
+    monkeypatch.setattr(resolving, "has_vnni", lambda: True)
 
 
 @pytest.mark.usefixtures("vnni")
