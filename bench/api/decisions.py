@@ -179,7 +179,7 @@ def leaderboard(
     Raises:
         BenchError: there is no result, or one is damaged.
     """
-    from reports.leaderboard.exports import scores
+    from reports.leaderboard import scores
 
     place = place_of(str(folder))
     choice = Choice(suite=suite, measure=measure)

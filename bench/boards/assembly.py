@@ -20,7 +20,7 @@ from bench.boards.records import (
     Score,
     SuiteColumn,
 )
-from bench.boards.rows import columns, row_facts, rows, training_step
+from bench.boards.rows import columns, row_facts, rows
 from bench.boards.standings import Names, Standing, Standings, standings
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import suite_mean, suite_weights
@@ -280,7 +280,6 @@ def _row_of(
         return _score(value, stand.of(name, place, measure), own.get((place, measure)))
 
     speed, device = _speed(list(results.values()))
-    training, step = training_step(name, first.model)
     return Row(
         name=name,
         model=first.model,
@@ -296,8 +295,6 @@ def _row_of(
         trained_on=card.trained_on if card else (),
         tokens_per_s=speed,
         speed_device=device,
-        training=training,
-        step=step,
         parameters=next(
             (result.parameters for result in results.values() if result.parameters), None
         ),

@@ -82,7 +82,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         trained_on: as its card says.
         tokens_per_s: over all that was encoded on one machine, named by ``speed_device``.
         parameters: None where no result knows them.
-        training, step: of a checkpoint whose name ends in its step; "" and None for others.
     """
 
     name: str
@@ -95,8 +94,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     speed_device: str
     parameters: Parameters | None
-    training: str = ""
-    step: int | None = None
 
     def score(self, place: str, measure: str) -> Score | None:
         """Score in a column or suite."""

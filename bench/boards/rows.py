@@ -5,7 +5,6 @@ row is a model under one recipe and index; prompts are resolved by collection an
 inside a row.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
@@ -26,7 +25,6 @@ from bench.results.result import Evaluation, Protocol, Result
 from datasets_cfg.catalogue import dataset_names, facts_for
 from foundation.errors import BenchError
 
-CHECKPOINT = re.compile(r"(?P<training>.*?)(?:checkpoint|(?:global[-_]?)?step)[-_]?(?P<step>\d+)")
 SAME_SCORE = 1e-9  # a repeated evaluation, not another one
 
 
@@ -214,19 +212,6 @@ def _variant_facts(some: Sequence[Evaluation]) -> dict[str, str]:
     facts = [recipe_facts(stored.result) for stored in some]
     varied = differing(facts)
     return {name: value for name, value in facts[0].items() if name not in varied}
-
-
-def training_step(name: str, model: str) -> tuple[str, int | None]:
-    """Training and step of a checkpoint: ``run-a/checkpoint-500`` is step 500 of ``run-a``.
-
-    Args:
-        name: of the row; what tells recipes of one model apart tells trainings apart too.
-    """
-    match = CHECKPOINT.fullmatch(model)
-    if not match:
-        return "", None
-    training = match["training"].rstrip("-_./") or "checkpoints"
-    return training + name.removeprefix(model), int(match["step"])
 
 
 def row_facts(some: Sequence[Evaluation]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from reports.plots.style import (
     plain_logarithms,
     render,
     sample,
-    series_style,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ Size = tuple[float, float]  # inches
 Drawing = tuple[str, str, Callable[[], dict[str, bytes]]]  # name, title, contents by ending
 SpeedPoint = tuple[Row, float, Score]  # tokens per second
 Line = tuple[str, Difference]  # label, difference
-Step = tuple[int, Score]
 
 SIZE = (8.0, 5.0)  # inches
 CELL = (0.42, 0.24)  # of a heat map, which has the size that it needs
@@ -72,14 +70,6 @@ def _fills(
     if lines:
         title = f"Each model minus the next one on {fmt.place(headline.name)}"
         yield "neighbours", title, *_forest(lines, title)
-    curves = trainings(ranked, headline, measure)
-    if curves:
-        yield (
-            "steps",
-            f"Quality ({fmt.place(headline.name)}) against training steps",
-            SIZE,
-            lambda figure: quality_and_steps(figure, curves, headline, measure),
-        )
     for number, pair in enumerate(board.pairs, start=1):
         if pair.versus and (pair.a, pair.b) in asked:
             title = f"{pair.a} − {pair.b}"
@@ -219,37 +209,3 @@ def lines_of_neighbours(board: Board, measure: str) -> list[Line]:
         versus = by_pair[names].versus if names in by_pair else ()
         lines += [(" − ".join(names), on) for on in versus if on.on == headline.name]
     return lines
-
-
-def trainings(rows: Sequence[Row], place: AnyColumn, measure: str) -> dict[str, list[Step]]:
-    """Scores by step of each training that has two or more checkpoints in a place."""
-    known = [
-        (row.training, row.step, score)
-        for row in rows
-        if row.step is not None and (score := row.score_in(place, measure))
-    ]
-    known.sort(key=lambda point: point[:2])
-    by_training = {
-        name: [(step, score) for _, step, score in points]
-        for name, points in groupby(known, key=lambda point: point[0])
-    }
-    return {name: steps for name, steps in by_training.items() if len(steps) > 1}
-
-
-def quality_and_steps(
-    figure: "Figure", curves: Mapping[str, Sequence[Step]], place: AnyColumn, measure: str
-) -> None:
-    """A line for each training, with the 95 % interval of each checkpoint."""
-    axes = figure.subplots()
-    axes.grid(alpha=0.3)
-    labels = short_names(list(curves), 60)
-    for number, (label, steps) in enumerate(zip(labels, curves.values(), strict=True)):
-        style = series_style(number)
-        for step, score in steps:
-            _interval(axes, step, score, style["color"])
-        scores = [score.value for _, score in steps]
-        axes.plot([step for step, _ in steps], scores, label=label, **style)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("training step")
-    axes.set_ylabel(f"{fmt.place(place.name)}, {measure or place.main_measure}")
-    legend_below(figure, 2, [sample("95 % interval", marker="|", ms=12, color=GREY)])

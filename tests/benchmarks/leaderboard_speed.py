@@ -27,7 +27,7 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import dataset_names, expand, facts_for
-from reports.leaderboard.pages import write_site
+from reports.pages import write_site
 from reports.plots.leaderboard import pictures
 from retrievers.models.card import all_cards, card_names
 from tests.support.leaderboards import recipe_of, store

@@ -13,10 +13,8 @@ from bench.gate.check import conclude
 from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, GateSettings, LostQuery, PairVerdict
+from reports.check import junit, markdown, verdict_sentence, verdict_sentences
 from reports.format import interval
-from reports.gate.check_report import markdown
-from reports.gate.junit import junit
-from reports.gate.verdict_sentences import verdict_sentence, verdict_sentences
 from reports.markdown import plain
 from retrievers.models.card import Expected
 from tests.support.markdown import numbers

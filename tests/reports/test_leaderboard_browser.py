@@ -13,7 +13,7 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard.pages import write_site
+from reports.pages import write_site
 from retrievers.models.card import Card, Expected
 from tests.support.browser import (
     NAMES,

@@ -11,7 +11,7 @@ from bench.evaluate.run_files import write_run
 from bench.evaluate.runs import Run
 from bench.results.result import TREC_FILE
 from datasets_cfg.dataset import Dataset, open_dataset
-from reports.leaderboard.pages import write_site
+from reports.pages import write_site
 from retrievers.models.parameters import Parameters
 from tests.support.browser import (
     HOSTILE,

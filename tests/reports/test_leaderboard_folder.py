@@ -9,8 +9,7 @@ from bench.boards.records import Board
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from foundation.errors import BenchError
-from reports.leaderboard.folder import HEADING, LIST, SiteFolder, check_free
-from reports.leaderboard.pages import write_site
+from reports.pages import HEADING, LIST, SiteFolder, check_free, write_site
 from tests.support.leaderboards import store
 
 

@@ -5,10 +5,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.boards.assembly import Choice, assemble
-from bench.boards.rows import results_in, training_step
+from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from reports.plots.labels import MOST
@@ -20,9 +19,7 @@ from reports.plots.leaderboard import (
     pareto,
     pictures,
     quality_and_speed,
-    quality_and_steps,
     speed_points,
-    trainings,
 )
 from reports.plots.style import PAPER
 from tests.support.leaderboards import store
@@ -181,55 +178,6 @@ def test_long_names_are_cut_in_a_forest_plot(compared):
     (label,) = figure.axes[0].get_yticklabels()
     assert label.get_text().endswith("x − b")
     assert len(label.get_text()) == MOST + len(" − b")
-
-
-@pytest.fixture
-def checkpoints(tmp_path_factory):
-    place = tmp_path_factory.mktemp("checkpoints")
-    for step, score in ((500, 0.25), (1000, 0.5), (10000, 0.75)):
-        store(place, f"run-a/checkpoint-{step}", "one", [score, score])
-    for step in (10, 20):
-        store(place, f"b-step{step}", "one", [step / 100] * 2)
-    store(place, "alone-step-7", "one", [0.5, 0.5])
-    store(place, "gtr-base", "one", [0.5, 0.5])
-    return assemble(results_in(place), {}, Choice(), Resampling(resamples=199))
-
-
-def test_checkpoints_of_a_training_are_a_line_in_the_order_of_their_steps(checkpoints):
-    found = trainings(checkpoints.rows, checkpoints.columns[0], "")
-    assert {name: [step for step, _ in steps] for name, steps in found.items()} == {
-        "run-a": [500, 1000, 10000],
-        "b": [10, 20],
-    }
-    figure = figure_module.Figure()
-    quality_and_steps(figure, found, checkpoints.columns[0], "")
-    axes = figure.axes[0]
-    lines = {line.get_label(): line for line in axes.lines if line.get_marker() != "None"}
-    assert list(lines["run-a"].get_xdata()) == [500, 1000, 10000]
-    assert list(lines["run-a"].get_ydata()) == [0.25, 0.5, 0.75]
-    explained = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert explained == ["b", "run-a", "95 % interval"]
-
-
-def test_steps_are_drawn_only_where_a_training_has_two(checkpoints, board):
-    assert "steps" in names(checkpoints)
-    assert "steps" not in names(board)
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "expected"),
-    [
-        ("checkpoint-500", "checkpoint-500", ("checkpoints", 500)),
-        ("run/global_step12", "run/global_step12", ("run", 12)),
-        ("run_step_3", "run_step_3", ("run", 3)),
-        ("a-step-3@index=flat", "a-step-3", ("a@index=flat", 3)),
-        ("gtr-base-2", "gtr-base-2", ("", None)),
-        ("step-by-step", "step-by-step", ("", None)),
-        ("minilm", "minilm", ("", None)),
-    ],
-)
-def test_a_step_is_read_from_names_that_say_so(name, model, expected):
-    assert training_step(name, model) == expected
 
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)))

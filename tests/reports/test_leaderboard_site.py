@@ -12,7 +12,7 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from datasets_cfg.catalogue import expand
-from reports.leaderboard.pages import SITE, script_json, slugs, write_site
+from reports.pages import SITE, script_json, slugs, write_site
 from tests.support.leaderboards import MEASURE, script_data, store
 
 FORUMS = expand(["beir/cqadupstack"])

@@ -8,8 +8,7 @@ from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
 from datasets_cfg.catalogue import expand
-from reports.leaderboard.exports import CSV_FIELDS, figures, latex
-from reports.leaderboard.ranking import markdown
+from reports.leaderboard import CSV_FIELDS, figures, latex, markdown
 from retrievers.models.card import Card, Expected
 from retrievers.models.parameters import Parameters
 from tests.support.leaderboards import MEASURE, protocol_of, recipe_of, store

@@ -26,8 +26,7 @@ from bench.workspace import Workspace
 from datasets_cfg.catalogue import dataset_names
 from foundation.errors import BenchError
 from foundation.files import replacing
-from reports.gate.check_report import effects_table, markdown
-from reports.gate.junit import junit
+from reports.check import effects_table, junit, markdown
 
 PUBLISHED = "published"
 

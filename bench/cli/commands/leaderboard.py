@@ -18,10 +18,8 @@ from bench.results.location import Place, filling
 from bench.results.result import Protocol
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
-from reports.leaderboard.exports import figures, latex
-from reports.leaderboard.folder import LIST, check_free
-from reports.leaderboard.pages import write_site
-from reports.leaderboard.ranking import markdown
+from reports.leaderboard import figures, latex, markdown
+from reports.pages import LIST, check_free, write_site
 from reports.plots.leaderboard import pictures
 from reports.plots.style import can_plot
 from retrievers.models.card import all_cards

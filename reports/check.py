@@ -1,0 +1,314 @@
+"""The decision of a check: as a sentence, as Markdown for pull requests, as JUnit XML.
+
+A verdict is one plain sentence before any table: it names candidate and baseline, says from which
+score to which and on what, which loss is ruled out, and the queries that lost most. Tests and
+p-values follow in the report.
+
+In JUnit XML each collection, the mean and the outcome of each comparison is a test case; its
+scores, or the sentence of the verdict, are its output, also where it passed. Consumers count three
+kinds of trouble, and a decision has four: REGRESSION is a ``failure``, since the checkpoint was
+tested and found worse; MISSING and DRIFT are an ``error``, since what was to be tested was not
+there or was not what it claims to be; INCONCLUSIVE is ``skipped``, since nothing was decided. The
+word is the ``type``, and begins the message for consumers that show no type. The exit code of
+``check`` is a property of the first suite, and decides whether a job fails.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from bench.gate.power import DetectableEffect
+from bench.gate.records import Check, CheckRow, LostQuery, PairVerdict
+from foundation.printable import first_names, printable
+from reports import format as fmt
+from reports.format import interval, score, signed
+from reports.markdown import bullets, plain
+from reports.table import Column, Table
+
+LONGEST = 70  # signs of a query's text
+
+
+def verdict_sentence(check: Check, verdict: PairVerdict) -> str:
+    """The outcome of one comparison, as plain text on one line."""
+    clauses = [
+        f"{_lead(check, verdict)}{_where(verdict)}",
+        *_lost(verdict),
+        *_missing(verdict),
+        *_ruled_out(check, verdict),
+        *(_worst(verdict.worst) if verdict.outcome != "MISSING" else []),
+    ]
+    return " ".join("; ".join(clauses).split()) + "."
+
+
+def verdict_sentences(check: Check) -> list[str]:
+    """The sentence of each comparison; of those that decide, first."""
+    decisive = sorted(check.against, key=lambda verdict: verdict.outcome != check.outcome)
+    return [verdict_sentence(check, verdict) for verdict in decisive]
+
+
+def scores(row: CheckRow) -> str:
+    """Measure, score of the baseline, of the candidate, and the difference."""
+    if row.difference is None:
+        return row.missing
+    change = signed(row.difference)
+    return f"{row.measure} {score(row.baseline)} → {score(row.candidate)} ({change})"
+
+
+def _lead(check: Check, verdict: PairVerdict) -> str:
+    candidate, other = check.candidate, f"the {verdict.role}, {verdict.name}"
+    outcome = verdict.outcome
+    if outcome == "MISSING":
+        return f"{candidate} cannot be judged beside {other}"
+    if check.tolerance is not None:
+        has = "has" if outcome == "OK" else "does not have"
+        return f"{candidate} {has} the scores of {other}"
+    if outcome == "REGRESSION":
+        return f"{candidate} is worse than {other}"
+    if outcome == "INCONCLUSIVE":
+        return f"These queries do not show if {candidate} is worse than {other}"
+    if _unchanged(verdict):
+        return f"{candidate} ranks as {other} does"
+    if check.rule == "margin":
+        return f"{candidate} is not worse than {other} by more than {score(check.margin)}"
+    return f"{candidate} shows no significant loss against {other}"
+
+
+def _unchanged(verdict: PairVerdict) -> bool:
+    """True where no score of any query differs."""
+    return all(row.paired is not None and row.paired.changed == 0 for row in verdict.rows)
+
+
+def _where(verdict: PairVerdict) -> str:
+    """Scores, and the collections that they are of."""
+    compared = [row for row in verdict.rows if not row.missing]
+    if not compared:
+        return ""
+    queries = sum(
+        row.paired.changed + row.paired.ties for row in compared if row.paired is not None
+    )
+    counted = f" ({queries:,} queries)" if queries else ""
+    if verdict.mean is not None:
+        names = first_names([row.name for row in compared])
+        return f": mean {scores(verdict.mean)} over {names}{counted}"
+    each = first_names([f"{scores(row)} on {row.name}" for row in compared])
+    return f": {each}{counted}"
+
+
+def _lost(verdict: PairVerdict) -> list[str]:
+    """Collections that decide against the candidate, where the mean was said already."""
+    lost = [row for row in verdict.rows if row.failure]
+    if verdict.mean is None or not lost:
+        return []
+    return [f"lost on {first_names([f'{row.name}, {scores(row)}' for row in lost])}"]
+
+
+def _missing(verdict: PairVerdict) -> list[str]:
+    missing = [f"{row.name}: {row.missing}" for row in verdict.rows if row.missing]
+    return [f"missing: {first_names(missing)}"] if missing else []
+
+
+def _ruled_out(check: Check, verdict: PairVerdict) -> list[str]:
+    tested = any(row.paired is not None and row.paired.changed for row in verdict.rows)
+    several = len(verdict.rows) > 1
+    if check.tolerance is not None or not tested or verdict.outcome == "MISSING":
+        return []
+    if several and verdict.mean is None:
+        return []  # other measures have no mean
+    of_mean = " of the mean" if several else ""
+    limit = verdict.largest_loss
+    if limit is None:
+        return [f"no loss{of_mean} is ruled out"]
+    if limit < 0:
+        return [f"a gain{of_mean} of at least {score(-limit)} is sure (95 %)"]
+    return [f"a loss{of_mean} of more than {score(limit)} is ruled out (95 %)"]
+
+
+def _worst(queries: Sequence[LostQuery]) -> list[str]:
+    if not queries:
+        return []
+    several = len({query.collection for query in queries}) > 1
+    told = [
+        f"{_quoted(query)}{f' of {query.collection}' if several else ''} "
+        f"{query.baseline:.2f} → {query.candidate:.2f}"
+        for query in queries
+    ]
+    what = "the queries that lost most" if len(told) > 1 else "the only query that lost"
+    return [f"{what}: {', '.join(told)}"]
+
+
+def _quoted(query: LostQuery) -> str:
+    text = " ".join(query.text.split())
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}…"
+    return f"{query.query_id} “{short}”" if short else query.query_id
+
+
+def markdown(check: Check) -> str:
+    """The verdict as a sentence, a table for each comparison, then how it was decided."""
+    parts = [f"## {check.outcome}: {plain(check.candidate)}"]
+    parts += [plain(sentence) for sentence in verdict_sentences(check)]
+    if check.warnings:
+        parts.append(bullets(plain(f"warning: {text}") for text in check.warnings))
+    if check.left_out:
+        names = plain(", ".join(check.left_out))
+        parts.append(f"Left out by --on, though there are results: {names}.")
+    for verdict in check.against:
+        heading = f"### Beside the {verdict.role}, {plain(verdict.name)}: {verdict.outcome}"
+        parts += [heading, _scores(verdict.all_rows)]
+    parts += ["### How it was decided", *_decided(check)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _decided(check: Check) -> Iterator[str]:
+    """The rule, what it came to, and the tests."""
+    yield _rule(check)
+    yield bullets(map(plain, check.reasons))
+    for verdict in check.against:
+        if any(row.paired for row in verdict.rows):
+            yield f"Tests of the differences to the {verdict.role}, {plain(verdict.name)}:"
+            yield _tests([row for row in verdict.all_rows if row.paired])
+    if check.effects:
+        yield "What the collections could show, as stated before encoding:"
+        yield effects_table(check.effects)
+
+
+def effects_table(effects: Sequence[DetectableEffect]) -> str:
+    """Minimum detectable effects, and where their deviations come from."""
+    columns: list[Column[DetectableEffect]] = [
+        Column("collection", lambda effect: effect.name),
+        Column("queries", lambda effect: effect.queries, fmt.count),
+        Column("deviation", lambda effect: effect.deviation, fmt.fixed(3)),
+        Column("detectable", lambda effect: effect.detectable, fmt.score),
+        Column("deviation from", lambda effect: effect.source),
+    ]
+    return Table(effects, columns).markdown()
+
+
+def _scores(rows: Sequence[CheckRow]) -> str:
+    columns: list[Column[CheckRow]] = [
+        Column("collection", lambda row: row.name),
+        Column("measure", lambda row: row.measure),
+        Column("baseline", lambda row: (row.baseline, row.baseline_in_domain), fmt.score_in_domain),
+        Column(
+            "candidate", lambda row: (row.candidate, row.candidate_in_domain), fmt.score_in_domain
+        ),
+        Column("difference", lambda row: row.difference, fmt.signed),
+        Column("95 % interval", lambda row: row.paired, fmt.paired_interval),
+        Column("win / tie / loss", lambda row: row.paired, fmt.win_tie_loss),
+        Column("", lambda row: row.missing or row.failure),
+    ]
+    return Table(rows, columns).markdown()
+
+
+def _tests(rows: Sequence[CheckRow]) -> str:
+    columns: list[Column[CheckRow]] = [
+        Column("collection", lambda row: row.name),
+        Column("p (randomisation)", lambda row: row.paired and row.paired.p, fmt.p_value),
+        Column("p (rare gains may be missing)", lambda row: row.p_skew, fmt.p_value),
+        Column("p (Holm)", lambda row: row.p_holm, fmt.p_value),
+        Column("detectable", lambda row: row.detectable, fmt.score),
+    ]
+    return Table(rows, columns).markdown()
+
+
+def _rule(check: Check) -> str:
+    """The rule as a rule, in words that are no finding."""
+    if check.tolerance is not None:
+        return f"Asked was for the scores of a known checkpoint. Exit code {check.exit_code}."
+    rule = {
+        "loss": "fails a candidate that lost significantly on a collection (p of Holm) or in the "
+        "mean; the larger of two p counts, of which one allows for rare gains that these queries "
+        "may miss",
+        "margin": "passes a candidate only where a loss of the mean of more than "
+        f"{fmt.score(check.margin)} is ruled out (one-sided, 95 %, bootstrap-t), and fails one "
+        "whose mean lost significantly",
+    }[check.rule]
+    return (
+        f"Rule “{check.rule}” {rule}. Either rule fails a candidate that lost more than "
+        f"{fmt.score(check.floor)} on any collection. Exit code {check.exit_code}."
+    )
+
+
+KINDS = {
+    "REGRESSION": "failure",
+    "MISSING": "error",
+    "DRIFT": "error",
+    "INCONCLUSIVE": "skipped",
+}
+_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+_NOT_XML = re.compile("[\ufffe\uffff]")
+
+
+def junit(check: Check) -> str:
+    """The document."""
+    top = ElementTree.Element("testsuites", name=f"check {_xml(check.candidate)}")
+    for verdict in check.against:
+        _against(top, check, verdict)
+    for suite in top:
+        for kind, attribute in _COUNTS.items():
+            suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
+        suite.set("tests", str(len(suite.findall("testcase"))))
+    ElementTree.indent(top)
+    declaration = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return declaration + ElementTree.tostring(top, encoding="unicode") + "\n"
+
+
+def _against(top: ElementTree.Element, check: Check, verdict: PairVerdict) -> None:
+    suite = ElementTree.SubElement(top, "testsuite", name=_xml(f"{verdict.role}: {verdict.name}"))
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("outcome", check.outcome), ("exit_code", str(check.exit_code))):
+        ElementTree.SubElement(properties, "property", name=name, value=value)
+    for name, row in zip(_names(verdict.all_rows), verdict.all_rows, strict=True):
+        case = _case(suite, check.candidate, name)
+        _note(case, *_of_row(row, verdict.outcome))
+        _output(case, _row_scores(row))
+    case = _case(suite, check.candidate, "outcome")
+    _note(case, verdict.outcome, "; ".join(verdict.reasons))
+    _output(case, verdict_sentence(check, verdict))
+
+
+def _names(rows: Sequence[CheckRow]) -> list[str]:
+    """Names of the rows: the collection, with the measure where it has several."""
+    times = Counter(row.name for row in rows)
+    return [row.name if times[row.name] == 1 else f"{row.name} {row.measure}" for row in rows]
+
+
+def _of_row(row: CheckRow, outcome: str) -> tuple[str, str]:
+    """Word and message of a collection."""
+    if row.missing:
+        return "MISSING", row.missing
+    if row.failure:
+        return outcome, row.failure
+    if row.paired is not None and row.paired.changed and row.paired.few:
+        return "INCONCLUSIVE", f"{row.paired.changed} queries changed"
+    return "OK", ""
+
+
+def _row_scores(row: CheckRow) -> str:
+    """Scores of both, and the interval of their difference; "" where there are none."""
+    if row.difference is None:
+        return ""
+    limits = interval(row.paired)
+    told = f"; 95 % interval of the difference {limits}" if limits else ""
+    return f"baseline → candidate: {scores(row)}{told}"
+
+
+def _case(suite: ElementTree.Element, candidate: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=_xml(candidate), name=_xml(name))
+
+
+def _note(case: ElementTree.Element, word: str, message: str) -> None:
+    if word in KINDS:
+        said = _xml(f"{word}: {message}")
+        note = ElementTree.SubElement(case, KINDS[word], type=word, message=said)
+        note.text = said
+
+
+def _output(case: ElementTree.Element, text: str) -> None:
+    if text:
+        ElementTree.SubElement(case, "system-out").text = _xml(text)
+
+
+def _xml(text: str) -> str:
+    """Text that a terminal does not obey, without the two signs that no XML file may hold."""
+    return _NOT_XML.sub("\ufffd", printable(text))

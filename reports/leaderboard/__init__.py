@@ -1,1 +1,0 @@
-"""A leaderboard as Markdown, CSV, LaTeX, and as a folder of pages."""
