@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
