@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
 from bench.experiments.grid import Table
 from bench.experiments.pretrain_stage import REHEARSED, trained_parameters
 from bench.experiments.sequence import LearntSequence, write_sequence
@@ -22,8 +20,7 @@ from retrievers.training.continual.sequence import (
     Domain,
     Method,
     check,
-    method_names,
-    method_type,
+    method_table,
     read_method,
 )
 from retrievers.training.engine.arguments import TrainingContext
@@ -54,7 +51,8 @@ class Adapt:
         _check_fields(changes)
         base = to_table(load_preset(own["preset"])) if "preset" in own else {}
         title = {"title": "adapted in an ablation", "source": ""}
-        settings = merged({"method": "plain"} | base, changes) | title
+        settings = merged({"method": {"name": "plain"}} | base, changes) | title
+        settings["method"] = method_table(_method(settings))
         settings = {"on": list(own["on"])} | settings
         settings.pop("start", None)
         self._check(settings)
@@ -62,7 +60,6 @@ class Adapt:
         return {
             "on": settings["on"],
             "method": settings["method"],
-            **msgspec.to_builtins(_method(settings)),
             **{key: value for key, value in preset.items() if key != "start"},
         }
 
@@ -97,8 +94,9 @@ class Adapt:
 
     def rehearsal(self, settings: Table) -> Table | None:
         """Two steps on each domain, and a measurement on a few texts."""
-        fewer = {"measured": MEASURED} if settings.get("measured", 0) > MEASURED else {}
-        return merged(settings, {"steps": REHEARSED, **fewer})
+        measured = settings["method"].get("measured", 0)
+        fewer = {"measured": MEASURED} if measured > MEASURED else {}
+        return merged(settings, {"steps": REHEARSED, "method": fewer})
 
     def _check(self, settings: Table) -> None:
         """Refuse what cannot be trained or compared before any work."""
@@ -134,7 +132,7 @@ def _check_fields(changes: Mapping[str, Any]) -> None:
             'write model = "NAME" at the top of the file, or use [pretrain]',
         )
     preset = (name for name in Pretraining.__struct_fields__ if name != "start")
-    known = ("method", *_method_fields(), *preset)
+    known = ("method", *preset)
     for name in changes:
         if name not in known:
             raise BenchError(
@@ -144,21 +142,12 @@ def _check_fields(changes: Mapping[str, Any]) -> None:
 
 
 def _method(settings: Mapping[str, Any]) -> Method:
-    """Return the method with its own settings; those of other methods are for other rows."""
-    own = method_type(settings["method"]).__struct_fields__
-    fields = {name: settings[name] for name in own if name in settings}
-    return read_method(settings["method"], fields, "[adapt]")
-
-
-def _method_fields() -> set[str]:
-    """Return the names of the settings of all methods."""
-    return {name for each in method_names() for name in method_type(each).__struct_fields__}
+    return read_method(settings["method"], "[adapt] method")
 
 
 def _preset(settings: Mapping[str, Any], start: str) -> Pretraining:
     """The preset of every training, from this model."""
-    others = {"on", "method", *_method_fields()}
-    fields = {key: value for key, value in settings.items() if key not in others}
+    fields = {key: value for key, value in settings.items() if key not in ("on", "method")}
     return from_table({**fields, "start": {"model": start or "pretrained"}}, "[adapt]")
 
 

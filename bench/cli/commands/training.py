@@ -150,7 +150,7 @@ def _method(options: AdaptOptions) -> Method:
         for name, value in typed
         if name.startswith(OF_THE_METHOD)
     }
-    return read_method(options.method, own, f"--method {options.method}")
+    return read_method({"name": options.method, **own}, f"--method {options.method}")
 
 
 def _evaluated(

@@ -126,13 +126,19 @@ def method_type(name: str) -> type[Method]:
     )
 
 
-def read_method(name: str, settings: Mapping[str, Any], source: str) -> Method:
-    """Return a method with its settings; ``source`` names them in messages.
+def read_method(table: Any, source: str) -> Method:
+    """Return the method of a table such as ``{"name": "ewc"}``, or of its name alone.
 
     Raises:
-        BenchError: there is none of that name, or a setting is not one of the method's.
+        BenchError: no name, an unknown one, an unknown setting, or a value of the wrong type.
     """
-    return convert_table(settings, method_type(name), source)
+    settings = {"name": table} if isinstance(table, str) else dict(table)
+    return convert_table(settings, method_type(str(settings.pop("name", ""))), source)
+
+
+def method_table(method: Method) -> dict[str, Any]:
+    """Return the table that `read_method` reads, with all settings."""
+    return {"name": method.name, **msgspec.to_builtins(method)}
 
 
 def adapt(

@@ -17,7 +17,7 @@ from bench.experiments.plan import plan_of
 from bench.experiments.sequence import LearntSequence, last_checkpoint, write_sequence
 from bench.results.find import find_results
 from bench.workspace import Workspace
-from retrievers.training.continual.sequence import method_names
+from retrievers.training.continual.sequence import method_names, read_method
 from retrievers.training.engine.curve import LossPoint
 from tests.support.collections import Bench, write_words
 from tests.support.tiny_checkpoints import write_bert, write_card
@@ -33,7 +33,6 @@ on = ["./one", "./two"]
 batch_size = 2
 max_tokens = 12
 steps = 2
-measured = 3
 
 [evaluate]
 on = ["./one", "./two", "./three"]
@@ -42,7 +41,7 @@ max_document_tokens = 12
 
 [[axes]]
 field = "adapt.method"
-values = ["plain", "ewc", "adapter", "distill"]
+values = ["plain", { name = "ewc", measured = 3 }, "adapter", "distill"]
 
 [[axes]]
 name = "order"
@@ -243,10 +242,10 @@ def test_the_same_command_again_trains_nothing_and_goes_on_where_it_was_interrup
         ('preset = "mlm-small"', 'preset = "mlm-smal"', "mlm-smal", "mlm-small"),
         ('preset = "mlm-small"', 'preset = "retromae-small"', "not retromae", "mlm"),
         ("measured = 3", "measured = 0", ">= 1", ""),
-        ("measured = 3", "metod = 'ewc'", "no field 'metod'", "method"),
-        ("measured = 3", "seed = 3", "seeds says", ""),
-        ("measured = 3", "split = 'dev'", "reads corpora", "leave split out"),
-        ("measured = 3", "start = { model = 'minilm' }", "has a start", "model ="),
+        ("batch_size = 2", "metod = 'ewc'", "no field 'metod'", "method"),
+        ("batch_size = 2", "seed = 3", "seeds says", ""),
+        ("batch_size = 2", "split = 'dev'", "reads corpora", "leave split out"),
+        ("batch_size = 2", "start = { model = 'minilm' }", "has a start", "model ="),
         ("max_tokens = 12\nsteps", "max_tokens = 900\nsteps", "positions for 64", ""),
         ('"ewc"', '"ewd"', "'ewd'", ""),
         (
@@ -313,7 +312,8 @@ def test_the_shipped_grid_learns_what_it_evaluates_by_every_method_in_a_latin_sq
     grid = load_ablation("three-domains", variant)
     assert grid.adapt["on"] == grid.evaluate["on"]
     axes = {axis.title: axis for axis in grid.axes}
-    assert {*axes["method"].values} == {*method_names()}
+    methods = [read_method(value, "test").name for value in axes["method"].values]
+    assert {*methods} == {*method_names()}
     orders = axes["order"].values
     assert orders[0] == grid.adapt["on"]
     for domains in (*orders, *zip(*orders, strict=True)):
@@ -340,7 +340,7 @@ values = ["plain", "ewc", "adapter", "distill"]
 [variants.fresh]
 base = { preset = "fresh.toml", on = ["./one", "./two", "./three"] }
 pretrain = { preset = "fresh.toml", on = ["./three"], tokens = 100 }
-adapt = { preset = "fresh.toml", on = ["./one", "./two"], tokens = 40, measured = 3 }
+adapt = { preset = "fresh.toml", on = ["./one", "./two"], tokens = 40 }
 evaluate = { on = ["./one", "./two"], view = { pooling = "mean", normalize = true } }
 """
 MAKES = """

@@ -131,7 +131,7 @@ def start(tmp_path_factory) -> Path:
 
 def trained(start: Path, out: Path, method: str = "plain", **options):
     preset = small.preset(start, objective={"name": "mlm", "mask": 0.3}, steps=4)
-    return adapt(preset, DOMAINS, read_method(method, options, "test"), on_cpu(out))
+    return adapt(preset, DOMAINS, read_method({"name": method, **options}, "test"), on_cpu(out))
 
 
 def weights(folder: Path | str) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from tests.support.small_starts import on_cpu
 
 TEXTS = small.texts(60)
 DOMAINS = tuple(Domain(f"my/{n}", TEXTS[20 * n : 20 * n + 20]) for n in range(3))
-JOINT = read_method("joint", {}, "test")
+JOINT = read_method("joint", "test")
 CORPORA = [[f"{name}{row}" for row in range(20)] for name in "abc"]
 
 
@@ -76,7 +76,7 @@ def test_joint_is_one_training_on_all_for_as_long_as_the_sequence(start, tmp_pat
 
 
 def test_replay_goes_on_from_the_domain_before_with_texts_of_it(start, tmp_path):
-    settings = read_method("replay", {"buffer": 6, "replayed": 0.25}, "test")
+    settings = read_method({"name": "replay", "buffer": 6, "replayed": 0.25}, "test")
     trained = adapt(preset(start), DOMAINS[:2], settings, on_cpu(tmp_path / "replay"))
     plain = adapt(preset(start), DOMAINS[:2], Plain(), on_cpu(tmp_path / "plain"))
     assert equal(trained[0].folder, plain[0].folder)

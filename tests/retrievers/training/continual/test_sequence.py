@@ -60,7 +60,7 @@ def run(start: Path, out: Path, method: str, count: int = 3, **options: Any) -> 
 def learning(method: str, **options: Any) -> Method:
     """A method, which measures few texts."""
     measured = {"measured": MEASURED} if method in ("ewc", "das") else {}
-    return read_method(method, measured | options, "test")
+    return read_method({"name": method, **measured, **options}, "test")
 
 
 def weights(folder: Path | str) -> dict[str, torch.Tensor]:
