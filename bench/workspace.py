@@ -26,7 +26,7 @@ from datasets_cfg.published import check_published
 from datasets_cfg.remembered import remember
 from datasets_cfg.verify import Finding, remarks
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Bases, resolve_model
 
 DEFAULTS = Options()

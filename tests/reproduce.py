@@ -32,7 +32,7 @@ from bench.evaluate.scoring import score
 from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset, open_dataset
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 
 MODEL = "minilm"

@@ -23,8 +23,8 @@ from bench.evaluate.exact.numpy_engine import thread_count
 from bench.evaluate.exact.search import sees_gpu
 from bench.workspace import Workspace
 from foundation.errors import BenchError, sendable
-from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Bases
 
 POLL_S = 1.0

@@ -19,9 +19,8 @@ from bench.evaluate.retrieval import LoadedModel
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError, sendable
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.opening import open_encoder
-from retrievers.encoders.protocol import Advance, Encoder
+from retrievers.encoders.protocol import Advance, Clock, Encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model
 
 # What the workers must have as this process has it, wherever they are.

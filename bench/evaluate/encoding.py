@@ -13,8 +13,7 @@ from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.protocol import Clock, Encoder
 
 PREFLIGHT_DOCUMENTS, PREFLIGHT_QUERIES = 128, 32
 SAMPLE_DOCUMENTS = 2_000

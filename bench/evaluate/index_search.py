@@ -26,7 +26,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.locks import FileLock
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.models.recipe import Recipe

@@ -21,7 +21,7 @@ from bench.results.result import Conditions, Evaluation, Protocol, Result, Timin
 from bench.store import VectorStore
 from datasets_cfg.dataset import Dataset
 from foundation.machine import InBackground
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.models.card import Card
 from retrievers.models.recipe import Recipe
 

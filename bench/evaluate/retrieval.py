@@ -27,8 +27,7 @@ from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from foundation.errors import BenchError
 from retrievers.encoders.bm25 import BM25, index_bytes
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.encoders.views import View, Viewed
 from retrievers.index.faiss_index import Hits, IndexSpec
 from retrievers.index.library import import_faiss

@@ -24,7 +24,7 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from foundation.errors import BenchError
 from foundation.records import Record, convert_table
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.views import View, every_pooling
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.card import write_card

@@ -46,9 +46,8 @@ from bench.workspace import Workspace
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.first_queries import OTHERS, first_queries
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.opening import open_encoder
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.protocol import Clock, Encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from retrievers.models.model import Model
 

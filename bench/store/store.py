@@ -34,8 +34,7 @@ from foundation.errors import BenchError
 from foundation.files import replacing
 from foundation.locks import FileLock, FileLocks, FolderInUse
 from foundation.records import read_json
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"

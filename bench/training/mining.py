@@ -16,7 +16,7 @@ from bench.training.training_sets import CorpusDocuments, Split
 from datasets_cfg.dataset import Dataset
 from foundation.arrays import Float32Array
 from retrievers.encoders.bm25 import BM25
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.finetune.training_data import Mined

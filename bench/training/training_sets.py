@@ -14,7 +14,7 @@ from datasets_cfg.dataset import Dataset
 from datasets_cfg.records import Queries
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.document_text import join
+from retrievers.encoders.protocol import join
 from retrievers.training.finetune.training_data import TrainingSet
 from retrievers.training.pretrain.texts import LazyTexts
 

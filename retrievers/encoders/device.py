@@ -1,10 +1,12 @@
-"""Devices by name, and the arithmetic of their products. Imports torch, and nothing heavier."""
+"""Devices by name, the arithmetic of their products, and batches side by side on threads."""
 
 import logging
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -72,3 +74,47 @@ def full_precision() -> Iterator[None]:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
             torch.set_float32_matmul_precision("highest")
         yield
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's operators compute on the thread that calls them, while this lasts."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """``map(work, items)``, as many at a time as PyTorch uses threads, results in order.
+
+    Each call computes with one thread. Splitting every layer over the threads instead makes them
+    wait for each other many times a batch, which costs little on an idle machine with few cores,
+    and most of the time where there are many or others want them. Fewer items than threads are
+    computed one after the other with all threads.
+
+    Raises:
+        what ``work`` raises, for the first item that fails.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(items) < threads:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # what new threads of this process start with

@@ -1,4 +1,4 @@
-"""Encoders of routed adapters: a collection's own, or for each query one of several.
+"""From a resolved model to its encoder; routed adapters: a collection's own, or one for each query.
 
 Where each query has its own adapter, the vectors of a document by all adapters lie beside each
 other, and those of a query are 0 but for its adapter's place: the inner product is that of the
@@ -6,8 +6,10 @@ query and the document by that adapter, exactly. So a document costs as much as 
 alone, together, and any search serves.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from retrievers.adapters.identify import ROUTER
 from retrievers.adapters.routing import Router, fit_router
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.protocol import Advance, Encoder
+from retrievers.encoders.protocol import Advance, Clock, Encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.checkpoint import inside
 from retrievers.models.model import Bases, Model
@@ -160,3 +161,48 @@ class ByQuery:
     def count_document_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Tokens of each document before it is cut, special tokens included."""
         return self._base.count_document_tokens(titles, texts)
+
+
+def open_encoder(
+    model: Model,
+    device: str = "auto",
+    tokens_per_batch: int | None = None,
+    bases: Bases | None = None,
+) -> Encoder:
+    """The encoder of a resolved model. Weights load at its first call.
+
+    Args:
+        model: from ``resolve_model``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        tokens_per_batch: most tokens of one batch, padding included where there is some; None
+            picks by device.
+        bases: what encoders of several adapters are opened with, so that they share one base.
+
+    Raises:
+        BenchError: the model has no vectors (BM25), or a third party's class is missing.
+    """
+    if model.recipe.kind == "bm25":
+        raise BenchError(f"{model.card.name} makes no vectors: it is searched as it is")
+    if model.recipe.encoder:
+        encoder: Encoder = _load_class(model.recipe.encoder)(model.recipe, device)
+        return encoder
+    if model.recipe.kind == "hashing":
+        from retrievers.encoders.python_object import HashingEncoder
+
+        hashing: Encoder = HashingEncoder(model.recipe)
+        return hashing
+    if model.routing is not None:
+        from retrievers.encoders.routed import open_routed
+
+        return open_routed(model, device, tokens_per_batch, bases)
+    from retrievers.encoders.transformer import TransformerEncoder
+
+    return TransformerEncoder(model, device, tokens_per_batch, bases)
+
+
+def _load_class(encoder: str) -> Any:
+    module, _, name = encoder.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise BenchError(f"cannot load the encoder class {encoder}: {error}") from error

@@ -17,15 +17,12 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.folder import attach
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.compiled import CompiledNetwork, can_pack, would_pack
-from retrievers.encoders.device import full_precision, warn_of_emulation
-from retrievers.encoders.document_text import Segments
-from retrievers.encoders.onednn import replace_linear, usable
+from retrievers.encoders.device import full_precision, one_thread, side_by_side, warn_of_emulation
+from retrievers.encoders.int8 import replace_linear, usable
+from retrievers.encoders.packed import CompiledNetwork, can_pack, would_pack
 from retrievers.encoders.pooling import finish, pool
-from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokens import Tokens
-from retrievers.encoders.workers import one_thread, side_by_side
+from retrievers.encoders.protocol import Clock, Segments
+from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.loading import load_network, load_stage, load_tokenizer
 from retrievers.models.model import Bases
@@ -301,7 +298,7 @@ class _Flight:
 def _on_backend(recipe: Recipe, network: Any, adapted: bool) -> Any:
     """The network as the recipe's back end runs it; same arguments, ``last_hidden_state``."""
     if recipe.backend == "int8":
-        from retrievers.encoders.int8_network import Int8Network
+        from retrievers.encoders.int8 import Int8Network
 
         return Int8Network(network)
     if not adapted and usable(network):

@@ -13,9 +13,7 @@ import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.document_text import Segments, join
-from retrievers.encoders.protocol import Advance
+from retrievers.encoders.protocol import Advance, Clock, Segments, join
 from retrievers.encoders.tokens import Tokens
 from retrievers.models.checkpoint import Checkpoint
 from retrievers.models.model import Bases, Model

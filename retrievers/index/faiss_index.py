@@ -11,15 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError, did_you_mean, first_line, lacks_memory
-from foundation.records import Record, read_json, write_json
-from retrievers.index import gpu
+from retrievers.index import library
 from retrievers.index.library import FAISS_ERRORS, import_faiss, resolve_device
-from retrievers.index.parts import check_factory, check_usable, most_centroids, seed_training
 
 logger = logging.getLogger(__name__)
 
@@ -115,15 +112,6 @@ class IndexSpec:
         return "?".join(filter(None, (self.factory, "&".join(pairs))))
 
 
-class _Description(Record):
-    """Description of a saved index; ``count`` is its number of documents."""
-
-    spec: str
-    dim: int
-    metric: str
-    count: int
-
-
 class FaissIndex:
     """An approximate index that ranks by inner product, with its own scores.
 
@@ -146,7 +134,9 @@ class FaissIndex:
         self._gpus = resolve_device(device)
         self._resources: Any = None  # of the GPUs, once the index is there
         self._index = _create(spec, dim)
-        seed_training(self._index, spec.seed, any(name == "ht" for name, _ in spec.parameters))
+        library.seed_training(
+            self._index, spec.seed, any(name == "ht" for name, _ in spec.parameters)
+        )
         _set_parameters(self._index, spec)
 
     def __len__(self) -> int:
@@ -159,7 +149,7 @@ class FaissIndex:
 
     def training_rows(self, count: int) -> Int64Array:
         """Rows of a corpus of ``count`` documents to train on: sorted, drawn with the seed."""
-        wanted = min(count, POINTS_PER_CENTROID * most_centroids(self._index))
+        wanted = min(count, POINTS_PER_CENTROID * library.most_centroids(self._index))
         chosen = np.random.default_rng(self.spec.seed).choice(count, wanted, replace=False)
         return np.sort(chosen)
 
@@ -169,7 +159,7 @@ class FaissIndex:
         Raises:
             BenchError: the sample is too small for this index.
         """
-        needed = most_centroids(self._index)
+        needed = library.most_centroids(self._index)
         if len(sample) < needed:
             raise BenchError(
                 f"{self.spec} needs at least {needed} vectors to train, there are {len(sample)}",
@@ -211,12 +201,12 @@ class FaissIndex:
             BenchError: k is less than 1, or more than the GPU can (2,048), or FAISS refuses a
                 parameter.
         """
-        if k < 1 or (self._gpus and k > gpu.MAX_K):
-            limit = f" to {gpu.MAX_K} on the GPU" if self._gpus else " or more"
+        if k < 1 or (self._gpus and k > library.MAX_K):
+            limit = f" to {library.MAX_K} on the GPU" if self._gpus else " or more"
             raise BenchError(f"depth {k}: it must be 1{limit}")
         queries = np.ascontiguousarray(queries)
         self._move_to_gpu()
-        find = partial(gpu.search, self._index) if self._gpus else self._index.search
+        find = partial(library.search_on_gpu, self._index) if self._gpus else self._index.search
         try:
             scores, rows = find(queries, k)
         except FAISS_ERRORS as error:
@@ -224,7 +214,7 @@ class FaissIndex:
         return Hits(np.where(rows >= 0, scores, np.float32(-np.inf)), rows)
 
     def save(self, path: Path) -> None:
-        """Write the index, and beside it ``<name>.json`` that says what it is.
+        """Write the index as FAISS does.
 
         Raises:
             BenchError: FAISS cannot write it, as on a full disk.
@@ -232,46 +222,41 @@ class FaissIndex:
         faiss = import_faiss()
         index = self._index
         if self._resources:
-            index = gpu.to_cpu(index, _create(self.spec, self.dim))
-        # The description goes last: without it the index counts as unfinished.
-        _sidecar(path).unlink(missing_ok=True)
+            index = library.to_cpu(index, _create(self.spec, self.dim))
         try:
             faiss.write_index(index, str(path))
         except FAISS_ERRORS as error:
             raise BenchError(f"{path} cannot be written: {_reason(error)}") from error
-        write_json(_sidecar(path), self._description())
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec, dim: int, device: str = "cpu") -> "FaissIndex":
-        """Read a saved index that must be what is asked for.
+        """Read a saved index of a spec and dimension.
 
         Raises:
-            BenchError: it is missing, damaged, or of another spec, dimension or metric.
+            BenchError: it is missing, damaged, or of another dimension or metric.
         """
         index = cls(spec, dim, device)
         again = "delete it to build it again"
-        stated = read_json(_sidecar(path), _Description, again)
         try:
             index._index = import_faiss().read_index(str(path))
         except (OSError, *FAISS_ERRORS) as error:
             raise BenchError(f"cannot read the index {path}: {_reason(error)}", again) from error
-        asked = index._description()
-        held = msgspec.structs.replace(asked, dim=index._index.d, metric=_metric_name(index._index))
-        problem = _differences(asked, stated) or _differences(asked, held)
-        if problem:
-            raise BenchError(f"{path} is not the index that was asked for: {problem}", again)
-        _set_parameters(index._index, spec)
+        held = index._index
+        if held.d != dim or held.metric_type != import_faiss().METRIC_INNER_PRODUCT:
+            raise BenchError(
+                f"{path} has {held.d} dimensions and FAISS metric {held.metric_type}, not {dim} "
+                "and the inner product",
+                again,
+            )
+        _set_parameters(held, spec)
         index._move_to_gpu()
         return index
-
-    def _description(self) -> _Description:
-        return _Description(str(self.spec), self.dim, "inner product", len(self))
 
     def _move_to_gpu(self) -> None:
         if not self._gpus or self._resources:
             return
         try:
-            self._index, self._resources = gpu.move_to_gpu(self._index, self._gpus)
+            self._index, self._resources = library.move_to_gpu(self._index, self._gpus)
         except FAISS_ERRORS as error:
             raise self._refused("cannot be on a GPU", error, "use --device cpu") from error
 
@@ -287,7 +272,7 @@ def _create(spec: IndexSpec, dim: int) -> Any:
     faiss = import_faiss()
     if not spec.needs_faiss:
         raise BenchError(f"{spec} searches the vectors as they are stored: no index is made")
-    check_factory(spec.factory)
+    library.check_factory(spec.factory)
     try:
         index = faiss.index_factory(dim, spec.factory, faiss.METRIC_INNER_PRODUCT)
     except FAISS_ERRORS as error:
@@ -300,7 +285,7 @@ def _create(spec: IndexSpec, dim: int) -> Any:
             f"{spec.factory} cannot rank by inner product",
             f"known to work: {', '.join(INDEX_EXAMPLES)}",
         )
-    check_usable(index, spec.factory)
+    library.check_usable(index, spec.factory)
     return index
 
 
@@ -335,24 +320,6 @@ def _read_parameters(query: str) -> dict[str, str]:
             raise ValueError(f"{name} comes twice")
         values[name] = value
     return values
-
-
-def _sidecar(path: Path) -> Path:
-    return path.with_name(path.name + ".json")
-
-
-def _metric_name(index: Any) -> str:
-    inner = index.metric_type == import_faiss().METRIC_INNER_PRODUCT
-    return "inner product" if inner else f"FAISS metric {index.metric_type}"
-
-
-def _differences(wanted: _Description, other: _Description) -> str:
-    names = [
-        name for name in wanted.__struct_fields__ if getattr(wanted, name) != getattr(other, name)
-    ]
-    return ", ".join(
-        f"{name} {getattr(other, name)!r} instead of {getattr(wanted, name)!r}" for name in names
-    )
 
 
 def _reason(error: Exception) -> str:

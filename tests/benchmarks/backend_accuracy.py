@@ -43,7 +43,7 @@ from bench.evaluate.runs import Run
 from bench.evaluate.scoring import score
 from bench.evaluate.search import drop_self
 from datasets_cfg.dataset import Dataset, open_dataset
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import resolve_model

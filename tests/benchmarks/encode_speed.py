@@ -42,8 +42,8 @@ from sentence_transformers import SentenceTransformer
 from tabulate import tabulate
 
 from datasets_cfg.dataset import open_dataset
-from retrievers.encoders.document_text import join
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.protocol import join
+from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, resolve_model
 

@@ -42,7 +42,7 @@ def fresh() -> dict[str, float]:
     def lap(name: str) -> None:
         laps[name] = time.process_time() - sum(laps.values())
 
-    from retrievers.encoders.opening import open_encoder
+    from retrievers.encoders.routed import open_encoder
     from retrievers.models.model import resolve_model
 
     encoder = open_encoder(resolve_model(MODEL), "cpu")
@@ -63,7 +63,7 @@ def fresh() -> dict[str, float]:
 def latencies(queries: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each way, in blocks: idle threads wait busily for a while."""
     from retrievers.encoders import tower
-    from retrievers.encoders.opening import open_encoder
+    from retrievers.encoders.routed import open_encoder
     from retrievers.models.model import resolve_model
 
     encoder = open_encoder(resolve_model(MODEL), "cpu")

@@ -53,8 +53,8 @@ from bench.results.result import Result
 from bench.store import StoredVectors
 from bench.workspace import Workspace
 from foundation.arrays import Float32Array, Int64Array
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.protocol import Clock
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
 

@@ -29,9 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from retrievers.encoders.document_text import Segments, join
-from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokens import Tokens
+from retrievers.encoders.protocol import Segments, join
+from retrievers.encoders.tokens import TextTokenizer, Tokens
 from retrievers.models.recipe import TitleJoin
 
 BLOCK = 2_048
@@ -102,7 +101,7 @@ def measure(tokenizer: Path, segments: Sequence[Segments]) -> dict[str, Any]:
 
 def end_to_end(documents: Sequence[tuple[str, str]], rounds: int = 3) -> dict[str, float]:
     """Seconds that all-MiniLM-L6-v2 encodes documents on the CPU, with the cache and without."""
-    from retrievers.encoders.opening import open_encoder
+    from retrievers.encoders.routed import open_encoder
     from retrievers.models.model import resolve_model
 
     encoders: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from foundation.arrays import Int64Array
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import Hits
 from retrievers.models.model import Model, resolve_model
 from retrievers.training.engine.arguments import TrainingContext

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.store import StoredVectors, VectorStore
 from datasets_cfg.corpus import Corpus, Document
-from retrievers.encoders.hashing import HashingEncoder
+from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 
 DIM = 8

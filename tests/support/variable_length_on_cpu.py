@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from retrievers.encoders import compiled, tower
+from retrievers.encoders import packed, tower
 from retrievers.encoders.packed import known
 
 OPERATOR = "torch_attn::_varlen_attn"
@@ -68,7 +68,7 @@ def packing(device: str = "cpu") -> Iterator[None]:
     """On the CPU, encode known networks without padding too, not compiled; on CUDA do nothing.
 
     Three things stand in for CUDA: the condition that it is there, the kernel, and ``recorded`` for
-    its graphs. What is above them is what runs on CUDA, except that the network is not compiled.
+    its graphs. What is above them is what runs on CUDA, except that the network is not packed.
     """
     if device != "cpu":
         yield
@@ -77,7 +77,7 @@ def packing(device: str = "cpu") -> Iterator[None]:
     with (
         patch.object(tower, "can_pack", lambda network, *place: known(network)),
         patch.object(tower, "usable", lambda network: False),
-        patch.object(compiled, "recorder", lambda device: recorded),
+        patch.object(packed, "recorder", lambda device: recorded),
         torch.compiler.set_stance("force_eager"),
     ):
         yield

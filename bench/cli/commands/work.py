@@ -9,7 +9,7 @@ from bench.cli.options.evaluate import WorkOptions
 from bench.cli.printing import print_json
 from bench.evaluate.encoding import check_encoder, encode_documents
 from bench.exit_codes import ExitCode
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.models.model import Bases
 
 

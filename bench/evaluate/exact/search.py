@@ -15,7 +15,7 @@ from bench.evaluate.exact.bounds import norm_bounds
 from bench.evaluate.search import MAX_RANK
 from foundation.arrays import Float16Array, Float32Array, Float64Array, Int64Array
 from foundation.errors import BenchError
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import Hits
 
 TILE_ROWS = 1 << 17  # 400 MB of 768 dimensions; smaller tiles rescore more candidates

@@ -22,8 +22,8 @@ from foundation.arrays import BoolArray, Int32Array
 from foundation.errors import BenchError
 from retrievers.adapters.folder import AdaptedNetwork, add_adapter
 from retrievers.adapters.identify import FOLDER, check_positions
-from retrievers.encoders.document_text import Segments, join
-from retrievers.encoders.text_tokenizer import TextTokenizer
+from retrievers.encoders.protocol import Segments, join
+from retrievers.encoders.tokens import TextTokenizer
 from retrievers.models.card import Card, of_no_checkpoint, replace_fields, write_card
 from retrievers.models.loading import load_network, load_tokenizer, quiet_transformers
 from retrievers.models.model import Model

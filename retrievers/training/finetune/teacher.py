@@ -20,7 +20,7 @@ from foundation.arrays import Float32Array, Int64Array
 from foundation.errors import BenchError
 from foundation.files import replacing_in
 from retrievers.encoders.device import pick_device
-from retrievers.encoders.document_text import join
+from retrievers.encoders.protocol import join
 from retrievers.models.checkpoint import Checkpoint, open_checkpoint
 from retrievers.models.loading import LOAD_ERRORS, load_tokenizer, quiet_transformers
 from retrievers.models.model import Model

@@ -18,7 +18,7 @@ from bench.__main__ import main
 from bench.evaluate.run_files import read_run_file
 from bench.results.load import load
 from datasets_cfg.catalogue import expand
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import (
     DOCUMENTS,

@@ -12,7 +12,7 @@ from bench.evaluate.cost import LONG_S, Cost, confirm_encoding
 from bench.evaluate.encoding import mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus, Document
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
 from tests.support.collections import DOCUMENTS, write_collection

@@ -27,7 +27,7 @@ from bench.store import StoredVectors
 from bench.store.keys import document_keys
 from bench.store.shards import read_shard, write_shard
 from foundation.errors import BenchError
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import Hits
 from retrievers.models.recipe import Recipe
 from tests.support.exact_oracle import (

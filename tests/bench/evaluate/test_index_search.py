@@ -14,7 +14,7 @@ from bench.evaluate import cost, index_search
 from bench.evaluate.index_search import sample_of
 from bench.results.load import load
 from bench.store.indexes import INDEX_FILE, INDEXES, MANIFEST_FILE, IndexFolder
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.index.faiss_index import FaissIndex
 from retrievers.models.model import resolve_model
 from tests.support.collections import Bench, write_collection
@@ -215,7 +215,6 @@ def test_an_exported_index_is_searched_by_faiss_and_numpy_alone(bench, folder, t
     assert done.code == 0, done.stderr
     assert {path.name for path in (tmp_path / "deployed").iterdir()} == {
         "index.faiss",
-        "index.faiss.json",
         "ids.json",
         "manifest.json",
         "search.py",

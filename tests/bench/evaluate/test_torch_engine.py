@@ -24,7 +24,7 @@ from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.evaluate.retrieval import search_device
 from bench.evaluate.search import canonical, order_keys
 from foundation.errors import BenchError
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import Hits
 from tests.support.collections import Bench, write_collection
 from tests.support.exact_oracle import assert_same, brute_force, copying_engine, planted, ties

@@ -13,7 +13,7 @@ from bench.speed.measurement import (
     specs_for,
     stand_ins,
 )
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 
 SOURCES = ["def function(first, second):\n    return first + second", "class A:\n    pass", "x"]

@@ -10,7 +10,7 @@ from bench.speed.race import check_installed, encoders, job_for, race
 from bench.speed.timing import Entrant, contest
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 

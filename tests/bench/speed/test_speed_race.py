@@ -21,7 +21,7 @@ from bench.speed.records import Spread
 from bench.speed.timing import Entrant, Pass, contest, in_turn
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support.collections import DOCUMENTS, QRELS, QUERIES, write_collection
 from tests.support.tiny_checkpoints import SENTENCES, write_bert, write_card

@@ -22,8 +22,8 @@ from bench.store.shards import Shard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
 from foundation.locks import FileLock
-from retrievers.encoders.clock import Clock
-from retrievers.encoders.hashing import HashingEncoder
+from retrievers.encoders.protocol import Clock
+from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts, Recipe
 from tests.support.stores import (
     DIM,

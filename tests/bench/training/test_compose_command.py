@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from bench.exit_codes import ExitCode
 from bench.results.find import find_results
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from tests.support.collections import QUERIES, write_collection, write_qrels

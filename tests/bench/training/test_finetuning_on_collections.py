@@ -12,7 +12,7 @@ from bench.training.on_collections import with_prompts
 from bench.training.training_sets import CorpusDocuments, Split, training_set
 from datasets_cfg.dataset import open_dataset
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Prompts
 from tests.support import tiny_checkpoints as tiny

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from retrievers.encoders.compiled import variable_length_kernel
+from retrievers.encoders.packed import variable_length_kernel
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Dtype

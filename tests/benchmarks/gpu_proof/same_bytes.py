@@ -21,7 +21,7 @@ def digest(encoder: Encoder, texts: Sequence[str]) -> str:
 
 def main() -> None:
     """Encode and print."""
-    from retrievers.encoders.opening import open_encoder
+    from retrievers.encoders.routed import open_encoder
     from retrievers.models.model import resolve_model
     from tests.support.variable_length_on_cpu import packing
 

@@ -18,7 +18,7 @@ import torch
 from bench.evaluate.exact import TILE_ROWS, ArrayVectors, exact_search
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.speed.timing import peak_bytes, timed
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 from retrievers.index.faiss_index import FaissIndex, Hits, IndexSpec
 from tests.benchmarks.gpu_proof.report import Check, NotHereError, Outcome, Part
 from tests.benchmarks.gpu_proof.setup import Setup

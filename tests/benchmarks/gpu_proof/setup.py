@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.store.planning import HALF_SHARD_ROWS
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.transformer import TransformerEncoder
 from retrievers.models.model import Model, resolve_model
 from retrievers.models.recipe import Dtype

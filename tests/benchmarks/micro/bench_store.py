@@ -2,7 +2,7 @@
 
 from bench.store import VectorStore
 from datasets_cfg.corpus import Corpus, Document
-from retrievers.encoders.hashing import HashingEncoder
+from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 
 DOCUMENTS = 100_000

@@ -38,7 +38,7 @@ class CollectionSubject(Subject):
 
 def hashed(found: oracle.Collection) -> oracle.Scored:
     """Scores of the hashing encoder over the texts as they were read here."""
-    from retrievers.encoders.opening import open_encoder
+    from retrievers.encoders.routed import open_encoder
     from retrievers.models.model import resolve_model
 
     encoder = open_encoder(resolve_model("hashing"), "cpu")

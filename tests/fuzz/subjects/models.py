@@ -56,7 +56,7 @@ class Card(Subject):
         return differing(result["measures"], expected, found.grades)
 
     def _scores(self, card: dict[str, Any], found: oracle.Collection) -> oracle.Scored:
-        from retrievers.encoders.hashing import HashingEncoder
+        from retrievers.encoders.python_object import HashingEncoder
         from retrievers.models.recipe import Recipe
 
         dim = card.get("options", {}).get("dim", 256)

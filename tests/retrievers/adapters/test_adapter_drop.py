@@ -9,7 +9,7 @@ import pytest
 
 from bench.experiments.evaluation import EvaluateSettings, _resolved
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.finetune.finetune import finetune
 from tests.support.small_finetuning import TEXTS, TITLES, examples, model, on_cpu, preset

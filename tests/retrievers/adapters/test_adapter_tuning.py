@@ -12,7 +12,7 @@ from foundation.errors import BenchError
 from retrievers.adapters.compose import average_adapters, stack_adapters
 from retrievers.adapters.folder import add_adapter
 from retrievers.adapters.settings import PEFT_METHODS
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.run_folder import read_size
 from retrievers.training.finetune.finetune import finetune

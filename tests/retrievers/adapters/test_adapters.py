@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 

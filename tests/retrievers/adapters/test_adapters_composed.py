@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from foundation.errors import BenchError
 from retrievers.adapters.compose import add_outputs, average_adapters, shares_of, stack_adapters
 from retrievers.adapters.folder import base_of
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models import loading
 from retrievers.models.card import load_card
 from retrievers.models.model import Bases, resolve_model

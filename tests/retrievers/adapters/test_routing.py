@@ -10,7 +10,7 @@ from foundation.errors import BenchError
 from retrievers.adapters.folder import base_of
 from retrievers.adapters.identify import ROUTER, Routing
 from retrievers.adapters.routing import Router, fit_router, route_adapters, unit
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.retrievers.adapters.test_adapter_tuning import run, table
 from tests.support.small_finetuning import TEXTS, TITLES, WORDS, model

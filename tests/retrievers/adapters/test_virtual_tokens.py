@@ -11,7 +11,7 @@ import transformers
 from foundation.errors import BenchError
 from retrievers.adapters.identify import check_positions
 from retrievers.adapters.peft import put_before
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Model, resolve_model
 from tests.support import tiny_checkpoints as tiny
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bench.evaluate.search import approximate
 from foundation.errors import BenchError
-from retrievers.encoders import bm25, postings
-from retrievers.encoders.bm25 import BM25
-from retrievers.encoders.postings import PostingsWriter
+from retrievers.encoders import bm25
+from retrievers.encoders.bm25 import BM25, PostingsWriter
 from retrievers.models.recipe import Option, Recipe
 
 DOCUMENTS = [
@@ -155,8 +154,8 @@ def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
     options: dict[str, Option] = {"method": method, "k1": 1.2, "b": 0.75}
     model = BM25(Recipe(model="bm25", kind="bm25", dim=0, options=options))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postings, "BLOCK_WORDS", block)
-        patch.setattr(postings, "MERGED_POSTINGS", merged)
+        patch.setattr(bm25, "BLOCK_WORDS", block)
+        patch.setattr(bm25, "MERGED_POSTINGS", merged)
         patch.setattr(bm25, "MOST_WORDS", 2)
         model.index([([""] * len(texts), texts)])
     own = model.search([" ".join(f"w{number}" for number in query)], len(texts))
@@ -177,8 +176,8 @@ def test_scores_are_those_of_bm25s_to_the_bit_however_it_is_built(
 @given(st.lists(WORDS, max_size=20), st.integers(1, 30), st.integers(1, 30))
 def test_postings_are_the_rows_and_counts_of_each_word(corpus, block, merged):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postings, "BLOCK_WORDS", block)
-        patch.setattr(postings, "MERGED_POSTINGS", merged)
+        patch.setattr(bm25, "BLOCK_WORDS", block)
+        patch.setattr(bm25, "MERGED_POSTINGS", merged)
         writer = PostingsWriter()
         for words in corpus:
             writer.add(words)

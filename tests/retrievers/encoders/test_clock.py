@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from retrievers.encoders.clock import Clock
+from retrievers.encoders.protocol import Clock
 
 
 def test_the_times_of_a_phase_are_added(monkeypatch):

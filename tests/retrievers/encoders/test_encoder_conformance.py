@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
 from retrievers.encoders.protocol import Encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.preflight import preflight
 from tests.support import tiny_checkpoints as tiny

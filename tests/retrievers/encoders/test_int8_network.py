@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from foundation.errors import BenchError
-from retrievers.encoders.int8_network import (
+from retrievers.encoders.int8 import (
     Int8Linear,
     Int8Network,
     product_with,

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from retrievers.encoders.onednn import OneDNNLinear, replace_linear, usable
+from retrievers.encoders.int8 import OneDNNLinear, replace_linear, usable
 from tests.support import tiny_checkpoints as tiny
 
 

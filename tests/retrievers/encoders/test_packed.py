@@ -12,15 +12,18 @@ import transformers
 from torch._dynamo.testing import CompileCounter
 
 from foundation.errors import BenchError
-from retrievers.encoders import compiled
-from retrievers.encoders.compiled import KERNEL, CompiledNetwork, can_pack, variable_length_kernel
+from retrievers.encoders import packed
 from retrievers.encoders.device import HALF_SUMS
 from retrievers.encoders.packed import (
+    KERNEL,
+    CompiledNetwork,
     PackedBatch,
     PackedNetwork,
+    can_pack,
     known,
     pack,
     pool_packed,
+    variable_length_kernel,
 )
 from retrievers.encoders.pooling import pool
 from retrievers.encoders.tokens import Tokens
@@ -180,7 +183,7 @@ def test_a_network_is_compiled_once_for_batches_of_all_sizes(compilations: Any) 
 
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count the recompilations of all networks together, as PyTorch before 2.13 does."""
-    monkeypatch.setattr(compiled, "can_isolate", lambda: False)
+    monkeypatch.setattr(packed, "can_isolate", lambda: False)
 
 
 @needs_kernel
@@ -190,7 +193,7 @@ def test_more_networks_than_one_may_be_compiled_for_fit_in_a_process(
 ) -> None:
     if counted == "together":
         together(monkeypatch)
-    elif not compiled.can_isolate():
+    elif not packed.can_isolate():
         pytest.skip("this PyTorch counts them together")
     more = torch._dynamo.config.recompile_limit + 2
     sizes = [{"num_hidden_layers": 1, "intermediate_size": 16 * (1 + n)} for n in range(more)]
@@ -206,7 +209,7 @@ def test_networks_that_are_counted_together_would_reach_the_limit_of_pytorch(
 ) -> None:
     together(monkeypatch)
     limit = 3  # 8 without our own
-    monkeypatch.setattr(compiled, "NETWORKS", limit)
+    monkeypatch.setattr(packed, "NETWORKS", limit)
     for layers in range(1, 1 + limit):
         CompiledNetwork(bert(num_hidden_layers=layers))
     with pytest.raises(BenchError, match="cannot compile"):
@@ -237,7 +240,7 @@ def test_compiling_is_deterministic_and_leaves_the_settings_of_pytorch_as_they_w
     before = settings()
     assert before[:3] == (True, True, False)
     CompiledNetwork(bert())
-    assert seen == [(False, False, False, compiled.NETWORKS, True)]
+    assert seen == [(False, False, False, packed.NETWORKS, True)]
     assert settings() == before
 
 

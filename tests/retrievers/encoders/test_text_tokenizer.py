@@ -13,10 +13,8 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.processors import BertProcessing
 
-from retrievers.encoders import word_pieces
-from retrievers.encoders.text_tokenizer import TextTokenizer
-from retrievers.encoders.tokens import Tokens
-from retrievers.encoders.word_pieces import splits_words
+from retrievers.encoders import tokens as word_pieces
+from retrievers.encoders.tokens import TextTokenizer, Tokens, splits_words
 from retrievers.models.model import resolve_model
 from tests.benchmarks.tokenise_speed import real_texts, segments_of
 

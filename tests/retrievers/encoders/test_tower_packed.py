@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import retrievers.encoders.tower
 from foundation.errors import BenchError
-from retrievers.encoders.compiled import FIRST_CAPABILITY, KERNEL, would_pack
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.packed import FIRST_CAPABILITY, KERNEL, would_pack
+from retrievers.encoders.routed import open_encoder
 from retrievers.encoders.transformer import plan_packed
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny

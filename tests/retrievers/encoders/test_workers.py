@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from retrievers.encoders.workers import one_thread, side_by_side
+from retrievers.encoders.device import one_thread, side_by_side
 
 
 @pytest.fixture

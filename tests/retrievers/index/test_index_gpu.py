@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from foundation.errors import BenchError
-from retrievers.index import gpu
+from retrievers.index import library as gpu
 from retrievers.index.faiss_index import FaissIndex, IndexSpec
 
 faiss = pytest.importorskip("faiss")

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 

@@ -10,7 +10,7 @@ import pytest
 
 from foundation import machine
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models import locate
 from retrievers.models import model as resolving
 from retrievers.models.card import load_card
@@ -42,7 +42,7 @@ def like_card(tmp_path: Path, **fields: Any) -> str:
 
 def test_resolving_imports_no_model_library() -> None:
     code = (
-        "import sys; from retrievers.encoders.opening import open_encoder; "
+        "import sys; from retrievers.encoders.routed import open_encoder; "
         "from retrievers.models.model import resolve_model; "
         "model = resolve_model('minilm'); open_encoder(model); print(model.recipe.dim); "
         "heavy = {'torch', 'transformers', 'sentence_transformers', 'huggingface_hub'}; "
@@ -342,7 +342,7 @@ def test_int8_refuses_another_dtype_and_the_pooler(tmp_path: Path, folder: Path)
 def test_back_ends_refuse_a_third_partys_class(tmp_path: Path) -> None:
     card = tiny.write_card(
         tmp_path / "theirs.toml",
-        encoder="retrievers.encoders.hashing:HashingEncoder",
+        encoder="retrievers.encoders.python_object:HashingEncoder",
         options={"dim": 8},
     )
     with pytest.raises(BenchError, match="no transformer that int8 could run"):

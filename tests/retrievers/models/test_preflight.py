@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from retrievers.encoders.hashing import HashingEncoder
+from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.preflight import Preflight, preflight, vector_facts
 from retrievers.models.recipe import Recipe
 

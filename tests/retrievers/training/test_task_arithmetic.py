@@ -7,7 +7,7 @@ import pytest
 
 from bench.exit_codes import ExitCode
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.task_arithmetic import add_tasks
 from tests.support import tiny_checkpoints as tiny

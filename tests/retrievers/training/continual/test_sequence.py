@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from foundation.errors import BenchError
 from retrievers.adapters.settings import Adapter
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.card import Card
 from retrievers.models.model import resolve_model
 from retrievers.training import continual

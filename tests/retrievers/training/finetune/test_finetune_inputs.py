@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine.arguments import TrainingContext
 from retrievers.training.engine.curve import read_curve

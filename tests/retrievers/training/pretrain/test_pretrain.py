@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from bench.monitor.following import CheckpointScanner, model_folder
 from foundation import machine
 from foundation.errors import BenchError
-from retrievers.encoders.opening import open_encoder
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.training.engine import arguments
 from retrievers.training.engine.arguments import Progress, TrainingContext

@@ -1,11 +1,16 @@
-"""BERT and RoBERTa on the CPU with dense layers in int8, one text's vector free of the others.
+"""Dense layers of BERT and RoBERTa on the CPU through oneDNN: in float32, and in int8.
 
-Weights have one scale for each output, activations one for each token, found as it is computed:
-``y = scale_token * scale_output * (q_x q_w) + bias`` with products summed in int32, which is
-exact. A token's values are rounded by the largest of its own, so nothing that is beside it in a
-batch can move them; texts are packed without padding, and attention, which is float32 as are
-layer norms, sees one text at a time: a last bit that changes with the padding would be rounded to
-another int8 now and then.
+PyTorch's own linear layer copies the bias before each product, and GELU walks over the result
+again. oneDNN adds the bias and applies the exact (erf) GELU while the product is in the cache, over
+weights that are laid out once. Results are float32 sums in another order: unit vectors move by
+about 1e-6. ``tests/benchmarks/encode_speed.py`` measures what it gives.
+
+In int8, one text's vector is free of the others. Weights have one scale for each output,
+activations one for each token, found as it is computed: ``y = scale_token * scale_output * (q_x
+q_w) + bias`` with products summed in int32, which is exact. A token's values are rounded by the
+largest of its own, so nothing that is beside it in a batch can move them; texts are packed without
+padding, and attention, which is float32 as are layer norms, sees one text at a time: a last bit
+that changes with the padding would be rounded to another int8 now and then.
 
 Products are oneDNN's, called by the operator of PyTorch's own compiler with activations shifted to
 unsigned bytes: with VNNI instructions they are summed without saturation. It is exact for every
@@ -16,22 +21,81 @@ Zafrir et al., "Q8BERT: Quantized 8Bit BERT", 2019; scales for each token as in 
 "ZeroQuant", 2022.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.activations import GELUActivation
 
 from foundation.errors import BenchError
-from retrievers.encoders.onednn import has_operators
-from retrievers.encoders.workers import one_thread
+from retrievers.encoders.device import one_thread
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
+OPERATORS = ("mkldnn._linear_pointwise", "mkldnn._reorder_linear_weight")
+INT8_OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
 LARGEST = 127  # the smallest is its negative, as scales are symmetric
-OPERATORS = ("onednn.qlinear_prepack", "onednn.qlinear_pointwise")
 SHIFT = 128  # from a signed byte to an unsigned one, where its first bit is turned over
+
+
+class OneDNNLinear(nn.Module):
+    """A linear layer in float32, with GELU after it where asked; for inference only.
+
+    Args:
+        linear: whose weights are taken.
+        gelu: apply ``gelu(x) = x Phi(x)`` to the result.
+    """
+
+    def __init__(self, linear: nn.Linear, gelu: bool = False) -> None:
+        super().__init__()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self._bias = linear.bias
+        self._after = "gelu" if gelu else "none"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(..., in)`` to ``(..., out)``."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self._weight, self._bias, self._after, [], "none"
+        )
+        return output
+
+
+def usable(network: Any) -> bool:
+    """True where a network is of a family, dtype and device that this module is for."""
+    parameter = next(network.parameters())
+    return (
+        network.config.model_type in FAMILIES
+        and parameter.dtype == torch.float32
+        and parameter.device.type == "cpu"
+        and has_operators()
+    )
+
+
+def has_operators(names: Iterable[str] = OPERATORS) -> bool:
+    """True where this processor and this build of PyTorch have these operators of oneDNN.
+
+    They are those of PyTorch's own compiler and not promised to stay: without them a network is
+    used as it is.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and all(
+        hasattr(getattr(torch.ops, library), operator)
+        for library, operator in (name.split(".") for name in names)
+    )
+
+
+def replace_linear(network: nn.Module) -> None:
+    """Replace the linear layers of a network in place; their own weights are freed."""
+    for module in network.modules():
+        children = list(module.named_children())
+        after = getattr(module, "intermediate_act_fn", None)
+        gelu = isinstance(after, GELUActivation) and after.act is functional.gelu
+        for name, child in children:
+            if type(child) is nn.Linear:
+                setattr(module, name, OneDNNLinear(child, gelu))
+        if gelu:
+            module.intermediate_act_fn = nn.Identity()
 
 
 class Int8Linear(nn.Module):
@@ -161,7 +225,7 @@ def _check(network: Any) -> None:
         "int8 starts from float32 on the CPU": (
             parameter.dtype != torch.float32 or parameter.device.type != "cpu"
         ),
-        "this build of PyTorch has no oneDNN, which int8 needs": not has_operators(OPERATORS),
+        "this build of PyTorch has no oneDNN, which int8 needs": not has_operators(INT8_OPERATORS),
     }
     for problem, found in problems.items():
         if found:
