@@ -143,18 +143,21 @@ def share(folder: Path) -> None:
             path.chmod(mode)
 
 
-def sweep(folder: Path) -> None:
-    """Remove the temporary files and folders in a folder that nobody has written for a day."""
+def sweep(folder: Path, unwritten_s: float = _DAY_S) -> None:
+    """Remove the temporary files and folders in a folder that nobody has written for so long.
+
+    Whoever holds the lock of a folder knows that nobody writes there: 0.
+    """
     with suppress(OSError):
         for entry in list(folder.iterdir()):
             if _TEMPORARY.fullmatch(entry.name):
                 with suppress(OSError):
-                    _remove_if_left(entry)
+                    _remove_if_left(entry, unwritten_s)
 
 
-def _remove_if_left(path: Path) -> None:
+def _remove_if_left(path: Path, unwritten_s: float) -> None:
     written = [inner.stat().st_mtime for inner in (path, *path.rglob("*"))]
-    if time.time() - max(written) > _DAY_S:
+    if time.time() - max(written) > unwritten_s:
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -5,19 +5,15 @@ store, are imported when it is first read or written. What a store says is turne
 
 A store has no folders and no renaming, so an object is written whole, in one request. Whether an
 object is there is asked by its key: a listing may lag behind what was written.
-
-A store that has answered this process and then refuses is asked again for two minutes.
 """
 
 import errno
 import io
-import logging
 import os
 import posixpath
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -36,24 +32,8 @@ _CREDENTIALS = {
 _OF_STORES = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"}
 _PROBE = ".can-be-written"
 AT_ONCE = 16  # requests
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0  # between two tries; each is twice as long as the last
-# A connection that fails is an error of many libraries; these are the names of its classes.
-_UNREACHED = {
-    *("ConnectionError", "TimeoutError", "IncompleteRead", "HTTPClientError"),
-    *("ClientConnectionError", "ClientPayloadError"),
-}
-_OVERLOADED = {errno.EBUSY, errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO)}  # 409, 503; 500
 
 Answer = TypeVar("Answer")
-
-logger = logging.getLogger(__name__)
-
-_answered: set[str] = set()  # buckets that answered this process
-_refusing: set[str] = set()  # those of which it was said that they refuse
-
-
-class StoreRefusesError(BenchError):
-    """A store that is away or overloaded: it may answer another time."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +42,9 @@ class RemotePath:
 
     Attributes:
         url: without a slash at its end.
-        patience_s: seconds for which a store is asked again that answered before and now refuses.
     """
 
     url: str
-    patience_s: float = 120.0
 
     def __str__(self) -> str:
         return self.url
@@ -122,15 +100,7 @@ class RemotePath:
         return int(facts["size"])
 
     def rglob(self, name: str) -> list["RemotePath"]:
-        """Objects below that have this name; no wildcards.
-
-        Raises:
-            BenchError: as `objects`.
-        """
-        return [place for place in self.objects() if place.name == name]
-
-    def objects(self) -> list["RemotePath"]:
-        """Objects below, as far as the store lists them already.
+        """Objects below that have this name, as far as the store lists them; no wildcards.
 
         Raises:
             BenchError: there is no such bucket, or the store refuses.
@@ -140,7 +110,7 @@ class RemotePath:
             keys = self._ask(lambda store: store.find(self.url))
         except FileNotFoundError as error:
             raise _no_bucket(self) from error
-        return [replace(self, url=f"{scheme}://{key}") for key in keys]
+        return [RemotePath(f"{scheme}://{key}") for key in keys if posixpath.basename(key) == name]
 
     def read_bytes(self) -> bytes:
         """The whole object.
@@ -156,22 +126,6 @@ class RemotePath:
         """The whole object as a file to read."""
         return io.BytesIO(self.read_bytes())
 
-    def write_bytes(self, content: bytes) -> None:
-        """Write an object, also over an earlier one.
-
-        Raises:
-            BenchError: there is no such bucket, or the store refuses.
-        """
-        try:
-            self._ask(lambda store: store.pipe_file(self.url, content))
-        except FileNotFoundError as error:
-            raise _no_bucket(self) from error
-
-    def unlink(self) -> None:
-        """Remove an object, if it is there."""
-        with suppress(FileNotFoundError):
-            self._ask(lambda store: store.rm_file(self.url))
-
     def create(self, content: bytes) -> None:
         """Write an object that is not there yet; the store itself checks that, where it can.
 
@@ -179,24 +133,14 @@ class RemotePath:
             BenchError: it is there with other content, there is no such bucket, or the store
                 refuses.
         """
-        if not self.is_created(content):
-            raise BenchError(f"{self} is there already, with other content", "name another place")
-
-    def is_created(self, content: bytes) -> bool:
-        """Create an object; False where it is there with other content. See `create`.
-
-        True of one writer alone among those that race with contents of their own.
-        """
         try:
             self._ask(lambda store: _create(store, self.url, content))
-        except FileExistsError:
-            try:
-                return self.read_bytes() == content  # the answer to an earlier try may be lost
-            except FileNotFoundError:
-                return False  # removed meanwhile
+        except FileExistsError as error:
+            if self.read_bytes() != content:  # the answer to an earlier try may be lost
+                message = f"{self} is there already, with other content"
+                raise BenchError(message, "name another place") from error
         except FileNotFoundError as error:
             raise _no_bucket(self) from error
-        return True
 
     def check_writable(self) -> None:
         """Write a small object: what would fail after hours of work fails now.
@@ -235,29 +179,9 @@ class RemotePath:
             raise _no_bucket(self) from error
 
     def _ask(self, ask: Callable[[Any], Answer]) -> Answer:
-        """The answer of the store, which is asked again while it refuses.
-
-        One that has never answered is not: its address may be wrong.
-        """
-        bucket = _bucket(self)
-        begun, pause = time.monotonic(), FIRST_PAUSE_S
-        while True:
-            try:
-                with _speaking(self):
-                    answer = ask(_store(self))
-            except StoreRefusesError as error:
-                left = begun + self.patience_s - time.monotonic()
-                if bucket not in _answered or left <= 0:
-                    raise
-                if bucket not in _refusing:
-                    _refusing.add(bucket)
-                    logger.warning("%s; it is asked again for %.0f s", error, self.patience_s)
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-            else:
-                _answered.add(bucket)
-                _refusing.discard(bucket)
-                return answer
+        """The answer of the store; its own package asks again where it is overloaded."""
+        with _speaking(self):
+            return ask(_store(self))
 
 
 def _store(place: RemotePath) -> Any:
@@ -313,18 +237,9 @@ def _speaking(place: RemotePath) -> Iterator[None]:
         if not isinstance(error, OSError) and kind.__module__.split(".")[0] not in _OF_STORES:
             raise
         message = f"{place}: {error or kind.__name__}"
-        if _is_passing(error):
-            hint = "what is finished is kept: type the same command when the store answers"
-            raise StoreRefusesError(message, hint) from error
         scheme = place.url.partition("://")[0]
         hint = f"credentials: {_CREDENTIALS[scheme]}" if scheme in _CREDENTIALS else ""
         raise BenchError(message, hint) from error
-
-
-def _is_passing(error: Exception) -> bool:
-    """True for an error after which the same request may succeed."""
-    classes = {kind.__name__ for kind in type(error).__mro__}
-    return bool(classes & _UNREACHED) or getattr(error, "errno", None) in _OVERLOADED
 
 
 def _bucket(place: RemotePath) -> str:

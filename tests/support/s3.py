@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from foundation import object_store
-
 KEY, SECRET = "key-of-tests", "secret-of-tests"
 START_S = 20
 
@@ -52,7 +50,6 @@ def allow(monkeypatch: pytest.MonkeyPatch, address: str, secret: str = SECRET) -
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
-    object_store._answered.clear()
     for name, value in {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": secret,

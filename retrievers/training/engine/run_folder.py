@@ -116,7 +116,8 @@ class RunFolder:
         lock = lock_folder(self.path)
         try:
             self._refuse_others()  # another training may have begun and ended since
-            sweep(self.path)
+            for folder in (self.path, *filter(Path.is_dir, self.path.iterdir())):
+                sweep(folder, 0)
             write_json(self.path / TRAINING_FILE, self.training)
         except BaseException:
             lock.release()

@@ -4,9 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -206,39 +204,6 @@ def test_no_credentials_are_one_clear_error(server, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(BenchError, match="credentials"):
         place_of("s3://bucket/a").check_writable()
-
-
-def test_a_store_that_is_overloaded_is_asked_again(monkeypatch, caplog):
-    answers = iter([200, 503, 500, 503, 200, 404, 403])
-
-    class Overloaded(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.send_response(next(answers))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def do_GET(self):  # a listing: there is no folder of this name either
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Overloaded)
-    Thread(target=server.serve_forever, daemon=True).start()
-    s3.allow(monkeypatch, f"http://127.0.0.1:{server.server_port}")
-    place = place_of("s3://bucket/a")
-    assert place.is_file()
-    assert caplog.text == ""
-    assert place.is_file()
-    assert caplog.text.count("it is asked again for 120 s") == 1
-    assert not place.is_file()
-    with pytest.raises(BenchError, match="s3://bucket/a"):
-        place.is_file()  # refused for good: not asked again
-    assert list(answers) == []
-    server.shutdown()
-    server.server_close()
 
 
 def test_a_server_that_is_away_is_one_clear_error(server, monkeypatch):
