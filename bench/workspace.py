@@ -20,11 +20,15 @@ from bench.results.result import Evaluation
 from bench.results.reuse import find_stored, newest_of_same
 from bench.store import VectorStore
 from datasets_cfg.catalogue import expand, is_suite, own_members
-from datasets_cfg.dataset import FACTS_FILE, Dataset, name_in_results, open_dataset
-from datasets_cfg.first_queries import first_queries
-from datasets_cfg.published import check_published
-from datasets_cfg.remembered import remember
-from datasets_cfg.verify import Finding, remarks
+from datasets_cfg.dataset import (
+    FACTS_FILE,
+    Dataset,
+    first_queries,
+    name_in_results,
+    open_dataset,
+    remember,
+)
+from datasets_cfg.verify import Finding, check_published, remarks
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import Bases, resolve_model

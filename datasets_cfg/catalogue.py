@@ -5,6 +5,7 @@ opens none but the list of suites.
 """
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -12,11 +13,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from datasets_cfg.facts import Facts, Suite, Weight
-from datasets_cfg.roots import roots
 from foundation.errors import BenchError, did_you_mean
 from foundation.records import Record, decode_toml
 
 SUITES = "suites.toml"
+ENVIRONMENT = "BENCH_DATA"
 
 
 class _Suites(Record):
@@ -138,6 +139,27 @@ def own_folder(name: str, data_dir: Path | None = None) -> Path | None:
         return None
     below = (root / name for root in roots(data_dir))
     return next((folder for folder in below if folder.is_dir()), None)
+
+
+def roots(data_dir: Path | None) -> list[Path]:
+    """Folders of the user's that hold collections: ``data_dir``, then the one of BENCH_DATA.
+
+    Raises:
+        BenchError: one of them is no folder.
+    """
+    named = {"--data-dir": data_dir, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
+    folders = []
+    for source, value in named.items():
+        if value:
+            root = Path(value).expanduser()
+            if not root.is_dir():
+                raise BenchError(
+                    f"{source} names {root}, which is no folder",
+                    hint="name the folder that holds the collections, such as DIR in "
+                    "DIR/beir/scifact/corpus.jsonl",
+                )
+            folders.append(root)
+    return folders
 
 
 def expand(names: Iterable[str], data_dir: Path | None = None) -> list[str]:

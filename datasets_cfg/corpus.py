@@ -7,7 +7,10 @@ must be: nothing is parsed, and no text is handed out, before it was compared wi
 """
 
 import dataclasses
+import hashlib
+import itertools
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasets_cfg import corpus_checksums as checks
-from datasets_cfg.corpus_checksums import Checksums, DamagedBlockError
-from datasets_cfg.corpus_writer import SCHEMA, Document, write_documents
+from datasets_cfg.records import Document
 from foundation.arrays import Int64Array
 from foundation.errors import BenchError
-from foundation.files import replacing_folder, sha256_of_file
+from foundation.files import ContentHash, replacing_folder, sha256_of_file
 from foundation.machine import Once
 from foundation.records import Record, decode_json, read_json, write_json
 
@@ -31,10 +32,53 @@ DOCUMENTS_FILE = "documents.arrow"
 TIE_RANK_FILE = "tie_rank.npy"
 MANIFEST_FILE = "manifest.json"
 CHECKSUMS_FILE = "checksums.json"
-_UNUSABLE = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
 _COMPARED_IDS = 1 << 20  # sorted ids compared with their neighbour at a time
+CHECKED_AT_OPEN = 64 << 20  # bytes of a file that are checked without being asked: 0.1 s
+SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # of a source, spread evenly over it
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("title", pa.large_string(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+    ]
+)
+BATCH_BYTES = 16 * 2**20
+BATCH_DOCUMENTS = 2**16  # Python objects of very short documents weigh more than their text
 
-__all__ = ["Corpus", "CorpusManifest", "DamagedCorpusError", "Document", "SourceFile"]
+
+class DamagedBlockError(Exception):
+    """A file is not what was written; the message says how."""
+
+
+class Block(Record):
+    """Consecutive bytes of a file, from the end of the block before it to ``end``.
+
+    ``texts`` is true of a block that holds titles and texts and nothing else.
+    """
+
+    end: int
+    sha256: str
+    texts: bool = False
+
+
+class SourceChecksum(Record):
+    """Content of a file that a corpus was built from: ``sampled_sha256`` is of 4 MiB of it."""
+
+    path: str
+    sampled_sha256: str
+    sha256: str
+
+
+class Checksums(Record):
+    """Content of a corpus's files and of its sources; ``documents`` are blocks in their order."""
+
+    manifest_sha256: str
+    tie_rank_sha256: str
+    documents: tuple[Block, ...]
+    sources: tuple[SourceChecksum, ...]
+
+
+_UNUSABLE = (DamagedBlockError, BenchError, OSError, ValueError, EOFError, pa.ArrowInvalid)
 
 
 class DamagedCorpusError(BenchError):
@@ -157,12 +201,12 @@ class Corpus:
 
     def _compare_texts(self) -> None:
         with self._discarded_if_damaged():
-            checks.check_blocks(self.mapped, self.checksums.documents, True, DOCUMENTS_FILE)
+            check_blocks(self.mapped, self.checksums.documents, True, DOCUMENTS_FILE)
 
     def _compare_sources(self, whole: bool) -> None:
         with self._discarded_if_damaged():
             for source in self.checksums.sources:
-                checks.check_source(source, whole)
+                check_source(source, whole)
 
     @contextmanager
     def _discarded_if_damaged(self) -> Iterator[None]:
@@ -258,7 +302,7 @@ class Corpus:
             corpus = _open(cls, folder)
         except _UNUSABLE as error:
             raise DamagedCorpusError(folder, str(error)) from error
-        if len(corpus.mapped) <= checks.CHECKED_AT_OPEN:
+        if len(corpus.mapped) <= CHECKED_AT_OPEN:
             corpus.check_texts()
         return corpus
 
@@ -267,7 +311,7 @@ def damage_of(folder: Path) -> str:
     """Damage of a corpus, after all of it was read; "" where it is whole."""
     try:
         corpus = _open(Corpus, folder)
-        checks.check_blocks(corpus.mapped, corpus.checksums.documents, True, DOCUMENTS_FILE)
+        check_blocks(corpus.mapped, corpus.checksums.documents, True, DOCUMENTS_FILE)
     except _UNUSABLE as error:
         return str(error)
     return ""
@@ -281,7 +325,7 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
     checksums = read_json(folder / CHECKSUMS_FILE, Checksums)
     manifest_path, rank_path = folder / MANIFEST_FILE, folder / TIE_RANK_FILE
     manifest = decode_json(
-        checks.checked_content(manifest_path, checksums.manifest_sha256),
+        checked_content(manifest_path, checksums.manifest_sha256),
         CorpusManifest,
         manifest_path,
     )
@@ -289,10 +333,10 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
         raise DamagedBlockError(
             f"its format is version {manifest.schema_version}, this is {SCHEMA_VERSION}"
         )
-    checks.checked_content(rank_path, checksums.tie_rank_sha256)
+    checked_content(rank_path, checksums.tie_rank_sha256)
     tie_rank = np.load(rank_path, mmap_mode="r", allow_pickle=False)
     mapped = _mapped(folder / DOCUMENTS_FILE)
-    checks.check_blocks(mapped, checksums.documents, False, DOCUMENTS_FILE)
+    check_blocks(mapped, checksums.documents, False, DOCUMENTS_FILE)
     table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     if not table.schema.equals(SCHEMA) or not len(table) == len(tie_rank) == manifest.documents:
         raise DamagedBlockError("its files are not those of one corpus")
@@ -301,19 +345,13 @@ def _open(kind: type[Corpus], folder: Path) -> Corpus:
 
 def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path]) -> None:
     read_from = tuple(SourceFile.of(path) for path in sources)
-    written = write_documents(documents, folder / DOCUMENTS_FILE)
-    if not written.documents:
+    count, empty, sha256 = write_documents(documents, folder / DOCUMENTS_FILE)
+    if not count:
         raise BenchError(
             "the collection has no documents",
             hint="look at the corpus file: is it empty, or was its download cut short?",
         )
-    manifest = CorpusManifest(
-        schema_version=SCHEMA_VERSION,
-        documents=written.documents,
-        empty_documents=written.empty_documents,
-        sha256=written.sha256,
-        sources=read_from,
-    )
+    manifest = CorpusManifest(SCHEMA_VERSION, count, empty, sha256, read_from)
     write_json(folder / MANIFEST_FILE, manifest)
     mapped = _mapped(folder / DOCUMENTS_FILE)
     file = pa.py_buffer(mapped)
@@ -323,8 +361,8 @@ def _write(documents: Iterable[Document], folder: Path, sources: Sequence[Path])
     checksums = Checksums(
         manifest_sha256=sha256_of_file(folder / MANIFEST_FILE),
         tie_rank_sha256=sha256_of_file(folder / TIE_RANK_FILE),
-        documents=checks.blocks_of(mapped, checks.text_spans(table, file.address)),
-        sources=tuple(checks.checksum_of_source(path) for path in sources),
+        documents=blocks_of(mapped, text_spans(table, file.address)),
+        sources=tuple(checksum_of_source(path) for path in sources),
     )
     if tuple(SourceFile.of(path) for path in sources) != read_from:
         raise BenchError("a file of the collection changed while it was read", "run again")
@@ -353,3 +391,162 @@ def _byte_order_rank(ids: pa.LargeStringArray) -> Int64Array:
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order.to_numpy()] = np.arange(len(ids))
     return rank
+
+
+def write_documents(documents: Iterable[Document], path: Path) -> tuple[int, int, str]:
+    """Stream ``documents`` to ``path`` in record batches of about 16 MiB of text.
+
+    Returns:
+        Documents, those of them without title and text, and the content hash.
+
+    Raises:
+        BenchError: a field cannot be written as UTF-8 (a lone surrogate).
+        OSError: the file cannot be written.
+    """
+    content = ContentHash()
+    count = empty = 0
+    with path.open("wb") as sink:
+        with pa.ipc.new_file(sink, SCHEMA) as writer:
+            for batch in _batches(documents):
+                for fields in batch:
+                    content.add(fields)
+                    empty += not (fields[1].strip() or fields[2].strip())
+                columns = [
+                    pa.array(column, pa.large_string()) for column in zip(*batch, strict=True)
+                ]
+                writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+                count += len(batch)
+        sink.flush()
+        os.fsync(sink.fileno())
+    return count, empty, content.hexdigest()
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
+    batch: list[tuple[bytes, bytes, bytes]] = []
+    size = 0
+    for document in documents:
+        fields = _encoded(document)
+        batch.append(fields)
+        size += len(fields[0]) + len(fields[1]) + len(fields[2])
+        if size >= BATCH_BYTES or len(batch) == BATCH_DOCUMENTS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encoded(document: Document) -> tuple[bytes, bytes, bytes]:
+    try:
+        return document.id.encode(), document.title.encode(), document.text.encode()
+    except UnicodeEncodeError as error:
+        raise BenchError(
+            f"document {document.id!r} holds text that is not valid Unicode: {error.reason}"
+        ) from error
+
+
+def blocks_of(mapped: mmap.mmap, texts: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+    """Checksums of a whole file.
+
+    Args:
+        mapped: the file.
+        texts: start and end of the spans that hold titles and texts, in rising order.
+    """
+    starts = [0, *itertools.chain(*texts)]
+    ends = [*starts[1:], len(mapped)]
+    return tuple(
+        Block(end, _sha256(mapped, start, end), texts=number % 2 == 1)
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+    )
+
+
+def text_spans(table: pa.Table, start_address: int) -> list[tuple[int, int]]:
+    """Offsets in the mapped file of the titles and texts of each record batch.
+
+    Args:
+        table: of a corpus, its buffers in a map of the file; ``id`` is the first column.
+        start_address: of the map, in memory.
+    """
+    spans = []
+    for batch in table.to_batches():
+        buffers = [buffer for column in batch.columns[1:] for buffer in column.buffers()]
+        used = [buffer for buffer in buffers if buffer is not None and buffer.size]
+        first = min(buffer.address for buffer in used)
+        last = max(buffer.address + buffer.size for buffer in used)
+        spans.append((first - start_address, last - start_address))
+    return spans
+
+
+def check_blocks(mapped: mmap.mmap, blocks: Sequence[Block], texts: bool, name: str) -> None:
+    """Compare the blocks of one kind with their checksums.
+
+    Args:
+        name: of the file, for messages.
+
+    Raises:
+        DamagedBlockError: one differs, or the file has another size.
+    """
+    if not blocks or blocks[-1].end != len(mapped):
+        raise DamagedBlockError(f"{name} has {len(mapped):,} bytes, not as many as were written")
+    starts = [0, *(block.end for block in blocks)]
+    for start, block in zip(starts, blocks, strict=False):
+        if block.texts == texts and _sha256(mapped, start, block.end) != block.sha256:
+            place = f"bytes {start:,} to {block.end:,}"
+            raise DamagedBlockError(f"{name} has another checksum in {place}")
+
+
+def checked_content(path: Path, sha256: str) -> bytes:
+    """Content of a small file.
+
+    Raises:
+        DamagedBlockError: it has another checksum.
+        OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DamagedBlockError(f"{path.name} has another checksum")
+    return content
+
+
+def checksum_of_source(path: Path) -> SourceChecksum:
+    """Read a source: all of it."""
+    return SourceChecksum(str(path.resolve()), _sampled_sha256(path), sha256_of_file(path))
+
+
+def check_source(known: SourceChecksum, whole: bool) -> None:
+    """Compare a source with what it was when the corpus was built.
+
+    Args:
+        whole: read all of a file of more than `CHECKED_AT_OPEN` bytes, and not only samples.
+
+    Raises:
+        DamagedBlockError: it differs, or cannot be read.
+    """
+    path = Path(known.path)
+    try:
+        if whole or path.stat().st_size <= CHECKED_AT_OPEN:
+            same = sha256_of_file(path) == known.sha256
+        else:
+            same = _sampled_sha256(path) == known.sampled_sha256
+    except OSError as error:
+        raise DamagedBlockError(f"{path} cannot be read: {error.strerror}") from error
+    if not same:
+        raise DamagedBlockError(f"{path} has other content than when the corpus was built from it")
+
+
+def _sha256(mapped: mmap.mmap, start: int, end: int) -> str:
+    """Hash a span of a mapped file, and give its pages back: they count as this process's."""
+    with memoryview(mapped) as content, content[start:end] as span:
+        digest = hashlib.sha256(span).hexdigest()
+    mapped.madvise(mmap.MADV_DONTNEED)
+    return digest
+
+
+def _sampled_sha256(path: Path) -> str:
+    size = path.stat().st_size
+    last = max(size - SAMPLE_BYTES, 0)
+    digest = hashlib.sha256(size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        for start in dict.fromkeys(last * number // (SAMPLES - 1) for number in range(SAMPLES)):
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

@@ -1,30 +1,35 @@
 """A collection ready for evaluation: facts, queries, judgements, and a corpus on first use."""
 
+import hashlib
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+import numpy as np
+import platformdirs
 from tqdm import tqdm
 
 from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import dataset_names, facts_for, own_folder, suite_names
 from datasets_cfg.corpus import Corpus, DamagedCorpusError, SourceFile
-from datasets_cfg.facts import Counts, Facts, Layout
+from datasets_cfg.facts import Counts, Facts
 from datasets_cfg.locate import find_files
-from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, reader_for
-from datasets_cfg.readers.lines import packed_twin
+from datasets_cfg.readers import READER_VERSION, Reader, detect_layout, layout_of, reader_for
 from datasets_cfg.records import Qrels, Queries
 from foundation.errors import BenchError
-from foundation.files import sha256_of
-from foundation.records import decode_toml
+from foundation.files import replacing, replacing_folder, sha256_of
+from foundation.records import Record, decode_toml, read_json
 
 FACTS_FILE = "dataset.toml"
 CORPORA = "corpora"  # folder of the cache
+OTHERS = 10  # documents without a judgement, for each query
+KEPT_FACTS = ("main_measure", "measures", "depth", "exclude_self", "title_track", "version")
+MOST = 8  # folders of one content
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +79,6 @@ class Dataset:
         Raises:
             BenchError: an unknown fact, an empty id, or a text that is no string.
         """
-        from datasets_cfg.from_dicts import write_dicts
-
         folder, cache = write_dicts(corpus, queries, qrels, name, cache_dir, facts)
         return open_dataset(str(folder), cache_dir=cache)
 
@@ -124,14 +127,9 @@ class Dataset:
         return sha256_of([*judged, *answered])
 
     def _corpus_key(self, sources: tuple[Path, ...]) -> str:
-        """Folder name shared by the splits of a collection; another one if any file changed.
-
-        Also if a packed twin of one appeared: it must hold the same, which is looked at when the
-        corpus is built.
-        """
+        """Folder name shared by the splits of a collection; another one if any file changed."""
         made_by = (self.facts.layout, self.facts.title_track, str(READER_VERSION))
-        twins = [twin for path in sources if (twin := packed_twin(path))]
-        files = [SourceFile.of(path) for path in (*sources, *twins)]
+        files = map(SourceFile.of, sources)
         stamps = [(file.path, str(file.size), str(file.mtime_ns)) for file in files]
         return f"{sources[0].resolve().parent.name}-{sha256_of([made_by, *stamps])[:16]}"
 
@@ -175,7 +173,7 @@ def open_dataset(
     if split is not None and split != facts.split:
         facts = _with_split(facts, split)
     if not folder:
-        with_corpus = with_corpus or facts.layout == "dpr"  # answers are looked up in passages
+        with_corpus = with_corpus or layout_of(facts.layout).answers_decide
         folder = find_files(facts, data_dir, cache_dir, download, with_corpus)
     titled = facts.title_track == "title"
     reader = reader_for(facts.layout, folder, facts.split, titled, facts.files)
@@ -186,7 +184,7 @@ class _FolderFacts(Facts, frozen=True, forbid_unknown_fields=True):
     """Facts of a user's folder, which need not repeat what the folder shows."""
 
     name: str = ""
-    layout: Layout | Literal[""] = ""  # type: ignore[assignment]
+    layout: str = ""
 
 
 def name_in_results(folder: Path) -> str:
@@ -279,3 +277,168 @@ def _open_stdlib_code(facts: Facts, split: str, cache_dir: Path) -> Dataset:
 def _read(facts: Facts, reader: Reader, cache_dir: Path) -> Dataset:
     read = reader.judgements()
     return Dataset(facts, read.queries, read.qrels, read.answers, reader, cache_dir)
+
+
+def write_dicts(
+    corpus: Mapping[str, Mapping[str, str]],
+    queries: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    name: str,
+    cache_dir: Path | None,
+    facts: Mapping[str, Any],
+) -> tuple[Path, Path]:
+    """Write a collection below the cache, named by its content; returns its folder and the cache.
+
+    Raises:
+        BenchError: an unknown fact, or a document, query or grade of a wrong type.
+    """
+    cache = cache_dir or platformdirs.user_cache_path("retrieval-bench")
+    declared = {"name": name, "layout": "beir", "split": "test", **facts}
+    try:
+        msgspec.convert(declared, type=Facts)
+    except msgspec.ValidationError as error:
+        raise BenchError(f"facts of {name}: {error}", "see the reference of collections") from error
+    parts = {
+        "corpus.jsonl": list(_document_lines(corpus)),
+        "queries.jsonl": [_line({"_id": id_, "text": text}) for id_, text in queries.items()],
+        "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *_judgement_lines(qrels)],
+        "dataset.toml": [  # a JSON text or list is one of TOML, too
+            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in declared.items()
+        ],
+    }
+    content = hashlib.sha256()
+    for file, lines in parts.items():
+        content.update(msgspec.json.encode([file, lines]))
+    folder = cache / "from-dicts" / content.hexdigest()[:32]
+    if not folder.is_dir():
+        with replacing_folder(folder) as unfinished:
+            (unfinished / "qrels").mkdir()
+            for file, lines in parts.items():
+                text = "".join(f"{line}\n" for line in lines)
+                (unfinished / file).write_text(text, encoding="utf-8")
+    return folder, cache
+
+
+def _document_lines(corpus: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for id_, document in corpus.items():
+        if not isinstance(document, Mapping) or "text" not in document:
+            raise BenchError(
+                f"document {id_!r} has no text", '{"d1": {"title": "...", "text": "..."}}'
+            )
+        yield _line({"_id": id_, "title": document.get("title") or "", "text": document["text"]})
+
+
+def _judgement_lines(qrels: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for query, documents in qrels.items():
+        for document, grade in documents.items():
+            if isinstance(grade, bool) or int(grade) != grade:
+                raise BenchError(f"the grade of {document!r} for {query!r} is {grade!r}", "0, 1, 2")
+            if "\t" in f"{query}{document}" or "\n" in f"{query}{document}":
+                raise BenchError(f"ids {query!r} and {document!r} have a tab or a line end")
+            yield f"{query}\t{document}\t{int(grade)}"
+
+
+def _line(record: dict[str, str]) -> str:
+    return msgspec.json.encode(record).decode()
+
+
+def first_queries(dataset: Dataset, count: int) -> Dataset:
+    """The first queries, what is judged for them, and `OTHERS` times as many further documents.
+
+    Scores on it say nothing about the collection: nearly all documents that could be mistaken for
+    relevant ones are missing. Its name is that of the collection with ``/firstN``, so that prompts
+    and what models were trained on apply, and results never mix with those of the whole.
+
+    Args:
+        count: of queries; a collection that has fewer gives all of its own.
+
+    Raises:
+        BenchError: accepted answers decide what is relevant, so no document is known to be.
+    """
+    if dataset.answers is not None:
+        raise BenchError(
+            f"{dataset.name} has no judgements of documents, by which --limit chooses them",
+            "leave --limit out",
+        )
+    ids = list(dataset.qrels.queries())[:count]
+    texts = dict(zip(dataset.queries.ids, dataset.queries.texts, strict=True))
+    qrels: dict[str, dict[str, int]] = {id_: {} for id_ in ids}
+    for query, document, grade in dataset.qrels:
+        if query in qrels:
+            qrels[query][document] = grade
+    judged = sorted({document for grades in qrels.values() for document in grades})
+    facts = {name: getattr(dataset.facts, name) for name in KEPT_FACTS}
+    return Dataset.from_dicts(
+        dict(_first_documents(dataset, judged, OTHERS * count)),
+        {id_: texts[id_] for id_ in ids},
+        qrels,
+        name=f"{dataset.name}/first{count}",
+        cache_dir=dataset.cache_dir,
+        **{name: fact for name, fact in facts.items() if fact is not None},
+    )
+
+
+def _first_documents(
+    dataset: Dataset, judged: list[str], others: int
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Judged documents and the first others, in the order of the corpus."""
+    corpus = dataset.corpus
+    rows = corpus.rows_of(judged)
+    rows = rows[rows >= 0]
+    head = np.arange(min(len(corpus), others + len(rows)))
+    kept = np.sort(np.concatenate([rows, np.setdiff1d(head, rows)[:others]]))
+    columns = (corpus.ids, corpus.titles, corpus.texts)
+    for id_, title, text in zip(
+        *(column.take(kept).to_pylist() for column in columns), strict=True
+    ):
+        yield id_, {"title": title, "text": text}
+
+
+class Folders(Record):
+    """Folders that held the same queries and judgements, the last used first."""
+
+    folders: tuple[str, ...] = ()
+
+
+def remember(dataset: Dataset) -> None:
+    """Remember the folder of a collection of the user's own; declared ones are found by name."""
+    if dataset.name in dataset_names():
+        return
+    path = _memory(dataset.cache_dir, dataset.queries_sha256, dataset.qrels_sha256)
+    here, known = str(dataset.reader.folder.resolve()), _remembered(path).folders
+    if known[:1] != (here,):
+        others = [folder for folder in known if folder != here]
+        with replacing(path) as file:
+            file.write(msgspec.json.encode(Folders((here, *others)[:MOST])))
+
+
+def open_remembered(
+    queries_sha256: str, qrels_sha256: str, split: str, cache_dir: Path
+) -> Dataset | None:
+    """The collection of this content, if a folder that held it still does.
+
+    Args:
+        queries_sha256, qrels_sha256: as of `Dataset`.
+        split: which judgements.
+    """
+    for folder in _remembered(_memory(cache_dir, queries_sha256, qrels_sha256)).folders:
+        try:
+            dataset = open_dataset(folder, cache_dir=cache_dir, split=split or None, download=False)
+        except BenchError:
+            continue  # moved or changed since
+        if (dataset.queries_sha256, dataset.qrels_sha256) == (queries_sha256, qrels_sha256):
+            return dataset
+    return None
+
+
+def _remembered(path: Path) -> Folders:
+    if not path.is_file():
+        return Folders()
+    try:
+        return read_json(path, Folders)
+    except BenchError:
+        return Folders()  # only a memory: written anew by the next run
+
+
+def _memory(cache_dir: Path, queries_sha256: str, qrels_sha256: str) -> Path:
+    return cache_dir / "folders" / f"{sha256_of([[queries_sha256, qrels_sha256]])[:16]}.json"

@@ -11,9 +11,7 @@ import msgspec
 
 from foundation.records import Record
 
-Layout = Literal["beir", "msmarco", "dpr", "stdlib-code"]
 TitleTrack = Literal["title", "no-title", ""]
-Role = Literal["collection", "titles", "queries", "qrels"]
 # the form of an ir_measures name, such as nDCG@10 or AP(rel=2)
 Measure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z]+(\(\w+=\w+\))?(@[1-9][0-9]*)?$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -56,7 +54,7 @@ class Counts(Record):
     """Published counts; None where nobody published one.
 
     The numbers of documents, queries and judgements identify a collection (see
-    `datasets_cfg.published`). The other counts describe it: many were taken from the index of
+    `datasets_cfg.verify`). The other counts describe it: many were taken from the index of
     another tool, so a difference is reported and never refused.
 
     Attributes:
@@ -91,7 +89,7 @@ class Facts(Record):
 
     Attributes:
         name: as typed on the command line: ``beir/scifact``.
-        layout: which reader understands its files.
+        layout: which reader understands its files: a module of `datasets_cfg.readers`.
         title: for people.
         version: release of the data; results compare only under the same one.
         split: which judgements are used.
@@ -114,7 +112,7 @@ class Facts(Record):
     """
 
     name: str
-    layout: Layout
+    layout: str
     title: str = ""
     version: str = ""
     split: str = "test"
@@ -124,7 +122,7 @@ class Facts(Record):
     exclude_self: bool | None = None
     title_track: TitleTrack = ""
     folder: str = ""
-    files: dict[Role, str] = {}
+    files: dict[str, str] = {}
     public: bool = True
     instructions: str = ""
     archives: tuple[Archive, ...] = ()

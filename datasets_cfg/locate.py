@@ -4,19 +4,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from datasets_cfg.download import check_md5, download
+from datasets_cfg.catalogue import roots
+from datasets_cfg.download import check_md5, download, unpack
 from datasets_cfg.facts import Archive, Facts
-from datasets_cfg.provenance import record_provenance
-from datasets_cfg.readers import CORPUS_FILES, reader_for
-from datasets_cfg.roots import roots
-from datasets_cfg.unpack import unpack
+from datasets_cfg.readers import layout_of, reader_for
 from foundation.errors import BenchError
-
-_FILES_OF_LAYOUT = {
-    "beir": "corpus.jsonl, queries.jsonl and qrels/{split}.tsv",
-    "msmarco": "collection.tsv, queries and qrels (and para.title.txt for the title track)",
-    "dpr": "psgs_w100.tsv and nq-{split}.qa.csv",
-}
 
 
 def find_files(
@@ -97,16 +89,19 @@ def _holds(facts: Facts, folder: Path, with_corpus: bool) -> bool:
 
 def _judges(facts: Facts, archive: Archive) -> bool:
     """True unless an archive holds documents alone, and no queries or judgements."""
-    names = archive.files or (archive.file_name.removesuffix(".gz"),)
-    return not set(names) <= set(CORPUS_FILES[facts.layout])
+    return not set(_names(archive)) <= set(layout_of(facts.layout).corpus_names)
 
 
 def _present(facts: Facts, archive: Archive, folder: Path) -> bool:
     """True where the files of an archive are in ``folder``, plain or gzip-compressed."""
     if archive.packed and not archive.files:
         return _holds(facts, folder, with_corpus=True)
-    names = archive.files or (archive.file_name.removesuffix(".gz"),)
-    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
+    files = [(folder / name, folder / f"{name}.gz") for name in _names(archive)]
+    return all(plain.is_file() or packed.is_file() for plain, packed in files)
+
+
+def _names(archive: Archive) -> tuple[str, ...]:
+    return archive.files or (archive.file_name.removesuffix(".gz"),)
 
 
 def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> None:
@@ -115,14 +110,11 @@ def _obtain(facts: Facts, archive: Archive, folder: Path, cache_dir: Path) -> No
         _check_once(path, archive.md5, path.stat().st_mtime_ns)
     else:
         try:
-            download(archive.url, path, archive.md5, archive.size_bytes)
+            download(archive.url, path, archive.md5)
         except BenchError as error:
             raise _absent(facts, archive, f"({error})", cache_dir, error.hint) from error
-    names = {archive.file_name}
     if archive.packed:
-        names = unpack(path, folder, archive.folder, archive.files)
-    if archive.md5:
-        record_provenance(folder, archive, names)
+        unpack(path, folder, archive.folder, archive.files)
 
 
 @cache
@@ -151,7 +143,7 @@ def _absent(
 
 def _licensed(facts: Facts, given: list[Path], cache_dir: Path) -> BenchError:
     looked = ", ".join(str(root) for root in [*given, cached_folder(facts, cache_dir)])
-    files = _FILES_OF_LAYOUT[facts.layout].format(split=facts.split)
+    files = layout_of(facts.layout).expected.format(split=facts.split)
     where = (given[0] if given else Path("DIR")) / facts.name
     return BenchError(
         f"{facts.name} needs a licence, so it cannot be downloaded; it is not in {looked}",

@@ -1,10 +1,19 @@
-"""Queries and judgements of a collection, as an evaluation takes them."""
+"""The records of a collection: documents, queries and judgements, as an evaluation takes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+
+class Document(NamedTuple):
+    """One document of a collection as its reader yields it; ``title`` may be empty."""
+
+    id: str
+    title: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -41,3 +50,18 @@ class Qrels:
     def queries(self) -> tuple[str, ...]:
         """Distinct query ids in order of first appearance: the denominator of every mean."""
         return tuple(dict.fromkeys(self.query_ids))
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """The queries of a collection and the judgements or answers that score them.
+
+    Attributes:
+        queries: the queries that have judgements, in file order.
+        qrels: relevance judgements; empty where answers decide.
+        answers: accepted answers of each query id; None where qrels decide.
+    """
+
+    queries: Queries
+    qrels: Qrels
+    answers: Mapping[str, tuple[str, ...]] | None = None

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import msgspec
 
-from datasets_cfg.readers.judgements import BEIR_HEADER
+from datasets_cfg.readers.lines import BEIR_HEADER
 from foundation.errors import BenchError
 from foundation.files import replacing_folder, sha256_of
 

@@ -1,26 +1,22 @@
-"""Checks of a collection's data: what is damaged, what differs, and what is merely odd.
+"""Checks of a collection's data: what is damaged, what differs from the published, what is odd.
 
-Every check works on arrays, so that a corpus of many million documents needs a few bytes per
-document and no dictionary.
+What identifies a published collection are the published numbers of documents, queries and
+judgements. Every check works on arrays, so that a corpus of many million documents needs a few
+bytes per document and no dictionary.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import FACTS_FILE, Dataset
 from datasets_cfg.download import md5_of
-from datasets_cfg.facts import Archive
 from datasets_cfg.locate import archive_path
-from datasets_cfg.published import differences, secondary_differences
-from foundation.arrays import BoolArray, Int64Array, UInt64Array
+from foundation.arrays import Int64Array
 from foundation.errors import BenchError
 
 Severity = Literal["error", "warning", "note"]
@@ -75,43 +71,58 @@ def remarks(dataset: Dataset) -> list[Finding]:
     Reads no text of documents but those that a query's id names.
     """
     undecided = [finding for finding in _colliding_ids(dataset) if finding.suggestion]
-    return [*_secondary_counts(dataset), *_missing_documents(dataset), *undecided]
+    return [*_missing_documents(dataset), *undecided]
+
+
+def check_published(dataset: Dataset, allow_mismatch: bool, with_corpus: bool = True) -> bool:
+    """True for the published collection, and for one of which no count was published.
+
+    Args:
+        allow_mismatch: the user's leave to continue although it is not.
+        with_corpus: compare documents, too, which builds the corpus if need be.
+
+    Raises:
+        BenchError: it is another collection, and ``allow_mismatch`` is off.
+    """
+    different = differences(dataset, with_corpus)
+    if different and not allow_mismatch:
+        raise BenchError(
+            f"this is not the published {dataset.name}: {'; '.join(different)}",
+            "`python -m bench verify` says more; add --allow-mismatch to continue, and the result "
+            "will be marked",
+        )
+    return not different
+
+
+def differences(dataset: Dataset, with_corpus: bool = True) -> list[str]:
+    """Differences of a collection from the published one; [] where it is that one."""
+    published = dataset.facts.counts
+    counted = {"queries": len(dataset.queries), "judgements": len(dataset.qrels)}
+    if with_corpus and published.documents is not None:
+        counted = {"documents": len(dataset.corpus), **counted}
+    return [
+        f"{name}: {stated:,} published, {count:,} found"
+        for name, count in counted.items()
+        if (stated := getattr(published, name)) is not None and stated != count
+    ]
 
 
 def _checksums(dataset: Dataset) -> Iterator[Finding]:
     for archive in dataset.facts.archives:
-        for path in _copies(dataset, archive):
-            if archive.md5 and (digest := md5_of(path)) != archive.md5:
-                yield Finding(
-                    "error",
-                    f"{path} has the MD5 {digest}, not {archive.md5} as published",
-                    1,
-                    (archive.file_name,),
-                    f"remove it and fetch it again: {archive.url}",
-                )
-
-
-def _copies(dataset: Dataset, archive: Archive) -> Iterator[Path]:
-    """Downloaded files of a collection: in the cache, in its folder, and beside its folder."""
-    folder = dataset.reader.folder
-    places = (
-        archive_path(dataset.facts, archive, dataset.cache_dir),
-        folder / archive.file_name,
-        folder.parent / archive.file_name,
-    )
-    yield from dict.fromkeys(path.resolve() for path in places if path.is_file())
+        path = archive_path(dataset.facts, archive, dataset.cache_dir)
+        if archive.md5 and path.is_file() and (digest := md5_of(path)) != archive.md5:
+            yield Finding(
+                "error",
+                f"{path} has the MD5 {digest}, not {archive.md5} as published",
+                1,
+                (archive.file_name,),
+                f"remove it and fetch it again: {archive.url}",
+            )
 
 
 def _counts(dataset: Dataset) -> Iterator[Finding]:
     advice = "this is not the collection that was published: scores do not compare"
     yield from (Finding("error", text, 1, suggestion=advice) for text in differences(dataset))
-
-
-def _secondary_counts(dataset: Dataset) -> Iterator[Finding]:
-    if not differences(dataset):  # of another collection, these say nothing
-        advice = "this count identifies no collection: reported only"
-        for text in secondary_differences(dataset):
-            yield Finding("warning", text, 1, suggestion=advice)
 
 
 def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -120,13 +131,10 @@ def _empty_documents(dataset: Dataset) -> Iterator[Finding]:
         return
     batches = corpus.table.to_batches()  # one at a time: trimming copies the text
     blank = [pc.and_(_is_blank(batch["title"]), _is_blank(batch["text"])) for batch in batches]
-    rows = np.flatnonzero(
-        np.concatenate([column.to_numpy(zero_copy_only=False) for column in blank])
-    )
+    found = np.concatenate([column.to_numpy(zero_copy_only=False) for column in blank])
     yield _of_rows(
-        "note",
         "documents have neither title nor text",
-        rows,
+        np.flatnonzero(found),
         corpus.ids,
         "they are kept, as in the published collection; an encoder gives each the same vector",
     )
@@ -138,45 +146,19 @@ def _is_blank(column: pa.LargeStringArray) -> pa.BooleanArray:
 
 def _duplicate_texts(dataset: Dataset) -> Iterator[Finding]:
     corpus = dataset.corpus
-    order, first = _first_of_each(_content_hashes(corpus))
-    rows = np.sort(order[~first])
-    if not len(rows):
-        return
-    distinct = len(corpus) - len(rows)
-    published = dataset.facts.counts.distinct_texts
-    what = "documents repeat the title and text of an earlier one"
-    if published is not None:
-        what += f": {distinct:,} are distinct, {published:,} in the published collection"
-    yield _of_rows(
-        "note" if published in (None, distinct) else "warning",
-        what,
-        rows,
-        corpus.ids,
-        "equal texts score equally: see the range that tie-breaking could give",
-    )
-
-
-def _content_hashes(corpus: Corpus) -> UInt64Array:
-    """64-bit hash of each title and text: among 21 million, one false pair in 10⁵ corpora."""
-    hashes = np.empty(len(corpus), dtype=np.uint64)
+    hashes = np.empty(len(corpus), dtype=np.int64)  # among 21 million, a false pair in 10⁵ corpora
     for start, titles, texts in corpus.iter_batches(_BATCH_DOCUMENTS):
-        digests = [
-            hashlib.blake2b(f"{len(title)}\0{title}{text}".encode(), digest_size=8).digest()
-            for title, text in zip(titles, texts, strict=True)
+        hashes[start : start + len(texts)] = [
+            hash(both) for both in zip(titles, texts, strict=True)
         ]
-        hashes[start : start + len(texts)] = np.frombuffer(b"".join(digests), dtype=np.uint64)
-    return hashes
-
-
-def _first_of_each(
-    values: UInt64Array,
-) -> tuple[Int64Array, BoolArray]:
-    """Order that sorts ``values`` stably, and whether each is the first of its kind there."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    first = np.ones(len(values), dtype=np.bool_)
-    first[1:] = ordered[1:] != ordered[:-1]
-    return order, first
+    rows = np.setdiff1d(np.arange(len(corpus)), np.unique(hashes, return_index=True)[1])
+    if len(rows):
+        yield _of_rows(
+            "documents repeat the title and text of an earlier one",
+            rows,
+            corpus.ids,
+            "equal texts score equally: see the range that tie-breaking could give",
+        )
 
 
 def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
@@ -185,14 +167,12 @@ def _missing_documents(dataset: Dataset) -> Iterator[Finding]:
     if not len(missing):
         return
     relevant = int((qrels.grades[missing] > 0).sum())
-    published = dataset.facts.counts.dangling_judgements
-    official = published == len(missing)
+    official = dataset.facts.counts.dangling_judgements == len(missing)
     harmful = relevant and not official
-    told = "" if published is None else f"; {published:,} were published"
     yield Finding(
         "warning" if harmful else "note",
         "judgements point at documents that the corpus does not have "
-        f"({relevant:,} of them relevant{': official, and kept' if official else told})",
+        f"({relevant:,} of them relevant{': official, and kept' if official else ''})",
         len(missing),
         _some(qrels.doc_ids[row] for row in missing),
         "no run can find these: are corpus and qrels of the same release?" if harmful else "",
@@ -219,52 +199,43 @@ def _colliding_ids(dataset: Dataset) -> Iterator[Finding]:
     if not ids:
         return
     what, excluded = "query ids are also ids of documents", dataset.facts.exclude_self
-    if excluded is None:
-        yield _undeclared_collisions(dataset, rows, ids, what)
-        return
-    if not excluded:
-        yield Finding(
-            "note", f"{what}; exclude_self is off, so nothing is dropped", len(ids), _some(ids)
-        )
-        return
     lost = [query for query, document, grade in dataset.qrels if query == document and grade > 0]
-    yield Finding(
-        "warning" if lost else "note",
-        f"{what}; exclude_self is on, so each of these documents is dropped for its query "
-        f"({len(lost):,} of them relevant)",
-        len(ids),
-        _some(lost or ids),
-        "if the ids collide by accident, set exclude_self = false" if lost else "",
-    )
+    harmful, suggestion = False, ""
+    if excluded is None:
+        same = _with_equal_texts(dataset, rows)
+        harmful = same > 0
+        what += (
+            f", and exclude_self is not set, so nothing is dropped ({same:,} of these documents "
+            "have the text of their query)"
+        )
+        suggestion = (
+            f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries "
+            "are documents of the corpus, as in ArguAna; exclude_self = false if ids collide by "
+            "accident"
+        )
+    elif excluded:
+        harmful = bool(lost)
+        what += (
+            "; exclude_self is on, so each of these documents is dropped for its query "
+            f"({len(lost):,} of them relevant)"
+        )
+        suggestion = "if the ids collide by accident, set exclude_self = false" if lost else ""
+    else:
+        what += "; exclude_self is off, so nothing is dropped"
+    yield Finding("warning" if harmful else "note", what, len(ids), _some(ids), suggestion)
 
 
-def _undeclared_collisions(
-    dataset: Dataset, rows: Int64Array, ids: Sequence[str], what: str
-) -> Finding:
+def _with_equal_texts(dataset: Dataset, rows: Int64Array) -> int:
+    """How many queries have the text of the document of their id; ``rows`` of the documents."""
     queries = zip(dataset.queries.texts, rows.tolist(), strict=True)
-    asked = [text for text, row in queries if row >= 0]
+    asked = [text.strip() for text, row in queries if row >= 0]
     texts = dataset.corpus.texts_at(rows[rows >= 0])
-    same = sum(text.strip() == other.strip() for text, other in zip(asked, texts, strict=True))
-    return Finding(
-        "warning" if same else "note",
-        f"{what}, and exclude_self is not set, so nothing is dropped "
-        f"({same:,} of these documents have the text of their query)",
-        len(ids),
-        _some(ids),
-        f"write into {dataset.reader.folder / FACTS_FILE}: exclude_self = true if the queries are "
-        "documents of the corpus, as in ArguAna; exclude_self = false if ids collide by accident",
-    )
+    return sum(text == other.strip() for text, other in zip(asked, texts, strict=True))
 
 
-def _of_rows(
-    severity: Severity,
-    what: str,
-    rows: Int64Array,
-    ids: pa.ChunkedArray,
-    suggestion: str,
-) -> Finding:
+def _of_rows(what: str, rows: Int64Array, ids: pa.ChunkedArray, suggestion: str) -> Finding:
     examples = tuple(ids[int(row)].as_py() for row in rows[:EXAMPLES])
-    return Finding(severity, what, len(rows), examples, suggestion)
+    return Finding("note", what, len(rows), examples, suggestion)
 
 
 def _some(ids: Iterable[str]) -> tuple[str, ...]:
@@ -273,7 +244,6 @@ def _some(ids: Iterable[str]) -> tuple[str, ...]:
 
 _CHECKS: Sequence[Callable[[Dataset], Iterator[Finding]]] = (
     _counts,
-    _secondary_counts,
     _missing_documents,
     _queries_without_relevant,
     _colliding_ids,

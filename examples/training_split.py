@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.training.leaks import normalised
 from datasets_cfg.readers import dpr, msmarco
-from datasets_cfg.readers.judgements import (
+from datasets_cfg.readers.lines import (
     judged,
     read_beir_qrels,
     read_trec_qrels,

@@ -11,8 +11,7 @@ from bench.comparing.statistics import SAME_SCORE
 from bench.evaluate.runs import Run
 from bench.results.result import Evaluation, Protocol
 from bench.workspace import Workspace
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.remembered import open_remembered
+from datasets_cfg.dataset import Dataset, open_remembered
 from foundation.arrays import Float64Array
 from foundation.errors import BenchError
 from foundation.records import Record

@@ -43,8 +43,7 @@ from bench.speed.timing import (
     timed_pass,
 )
 from bench.workspace import Workspace
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.first_queries import OTHERS, first_queries
+from datasets_cfg.dataset import OTHERS, Dataset, first_queries
 from foundation.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.encoders.routed import open_encoder

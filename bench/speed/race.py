@@ -20,8 +20,7 @@ from bench import __version__
 from bench.speed.peers import Job, sentence_transformer
 from bench.speed.records import Contest
 from bench.speed.timing import Entrant, Pass, Say, contest, peak_bytes, timed_pass
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.from_dicts import write_dicts
+from datasets_cfg.dataset import Dataset, write_dicts
 from foundation.errors import BenchError
 from retrievers.models.model import Model
 from retrievers.models.recipe import Prompts, Recipe

@@ -1,46 +1,88 @@
-"""Files of a collection to documents, queries and judgements: one module per layout."""
+"""Files of a collection to documents, queries and judgements: one module per layout.
 
+A layout is a module of this package, of its name, with a class that is a `Reader`: nothing else is
+to be edited.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
-from datasets_cfg.corpus import Document
-from datasets_cfg.readers import beir, dpr, msmarco
-from datasets_cfg.readers.judgements import Judgements
-from foundation.errors import BenchError
+from datasets_cfg.records import Document, Judgements
+from foundation.errors import BenchError, did_you_mean
 
 READER_VERSION = 1  # raised when a reader yields other documents from the same files
-# What documents come from, in each layout; the first file tells the layout of a folder.
-CORPUS_FILES = {
-    "beir": (beir.CORPUS,),
-    "msmarco": (msmarco.COLLECTION, msmarco.TITLES),
-    "dpr": (dpr.PASSAGES,),
-}
 
 
-class Reader(Protocol):
-    """One split of a collection in the files of some layout."""
+@dataclass(frozen=True)
+class Reader(ABC):
+    """One split of a collection in the files of some layout; every file may be gzip-compressed.
 
-    @property
-    def folder(self) -> Path:
-        """Folder that holds the files."""
-        ...
+    Attributes:
+        corpus_names: files that hold documents alone; the first tells the layout of a folder.
+        expected: files that belong into a folder, for people; ``{split}`` stands for the split.
+        roles: of files that ``files`` may name.
+        answers_decide: what is found is decided by the texts of documents, not by their ids.
+        folder: folder that holds the files.
+        split: whose queries and judgements are read.
+        titled: join the documents with titles from a file of their own.
+        files: names of files by role, where they are called otherwise.
+    """
 
+    corpus_names: ClassVar[tuple[str, ...]]
+    expected: ClassVar[str]
+    roles: ClassVar[tuple[str, ...]] = ()
+    answers_decide: ClassVar[bool] = False
+
+    folder: Path
+    split: str
+    titled: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @abstractmethod
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from."""
-        ...
 
+    @abstractmethod
     def documents(self) -> Iterator[Document]:
         """Stream the documents, in file order."""
-        ...
 
+    @abstractmethod
     def judgement_files(self) -> tuple[Path, ...]:
         """Files that queries and judgements come from."""
-        ...
 
+    @abstractmethod
     def judgements(self) -> Judgements:
         """Queries with their judgements."""
-        ...
+
+
+def layouts() -> dict[str, type[Reader]]:
+    """Classes of readers by the names of their layouts."""
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return {
+        module.__name__.rpartition(".")[2]: kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Reader) and kind is not Reader
+    }
+
+
+def layout_of(name: str) -> type[Reader]:
+    """The class that reads a layout.
+
+    Raises:
+        BenchError: there is no such layout.
+    """
+    known = layouts()
+    if name not in known:
+        hint = did_you_mean(name, known, f"layouts: {', '.join(known)}")
+        raise BenchError(f"there is no layout {name!r}", hint)
+    return known[name]
 
 
 def reader_for(
@@ -48,24 +90,19 @@ def reader_for(
     folder: Path,
     split: str,
     titled: bool = False,
-    files: Mapping[msmarco.Role, str] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Reader:
-    """Reader of a folder in the given layout: "beir", "msmarco" or "dpr".
-
-    ``titled`` joins the passages of MS MARCO with their titles, ``files`` names its files where
-    they are called otherwise.
+    """Reader of a folder in the given layout; the arguments are the fields of `Reader`.
 
     Raises:
-        BenchError: there is no such layout.
+        BenchError: there is no such layout, or it has no such role of a file.
     """
-    match layout:
-        case "beir":
-            return beir.BeirReader(folder, split)
-        case "msmarco":
-            return msmarco.MsmarcoReader(folder, split, titled, files or {})
-        case "dpr":
-            return dpr.DprReader(folder, split)
-    raise BenchError(f"there is no layout {layout!r}", hint=f"layouts: {', '.join(CORPUS_FILES)}")
+    kind, files = layout_of(layout), files or {}
+    for role in files:
+        if role not in kind.roles:
+            hint = did_you_mean(role, kind.roles, f"roles: {', '.join(kind.roles) or 'none'}")
+            raise BenchError(f"files of the layout {layout} have no role {role!r}", hint)
+    return kind(folder, split, titled, files)
 
 
 def detect_layout(folder: Path) -> str:
@@ -74,15 +111,16 @@ def detect_layout(folder: Path) -> str:
     Raises:
         BenchError: it holds none, or more than one.
     """
-    layouts = [
-        layout
-        for layout, (name, *_) in CORPUS_FILES.items()
-        if (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+    tells = {name: kind.corpus_names[0] for name, kind in layouts().items()}
+    found = [
+        name
+        for name, file in tells.items()
+        if (folder / file).is_file() or (folder / f"{file}.gz").is_file()
     ]
-    if len(layouts) == 1:
-        return layouts[0]
-    expected = ", ".join(f"{name} ({layout})" for layout, (name, *_) in CORPUS_FILES.items())
+    if len(found) == 1:
+        return found[0]
     raise BenchError(
-        f"{folder} holds the corpus of {' and '.join(layouts) if layouts else 'no known layout'}",
-        hint=f"one of these files belongs there, plain or .gz: {expected}",
+        f"{folder} holds the corpus of {' and '.join(found) if found else 'no known layout'}",
+        hint="one of these files belongs there, plain or .gz: "
+        + ", ".join(f"{file} ({name})" for name, file in tells.items()),
     )

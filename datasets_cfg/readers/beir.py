@@ -7,18 +7,19 @@ from typing import TypeVar
 
 import msgspec
 
-from datasets_cfg.corpus import Document
-from datasets_cfg.readers.judgements import (
-    Judgements,
+from datasets_cfg.readers import Reader
+from datasets_cfg.readers.lines import (
+    bad_line,
+    checked_id,
     collect_queries,
+    find_file,
     judged,
     read_beir_qrels,
+    read_lines,
 )
-from datasets_cfg.readers.lines import bad_line, checked_id, find_file, read_lines
-from datasets_cfg.records import Queries
+from datasets_cfg.records import Document, Judgements, Queries
 from foundation.errors import MissingFileError
 
-CORPUS = "corpus.jsonl"
 Line = TypeVar("Line")
 
 
@@ -34,15 +35,15 @@ class _QueryLine(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class BeirReader:
-    """A folder in BEIR's layout; every file may be gzip-compressed."""
+class BeirReader(Reader):
+    """A folder in BEIR's layout."""
 
-    folder: Path
-    split: str
+    corpus_names = ("corpus.jsonl",)
+    expected = "corpus.jsonl, queries.jsonl and qrels/{split}.tsv"
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Files that the documents come from."""
-        return (find_file(self.folder, [CORPUS]),)
+        """The file of the documents."""
+        return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
         """Stream the documents."""

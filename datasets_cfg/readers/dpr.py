@@ -13,25 +13,24 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_cfg.corpus import Document
-from datasets_cfg.readers.judgements import Judgements
+from datasets_cfg.readers import Reader
 from datasets_cfg.readers.lines import bad_line, checked_id, decoded, find_file, read_lines
-from datasets_cfg.records import Qrels, Queries
+from datasets_cfg.records import Document, Judgements, Qrels, Queries
 
-PASSAGES = "psgs_w100.tsv"
 _HEADER = ["id", "text", "title"]
 
 
 @dataclass(frozen=True)
-class DprReader:
-    """A folder in DPR's layout; every file may be gzip-compressed."""
+class DprReader(Reader):
+    """A folder in DPR's layout."""
 
-    folder: Path
-    split: str
+    corpus_names = ("psgs_w100.tsv",)
+    expected = "psgs_w100.tsv and nq-{split}.qa.csv"
+    answers_decide = True
 
     def corpus_files(self) -> tuple[Path, ...]:
-        """Files that the documents come from."""
-        return (find_file(self.folder, [PASSAGES]),)
+        """The file of the passages."""
+        return (find_file(self.folder, self.corpus_names),)
 
     def documents(self) -> Iterator[Document]:
         """Stream the passages."""

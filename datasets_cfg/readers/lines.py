@@ -1,13 +1,19 @@
-"""Lines of plain and gzip files, with errors that name the file and the line."""
+"""Lines, queries and judgements of plain and gzip files; errors name the file and the line."""
 
 import gzip
+import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from foundation.errors import BenchError, MissingFileError, file_error
+import numpy as np
 
-_BLOCK_BYTES = 1 << 20
+from datasets_cfg.records import Judgements, Qrels, Queries
+from foundation.errors import BenchError, MissingFileError, file_error
+from foundation.printable import first_names
+
+BEIR_HEADER = ["query-id", "corpus-id", "score"]
+_GRADE = re.compile(r"-?[0-9]{1,9}")
 _LINE_BYTES = 1 << 28  # a packed file of zeros is one line, a thousand times as long as the file
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -34,10 +40,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Only ``\n`` ends a line: other separators that Unicode knows occur inside passages.
 
     Raises:
-        BenchError: the file cannot be read, its gzip data are cut or corrupt, a line is longer
-            than any document, or a packed file of its name lies beside it and holds something else.
+        BenchError: the file cannot be read, its gzip data are cut or corrupt, or a line is longer
+            than any document.
     """
-    _refuse_two_versions(path)
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -50,35 +55,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
             raise file_error(error) from error
         raise bad_line(path, number + 1, str(error), "copy or download the file again") from error
-
-
-def packed_twin(path: Path) -> Path | None:
-    """The gzip file that lies beside a plain one, under the same name; `find_file` passes it over.
-
-    It may be newer, so that its owner thinks that it is what is read.
-    """
-    twin = path.with_name(f"{path.name}.gz")
-    return twin if path.suffix != ".gz" and twin.is_file() else None
-
-
-def _refuse_two_versions(path: Path) -> None:
-    twin = packed_twin(path)
-    if twin is not None and not _same_content(path, twin):
-        raise BenchError(
-            f"{path} and {twin.name} are both there, and do not hold the same",
-            hint="remove the one that is not wanted: a plain file is read before a packed one",
-        )
-
-
-def _same_content(plain: Path, packed: Path) -> bool:
-    try:
-        with plain.open("rb") as unpacked, gzip.open(packed) as other:
-            while block := unpacked.read(_BLOCK_BYTES):
-                if other.read(_BLOCK_BYTES) != block:
-                    return False
-            return not other.read(1)
-    except (EOFError, zlib.error, OSError):
-        return False
 
 
 def read_rows(path: Path, columns: int, separator: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -121,3 +97,105 @@ def checked_id(path: Path, number: int, id_: str) -> str:
 def bad_line(path: Path, number: int, message: str, hint: str = "") -> BenchError:
     """Error about line ``number`` (from 1) of ``path``."""
     return BenchError(f"{path}:{number}: {message}", hint=hint)
+
+
+def judged(queries: Queries, qrels: Qrels, source: Path) -> Judgements:
+    """Keep the queries that ``qrels`` (read from ``source``) judges.
+
+    Raises:
+        BenchError: no document of the qrels is relevant, or a judged query has no text.
+    """
+    if not (qrels.grades > 0).any():
+        raise BenchError(
+            f"{source}: none of the {len(qrels)} judgements has a grade above 0",
+            hint="every measure would be 0: is this the right file?",
+        )
+    wanted = set(qrels.query_ids)
+    kept = [row for row, id_ in enumerate(queries.ids) if id_ in wanted]
+    if len(kept) < len(wanted):
+        missing = sorted(wanted.difference(queries.ids))
+        raise BenchError(
+            f"{source}: {len(missing)} judged queries are not in the queries file: "
+            f"{first_names(missing)}",
+            hint="queries and qrels must belong together: are both of the same split?",
+        )
+    ids, texts = queries.ids, queries.texts
+    selected = Queries(tuple(ids[row] for row in kept), tuple(texts[row] for row in kept))
+    return Judgements(selected, qrels)
+
+
+def collect_queries(rows: Iterable[tuple[int, str, str]], path: Path) -> Queries:
+    """Queries from ``(line number, id, text)``; a repeated id raises a `BenchError`."""
+    texts: dict[str, str] = {}
+    for number, id_, text in rows:
+        if checked_id(path, number, id_) in texts:
+            raise bad_line(path, number, f"query id {id_!r} occurs twice")
+        texts[id_] = text
+    return Queries(tuple(texts), tuple(texts.values()))
+
+
+def read_tsv_queries(path: Path) -> Queries:
+    """Read ``id <tab> text`` lines."""
+    rows = ((number, id_, text) for number, (id_, text) in read_rows(path, 2, "\t"))
+    return collect_queries(rows, path)
+
+
+def read_beir_qrels(path: Path) -> Qrels:
+    """Read qrels with a header and three columns: query, document, grade.
+
+    Raises:
+        BenchError: another header or format (TREC qrels are recognised), a wrong number of
+            columns, a grade that is no integer, or one pair judged in two ways.
+    """
+    _check_header(path)
+    rows = read_rows(path, 3, "\t")
+    next(rows)
+    return _collect_qrels(((number, f[0], f[1], f[2]) for number, f in rows), path)
+
+
+def read_trec_qrels(path: Path) -> Qrels:
+    """Read TREC qrels: query, iteration (ignored), document, grade, with white space between.
+
+    Raises:
+        BenchError: a wrong number of columns, a grade that is no integer, or one pair judged
+            in two ways.
+    """
+    rows = read_rows(path, 4, None)
+    return _collect_qrels(((number, f[0], f[2], f[3]) for number, f in rows), path)
+
+
+def _check_header(path: Path) -> None:
+    number, line = next(read_lines(path), (1, b""))
+    header = decoded(path, number, line)
+    if header.split("\t") == BEIR_HEADER:
+        return
+    problem = f"the header is {header!r}"
+    if len(header.split()) == 4:
+        problem = "this is the TREC qrels format (query, iteration, document, grade)"
+    elif _GRADE.fullmatch(header.split("\t")[-1]):
+        problem = "there is no header line"
+    raise bad_line(
+        path,
+        number,
+        f"{problem}, where the BEIR qrels format belongs",
+        hint="write the header query-id<tab>corpus-id<tab>score, then those three columns",
+    )
+
+
+def _collect_qrels(rows: Iterable[tuple[int, str, str, str]], path: Path) -> Qrels:
+    """Qrels from ``(line number, query, document, grade)``; a line said twice counts once."""
+    grades: dict[tuple[str, str], int] = {}
+    for number, query, document, grade in rows:
+        checked_id(path, number, query)
+        checked_id(path, number, document)
+        if not _GRADE.fullmatch(grade):
+            raise bad_line(path, number, f"the grade {grade!r} is not an integer")
+        known = grades.setdefault((query, document), int(grade))
+        if known != int(grade):
+            message = f"document {document!r} of query {query!r} has grades {known} and {grade}"
+            raise bad_line(path, number, message)
+    return Qrels(
+        query_ids=tuple(query for query, _ in grades),
+        doc_ids=tuple(document for _, document in grades),
+        grades=np.fromiter(grades.values(), dtype=np.int32, count=len(grades)),
+    )

@@ -5,23 +5,22 @@
 them for the title track.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from datasets_cfg.corpus import Document
-from datasets_cfg.readers.judgements import (
-    Judgements,
+from datasets_cfg.readers import Reader
+from datasets_cfg.readers.lines import (
+    bad_line,
+    checked_id,
+    find_file,
     judged,
+    read_rows,
     read_trec_qrels,
     read_tsv_queries,
 )
-from datasets_cfg.readers.lines import bad_line, checked_id, find_file, read_rows
+from datasets_cfg.records import Document, Judgements
 
-Role = Literal["collection", "titles", "queries", "qrels"]
-COLLECTION = "collection.tsv"
-TITLES = "para.title.txt"
 _NO_MORE: tuple[int, list[str]] = (0, ["", ""])
 _QUERIES = {
     "dev": ["queries.dev.small.tsv"],
@@ -36,22 +35,21 @@ _QRELS = {
 
 
 @dataclass(frozen=True)
-class MsmarcoReader:
-    """A folder in MS MARCO's layout; every file may be gzip-compressed.
+class MsmarcoReader(Reader):
+    """A folder in MS MARCO's layout."""
 
-    ``titled`` joins the passages with their titles; ``files`` names files that are called
-    otherwise.
-    """
-
-    folder: Path
-    split: str
-    titled: bool = False
-    files: Mapping[Role, str] = field(default_factory=dict)
+    corpus_names = ("collection.tsv", "para.title.txt")
+    expected = "collection.tsv, queries and qrels (and para.title.txt for the title track)"
+    roles = ("collection", "titles", "queries", "qrels")
 
     def corpus_files(self) -> tuple[Path, ...]:
         """Files that the documents come from: the collection and, where titled, the titles."""
-        collection = self._find("collection", [COLLECTION])
-        return (collection, self._find("titles", [TITLES])) if self.titled else (collection,)
+        collection = self._find("collection", self.corpus_names[:1])
+        return (
+            (collection, self._find("titles", self.corpus_names[1:]))
+            if self.titled
+            else (collection,)
+        )
 
     def documents(self) -> Iterator[Document]:
         """Stream the documents."""
@@ -72,7 +70,7 @@ class MsmarcoReader:
         queries, qrels = self.judgement_files()
         return judged(read_tsv_queries(queries), read_trec_qrels(qrels), qrels)
 
-    def _find(self, role: Role, names: Sequence[str]) -> Path:
+    def _find(self, role: str, names: Sequence[str]) -> Path:
         return find_file(self.folder, [self.files[role]] if role in self.files else names)
 
 

@@ -24,14 +24,15 @@ import numpy as np
 
 from bench.evaluate.judging import score_run
 from bench.evaluate.runs import Run
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
 from datasets_cfg.dataset import Dataset
 from datasets_cfg.facts import Facts
-from datasets_cfg.readers.dpr import DprReader
+from datasets_cfg.readers import Reader, reader_for
+from datasets_cfg.records import Document
 from retrievers.index.faiss_index import Hits
 
 
-def copies(reader: DprReader, count: int) -> Iterator[Document]:
+def copies(reader: Reader, count: int) -> Iterator[Document]:
     """The passages again and again, under other ids."""
     passages = list(reader.documents())
     for number, passage in enumerate(itertools.islice(itertools.cycle(passages), count)):
@@ -43,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--depth", type=int, default=100)
     depth = parser.parse_args().depth
-    reader = DprReader(Path(os.environ["BENCH_DATA"]) / "nq-dpr-sample", "test")
+    reader = reader_for("dpr", Path(os.environ["BENCH_DATA"]) / "nq-dpr-sample", "test")
     read = reader.judgements()
     shape = len(read.queries), depth
     with tempfile.TemporaryDirectory() as folder:

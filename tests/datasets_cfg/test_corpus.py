@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets_cfg import corpus_writer
-from datasets_cfg.corpus import Corpus, DamagedCorpusError, Document
+from datasets_cfg import corpus as corpus_writer
+from datasets_cfg.corpus import Corpus, DamagedCorpusError
+from datasets_cfg.records import Document
 from foundation.errors import BenchError
 
 # Text that UTF-8 can carry: everything but lone surrogates.
@@ -230,13 +231,14 @@ def test_a_full_disk_of_which_numpy_does_not_say_why_is_one(
     assert "make room" in caught.value.hint
 
 
-def test_the_next_build_removes_what_a_killed_one_left_and_nothing_of_a_running_one(
+def test_a_build_removes_what_a_killed_one_left_a_day_ago_and_nothing_of_a_running_one(
     tmp_path: Path,
 ) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from datasets_cfg.corpus import Corpus, Document\n"
+        "from datasets_cfg.corpus import Corpus\n"
+        "from datasets_cfg.records import Document\n"
         "def documents():\n"
         "    yield Document('1', '', 'text')\n"
         "    print('writing', flush=True)\n"
@@ -260,6 +262,8 @@ def test_the_next_build_removes_what_a_killed_one_left_and_nothing_of_a_running_
     assert {path.name for path in tmp_path.iterdir()} == {"other", unfinished.name}
     with pytest.raises(BenchError, match="no usable corpus"):
         Corpus.open(folder)
+    for path in (unfinished, *unfinished.rglob("*")):
+        os.utime(path, (0, 0))
     assert len(Corpus.build(numbered(2), folder)) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"other", "corpus"}
 
@@ -293,7 +297,8 @@ def test_many_processes_may_build_the_same_corpus(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from datasets_cfg.corpus import Corpus, Document\n"
+        "from datasets_cfg.corpus import Corpus\n"
+        "from datasets_cfg.records import Document\n"
         "for _ in range(20):\n"
         "    Corpus.build([Document('1', '', 'text')], Path(sys.argv[1]))\n"
     )
@@ -347,7 +352,7 @@ def test_texts_of_a_large_corpus_are_checked_when_they_are_first_asked_for(
     Corpus.build(numbered(10), folder)
     documents = (folder / "documents.arrow").read_bytes()
     (folder / "documents.arrow").write_bytes(documents.replace(b"text 4", b"text 5"))
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
     corpus = Corpus.open(folder)
 
     assert corpus.rows_of(["d4"]).tolist() == [4]
@@ -369,7 +374,7 @@ def test_ids_of_a_large_corpus_are_checked_when_it_is_opened(
     Corpus.build(numbered(10), folder)
     documents = (folder / "documents.arrow").read_bytes()
     (folder / "documents.arrow").write_bytes(documents.replace(b"d6", b"d2"))
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
 
     with pytest.raises(DamagedCorpusError, match=r"documents\.arrow has another checksum"):
         Corpus.open(folder)

@@ -1,4 +1,3 @@
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from datasets_cfg import stdlib_code
 from datasets_cfg.catalogue import facts_for
 from datasets_cfg.corpus import DamagedCorpusError
 from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.published import differences, secondary_differences
+from datasets_cfg.verify import check_published, differences
 from foundation.errors import BenchError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -88,6 +87,9 @@ def test_a_folder_that_claims_a_declared_name_has_the_facts_of_that_collection(
         "queries: 300 published, 2 found",
         "judgements: 339 published, 2 found",
     ]
+    with pytest.raises(BenchError, match="not the published beir/scifact: documents: 5,183"):
+        check_published(dataset, allow_mismatch=False)
+    assert not check_published(dataset, allow_mismatch=True)
 
 
 def test_a_folder_that_claims_a_declared_name_may_say_its_split(folder: Path, open_: Open) -> None:
@@ -210,18 +212,6 @@ def test_a_changed_file_gives_another_corpus(folder: Path, tmp_path: Path, open_
     assert new.texts.to_pylist() == ["two", ""]
 
 
-def test_a_packed_corpus_that_appears_beside_a_cached_one_is_not_passed_over(
-    folder: Path, open_: Open
-) -> None:
-    old = open_(folder).corpus
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.replace("one", "two").encode()))
-    with pytest.raises(BenchError, match=r"corpus\.jsonl and corpus\.jsonl\.gz are both there"):
-        _ = open_(folder).corpus
-    (folder / "corpus.jsonl").unlink()
-    assert open_(folder).corpus.texts.to_pylist() == ["two", ""]
-    assert old.texts.to_pylist() == ["one", ""]
-
-
 def rewrite_in_secret(path: Path, content: str) -> None:
     """Other content of the same size under the same time."""
     status = path.stat()
@@ -246,9 +236,9 @@ def test_a_file_that_changed_and_kept_its_size_and_time_gives_another_corpus(
 def test_a_change_that_no_sample_of_a_large_file_meets_is_found_before_a_result(
     folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.SAMPLE_BYTES", 8)
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.SAMPLES", 2)
+    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus.SAMPLE_BYTES", 8)
+    monkeypatch.setattr("datasets_cfg.corpus.SAMPLES", 2)
     open_(folder).corpus.check()
     rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
     corpus = open_(folder).corpus
@@ -263,7 +253,7 @@ def test_a_change_that_no_sample_of_a_large_file_meets_is_found_before_a_result(
 def test_samples_of_a_large_file_meet_a_change_at_once(
     folder: Path, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
     open_(folder).corpus.check()
     rewrite_in_secret(folder / "corpus.jsonl", CORPUS.replace("one", "two"))
 
@@ -336,22 +326,6 @@ def test_counts_that_differ_from_the_published_ones_are_said(folder: Path, open_
     assert differences(open_(folder)) == [
         "documents: 3 published, 2 found",
         "queries: 1,000 published, 1 found",
-    ]
-
-
-def test_secondary_counts_are_said_and_identify_nothing(folder: Path, open_: Open) -> None:
-    (folder / "dataset.toml").write_text(
-        "[counts]\ndocuments = 2\nnonempty_documents = 2\nlucene_documents = 2\n"
-        "relevant_judgements = 1\ndistinct_queries = 1\ndangling_judgements = 7\n"
-    )
-    dataset = open_(folder)
-
-    assert differences(dataset) == []
-    assert secondary_differences(dataset) == [
-        "nonempty documents: 2 published, 1 found",
-        "relevant judgements: 1 published, 2 found",
-        "distinct queries: 1 published, 2 found",
-        "1 documents have text, where Lucene indexed 2",
     ]
 
 

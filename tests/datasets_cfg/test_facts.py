@@ -31,7 +31,6 @@ def test_facts_cannot_be_changed():
         ("[counts]\ndocumets = 3", r"documets.*\$\.counts", "did you mean documents"),
         ('[[archives]]\nurl = "https://a/b.zip"\nmd = ""', r"\$\.archives", "did you mean md5?"),
         ('title_track = "titel"', r"titel.*\$\.title_track", "did you mean title"),
-        ('[files]\ncolection = "c.tsv"', "colection", "did you mean collection?"),
         ("xyzzy = 1", "xyzzy", "known fields: archives, citation, counts"),
     ],
 )
@@ -59,12 +58,6 @@ def test_a_misspelt_key_or_choice_names_the_file_and_what_was_meant(toml, named,
 def test_a_wrong_type_or_value_is_refused(toml):
     with pytest.raises(BenchError, match=r"mine\.toml"):
         facts_of(toml)
-
-
-def test_an_unknown_layout_is_refused_with_the_closest_one():
-    with pytest.raises(BenchError, match="'bier'") as caught:
-        decode_toml(b'name = "mine"\nlayout = "bier"', Facts, "mine.toml")
-    assert caught.value.hint == "did you mean beir?"
 
 
 def test_a_file_that_is_not_text_is_refused():

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_cfg.dataset import Dataset, open_dataset
-from datasets_cfg.remembered import open_remembered, remember
+from datasets_cfg.dataset import Dataset, open_dataset, open_remembered, remember
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_cfg import stdlib_code
-from datasets_cfg.corpus import Document
 from datasets_cfg.readers import reader_for
+from datasets_cfg.records import Document
 from datasets_cfg.stdlib_code import (
     Function,
     SourceSelection,

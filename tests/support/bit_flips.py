@@ -16,7 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from bench.__main__ import main
-from datasets_cfg import corpus_checksums
+from datasets_cfg import corpus as corpus_checksums
 
 
 def evaluate(collection: Path, cache: Path) -> tuple[int, list[object], str]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.store import StoredVectors, VectorStore
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.records import Document
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 

@@ -34,7 +34,7 @@ from bench.experiments.stages import Cost, ExperimentStage
 from bench.experiments.times import Times
 from bench.results.result import Conditions
 from bench.workspace import Workspace
-from datasets_cfg.published import differences
+from datasets_cfg.verify import differences
 from foundation.files import replacing
 from reports.experiments.grid_report import figures, markdown, plan_table
 from reports.plots.style import can_plot

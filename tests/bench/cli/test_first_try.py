@@ -8,8 +8,7 @@ import pytest
 from bench.cli.main import run_command
 from bench.evaluate.pipeline import in_domain
 from bench.workspace import Workspace
-from datasets_cfg.dataset import Dataset
-from datasets_cfg.first_queries import first_queries
+from datasets_cfg.dataset import Dataset, first_queries
 from foundation.errors import BenchError
 from retrievers.models.card import load_card
 from retrievers.models.model import _with_query_prompt, resolve_model

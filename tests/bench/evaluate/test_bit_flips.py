@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets_cfg import corpus_writer
+from datasets_cfg import corpus as corpus_writer
 from tests.support.bit_flips import evaluate
 from tests.support.collections import ROOT, Bench, write_collection
 
@@ -60,8 +60,8 @@ def test_a_flipped_bit_of_a_cached_corpus_is_rebuilt_or_refused(
 def test_a_source_that_changed_in_secret_gives_no_result_from_the_old_corpus(
     bench: Bench, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.CHECKED_AT_OPEN", 0)
-    monkeypatch.setattr("datasets_cfg.corpus_checksums.SAMPLE_BYTES", 8)
+    monkeypatch.setattr("datasets_cfg.corpus.CHECKED_AT_OPEN", 0)
+    monkeypatch.setattr("datasets_cfg.corpus.SAMPLE_BYTES", 8)
     _, old, _ = evaluate(collection, bench.cache)
     source = collection / "corpus.jsonl"
     status = source.stat()

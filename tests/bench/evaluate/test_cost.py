@@ -10,7 +10,8 @@ import pytest
 from bench.evaluate import cost
 from bench.evaluate.cost import LONG_S, Cost, confirm_encoding
 from bench.evaluate.encoding import mean_tokens, measure_speed
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.records import Document
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model

@@ -7,7 +7,8 @@ import pytest
 from bench.exit_codes import ExitCode
 from bench.training.leaks import family
 from bench.training.training_sets import CorpusTexts
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.records import Document
 from retrievers.models.card import load_card
 from tests.support.collections import DOCUMENTS, Bench, write_collection
 

@@ -26,7 +26,8 @@ import torch
 from bench.speed.race import as_sentence_transformers
 from bench.speed.timing import peak_bytes, timed
 from bench.store import VectorStore
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.records import Document
 from retrievers.encoders.transformer import CUDA_TOKENS, TransformerEncoder
 from retrievers.models.recipe import Dtype
 from tests.benchmarks.gpu_proof import agreement

@@ -1,7 +1,8 @@
 """Planning what of a corpus must be encoded: every text is read and hashed, none encoded."""
 
 from bench.store import VectorStore
-from datasets_cfg.corpus import Corpus, Document
+from datasets_cfg.corpus import Corpus
+from datasets_cfg.records import Document
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Recipe
 
