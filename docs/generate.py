@@ -330,7 +330,7 @@ def results() -> str:
                 ),
                 (
                     code("run.trec.gz"),
-                    "the ranking as a TREC run file: with `run --run-file`, and before schema 4",
+                    "the ranking as a TREC run file, before schema 4",
                 ),
             ],
         ),

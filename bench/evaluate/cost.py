@@ -12,11 +12,9 @@ import msgspec
 
 from bench.evaluate.encoding import mean_tokens, measure_speed
 from bench.evaluate.pipeline import Job
-from foundation.errors import BenchError
 
 PROBE_S = 5.0
 WORTH_AN_ESTIMATE = 20_000  # documents to encode
-LONG_S = 3600.0
 ITEM_BYTES = {"float32": 4, "float16": 2}
 
 
@@ -79,27 +77,18 @@ def costs(jobs: Iterable[Job], least: int = 0) -> Iterator[Cost]:
         yield cost
 
 
-def confirm_encoding(jobs: Iterable[Job], yes: bool, machines: int = 1) -> None:
-    """Say how long encoding will take, where it is long; ask a terminal user about hours.
+def announce_encoding(jobs: Iterable[Job], machines: int = 1) -> None:
+    """Say how long encoding will take, where it is long.
 
     Args:
-        yes: ask nothing.
         machines: that share the work, each as fast as this one.
-
-    Raises:
-        BenchError: the user said no.
     """
     rows = list(costs(jobs, WORTH_AN_ESTIMATE))
-    if not rows:
-        return
-    seconds = sum(row.encode_s for row in rows) / machines
-    print(
-        f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
-        f"{timedelta(seconds=round(seconds))} on this machine",
-        file=sys.stderr,
-    )
-    if seconds < LONG_S or yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    print("what is done is kept if you stop it. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise BenchError("stopped before encoding", "add --yes to start without being asked")
+    if rows:
+        seconds = sum(row.encode_s for row in rows) / machines
+        print(
+            f"encoding {sum(row.to_encode for row in rows):,} documents will take about "
+            f"{timedelta(seconds=round(seconds))} on this machine; Ctrl-C stops it, and what is "
+            "done is kept",
+            file=sys.stderr,
+        )

@@ -153,7 +153,7 @@ class IndexOfCorpus:
             raise BenchError(
                 f"{folder} is an index of {manifest.collection}, {manifest.documents:,} documents, "
                 f"and not of these {len(dataset.corpus):,} of {dataset.name}",
-                f"python -m bench run {manifest.collection} --from-index {folder}",
+                f"python -m bench run {manifest.collection} --index {folder}",
             )
         return cls(kept, manifest, exported=True)
 

@@ -161,7 +161,7 @@ def _run_ours(job: Job, arguments: Sequence[str], place: str) -> Pass:
     with tempfile.TemporaryDirectory(dir=place) as fresh:
         places = ["--cache-dir", f"{fresh}/cache", "--out", f"{fresh}/results"]
         command = [sys.executable, "-m", "bench", "run", job.folder, *arguments, *places]
-        command += ["--device", job.device, "--json", "--yes"]
+        command += ["--device", job.device, "--json"]
         done = run_process(command, job.threads, OURS)
     (result,) = msgspec.json.decode(done.result)["results"]
     return replace(done, result=float(result["measures"][MEASURE]))

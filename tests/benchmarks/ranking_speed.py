@@ -3,7 +3,7 @@
 From hits (scores and rows of the corpus) to a whole file on disk, and back to a run:
 
 - ``columns``: what ``run`` writes, an Arrow file with zstd,
-- ``text``: a TREC run file with gzip, as ``run --run-file`` and ``export trec`` write it,
+- ``text``: a TREC run file with gzip, as ``export trec`` writes it,
 - ``text by lines``: the same, formatted a line at a time in Python and compressed by zlib's
   level 6. That is how all results were kept up to version 0.2.
 

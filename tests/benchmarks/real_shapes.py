@@ -181,7 +181,7 @@ class Work:
         """One `run --recompute` in a process of its own: time, peak, stages."""
         words = ["run", str(self.collection), "--model", str(self.card(dim))]
         words += ["--trust-code", "--set", "store_dtype=float16", "--device", "cpu", "--recompute"]
-        words += ["--max-memory", self.max_memory, "--yes"]
+        words += ["--max-memory", self.max_memory]
         words += ["--out", str(self.folder / "out"), "--cache-dir", str(self.cache)]
         start = time.perf_counter()
         child = os.posix_spawn(

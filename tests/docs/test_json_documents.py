@@ -20,7 +20,7 @@ from generate import DOCUMENTS, json_documents
 def tiny(bench, tmp_path):
     """A collection with results of two models."""
     folder = write_collection(tmp_path / "tiny")
-    assert bench("run", folder, "--model", "hashing", "bm25", "--run-file").code == 0
+    assert bench("run", folder, "--model", "hashing", "bm25").code == 0
     return folder
 
 
@@ -55,7 +55,7 @@ def check(document: Any, kind: Any) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_document_of_a_command_is_the_one_of_the_reference(bench, tiny, command, arguments):
-    run_file = next(bench.out.glob("tiny/hashing/*/run.trec.gz"))
+    run_file = next(bench.out.glob("tiny/hashing/*/run.arrow"))
     suite = tiny.parent / "suite.toml"
     suite.write_text('members = ["tiny"]')
     places = {"tiny": tiny, "suite": suite, "run": run_file, "out": bench.out}

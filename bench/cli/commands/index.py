@@ -9,7 +9,7 @@ import msgspec
 from bench.cli.commands.common import load_model, workspace
 from bench.cli.options.evaluate import IndexOptions
 from bench.cli.printing import print_json
-from bench.evaluate.cost import confirm_encoding
+from bench.evaluate.cost import announce_encoding
 from bench.evaluate.retrieval import Options
 from bench.exit_codes import ExitCode
 from bench.store.indexes import INDEX_FILE, IndexFolder, IndexManifest, formatted
@@ -51,7 +51,7 @@ def index(options: IndexOptions) -> int:
     model = load_model(space, options.model, options.use)
     FaissIndex(spec, model.require_encoder().dim)  # FAISS reads the factory string
     job = space.prepare(space.open(options.dataset), model, Options(index=spec))
-    confirm_encoding([job], options.yes)
+    announce_encoding([job])
     kept = job.retriever.build_index(job.dataset)
     job.dataset.corpus.check()
     manifest = export_index(kept, options.out, job.dataset, job.recipe)

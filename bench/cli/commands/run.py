@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 
 import msgspec
 
@@ -12,23 +13,22 @@ from bench.cli.options.evaluate import RunOptions
 from bench.cli.options.shared import WorkerOptions
 from bench.cli.printing import print_json
 from bench.engines import Engine, Spread, ThisProcess, Work
-from bench.evaluate.cost import confirm_encoding, costs
+from bench.evaluate.cost import announce_encoding, costs
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.pipeline import Job, evaluate
 from bench.evaluate.retrieval import LoadedModel, Options
-from bench.evaluate.run_files import write_run
 from bench.evaluate.suites import SuiteMean, suite_mean, with_inner
 from bench.exit_codes import ExitCode
 from bench.gaps import Gaps
 from bench.results.find import CHOICE
 from bench.results.location import Place
-from bench.results.result import TREC_FILE, Evaluation, Result, place, save
-from bench.store.indexes import IndexFolder
+from bench.results.result import Evaluation, Result, place, save
+from bench.store.indexes import MANIFEST_FILE, IndexFolder
 from bench.workspace import Workspace
 from datasets_cfg.catalogue import suite_for
 from foundation.errors import BenchError
 from reports.evaluation import collection_table, costs_table, gaps_table, means_table, time_line
-from retrievers.index.faiss_index import FLAT, FaissIndex, IndexSpec
+from retrievers.index.faiss_index import FaissIndex, IndexSpec
 from retrievers.models.model import Bases
 
 Published = Mapping[tuple[str, str, str], float]  # by model, collection and measure
@@ -43,13 +43,13 @@ def run(options: RunOptions) -> int:
     space = workspace(options.places, options.hardware, options.protocol.allow_mismatch)
     models, published = _models(options, space, choices.index)
     count = len(space.expand(options.names)) * len(models)
-    gaps = Gaps(stop=options.fail_fast or count == 1)
+    gaps = Gaps(stop=count == 1)
     jobs = _jobs(space, models, choices, gaps, options)
     if options.dry_run:
         _print_costs(jobs, gaps, options)
         return ExitCode.MISSING if gaps.missing else ExitCode.OK
     engine = _engine(options.workers, space)
-    confirm_encoding(chain(*jobs), options.yes, engine.machines)
+    announce_encoding(chain(*jobs), engine.machines)
     with engine.encoding(space, _to_share(jobs)) as spread:
         results = _results(jobs, spread, published, gaps, options)
     _print_summary(results, published, gaps, options)
@@ -95,7 +95,7 @@ def _jobs(
 ) -> list[list[Job]]:
     """What can be evaluated, by collection. What would fail late fails now."""
     jobs: list[list[Job]] = []
-    known = not (options.recompute or options.from_index)
+    known = not (options.recompute or choices.from_index)
     for name in space.expand(options.names):
         of_collection: list[Job] = []
         with gaps.kept(name):
@@ -125,10 +125,7 @@ def _results(
         made = []
         for job in of_collection:
             with gaps.kept(job.dataset.name, job.name):
-                stored = _result(job, spread, options.out)
-                if options.run_file:
-                    write_run(stored.run, stored.run_file.parent / TREC_FILE, stored.model)
-                made.append(stored.result)
+                made.append(_result(job, spread, options.out).result)
         if made and not options.output.json:
             print(collection_table(made, published), end="\n\n", flush=True)
         results += made
@@ -214,18 +211,22 @@ def _check_models(models: Sequence[LoadedModel], out: Place) -> None:
 def _choices(options: RunOptions) -> Options:
     for name in options.measure or ():
         parse_measure(name)
-    spec = options.index or FLAT
-    if options.from_index:
-        if options.index:
-            raise BenchError("--index and --from-index both say what is searched", "leave one out")
-        spec = IndexFolder(options.from_index).manifest().spec
+    folder = _exported(options.index)
+    spec = IndexFolder(folder).manifest().spec if folder else options.index
     return Options(
         index=IndexSpec.parse(spec),
         depth=options.protocol.depth,
         measures=options.measure,
         recall_queries=options.recall_queries,
-        from_index=options.from_index,
+        from_index=folder,
     )
+
+
+def _exported(index: str) -> Path | None:
+    """The folder of an index that was named; None for a factory string."""
+    folder = Path(index)
+    named = folder.is_dir() and (len(folder.parts) > 1 or (folder / MANIFEST_FILE).exists())
+    return folder if named else None
 
 
 def _means(typed: Sequence[str], results: Sequence[Result]) -> list[tuple[str, SuiteMean]]:

@@ -56,11 +56,9 @@ class RunOptions:
     name: str | None = None
     """Name of the model in results, where there is only one. Default: its own; with --adapter,
     MODEL+ADAPTER."""
-    index: str | None = None
-    """flat (exact; the default), a FAISS factory string with search parameters, or bm25: what BM25
-    finds, by its score times the similarity."""
-    from_index: LocalPath | None = None
-    """Search the index in this folder, which `index` wrote, instead of one of the cache."""
+    index: str = "flat"
+    """flat (exact), a FAISS factory string with search parameters, a folder that `index` wrote, or
+    bm25: what BM25 finds, by its score times the similarity."""
     recall_queries: Count | None = None
     """Number of queries, drawn with a seed, on which the recall of an approximate index is measured; 0
     measures none. Default: all, once for each index."""
@@ -70,15 +68,9 @@ class RunOptions:
     mean."""
     recompute: bool = False
     """Evaluate again what is stored, from stored vectors."""
-    run_file: bool = False
-    """Also write each ranking as a TREC run file, run.trec.gz beside its result."""
     dry_run: bool = False
     """Show what would be encoded, how long that takes on this machine, and the memory that is
     needed; evaluate nothing."""
-    yes: bool = False
-    """Start without asking, even where encoding takes hours."""
-    fail_fast: bool = False
-    """Stop at the first evaluation that fails (exit code 2)."""
     measure: tuple[str, ...] | None = None
     """Measure to report besides the main one, instead of the collection's further ones;
     repeatable."""
@@ -122,11 +114,11 @@ class IndexOptions:
 
     The folder holds index.faiss, which FAISS reads, ids.json with the documents' ids by row,
     manifest.json, and search.py, ten lines of Python with FAISS and NumPy alone. The index is kept
-    in the cache, too. `run --from-index DIR` evaluates the folder.
+    in the cache, too. `run --index DIR` evaluates the folder.
 
     Examples:
         python -m bench index beir/scifact --model minilm --index HNSW32 --out scifact-minilm
-        python -m bench run beir/scifact --model minilm --from-index scifact-minilm
+        python -m bench run beir/scifact --model minilm --index scifact-minilm
     """
 
     dataset: str
@@ -140,8 +132,6 @@ class IndexOptions:
     """Folder of the index."""
     allow_mismatch: bool = False
     """Continue although the collection differs from the published one."""
-    yes: bool = False
-    """Start without asking, even where encoding takes hours."""
     use: ModelUse = ModelUse()
     hardware: Hardware = Hardware()
     places: Places = Places()

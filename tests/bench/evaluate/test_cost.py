@@ -1,6 +1,5 @@
-"""The cost of a run before it starts, and the question to a terminal user."""
+"""The cost of a run before it starts."""
 
-import io
 import json
 import time
 
@@ -8,22 +7,16 @@ import numpy as np
 import pytest
 
 from bench.evaluate import cost
-from bench.evaluate.cost import LONG_S, Cost, confirm_encoding
+from bench.evaluate.cost import Cost, announce_encoding
 from bench.evaluate.encoding import mean_tokens, measure_speed
 from datasets_cfg.corpus import Corpus
 from datasets_cfg.records import Document
-from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from retrievers.models.recipe import Recipe
 from tests.support.collections import DOCUMENTS, write_collection
 
 TOKENS = 10
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class TimedEncoder:
@@ -110,34 +103,8 @@ def test_a_dry_run_says_what_a_run_encodes_and_evaluates_nothing(bench, tmp_path
     assert words["memory_bytes"] > 10_000_000
 
 
-def ask(monkeypatch, answer: str, seconds: float, *, yes=False, terminal=True) -> str:
-    """What a user sees on stderr who types the answer."""
-    kind = Terminal if terminal else io.StringIO
-    error = kind()
-    monkeypatch.setattr(cost.sys, "stdin", kind(answer))
-    monkeypatch.setattr(cost.sys, "stderr", error)
-    row = Cost(model="m", collection="c", documents=9, to_encode=9, encode_s=seconds)
+def test_long_work_is_announced_and_nothing_is_asked(monkeypatch, capsys):
+    row = Cost(model="m", collection="c", documents=9, to_encode=9, encode_s=7200.0)
     monkeypatch.setattr(cost, "costs", lambda jobs, least: [row])
-    confirm_encoding([], yes)
-    return error.getvalue()
-
-
-@pytest.mark.parametrize("answer", ["y\n", "YES\n", " yes \n"])
-def test_long_work_goes_on_after_a_yes(answer, monkeypatch):
-    said = ask(monkeypatch, answer, 2 * LONG_S)
-    assert "encoding 9 documents will take about 2:00:00" in said
-    assert "Go on? [y/N]" in said
-
-
-@pytest.mark.parametrize("answer", ["n\n", "", "maybe\n"])
-def test_any_other_answer_stops_and_names_yes(answer, monkeypatch):
-    with pytest.raises(BenchError, match="stopped before encoding") as stopped:
-        ask(monkeypatch, answer, 2 * LONG_S)
-    assert "--yes" in stopped.value.hint
-
-
-@pytest.mark.parametrize("options", [{"yes": True}, {"terminal": False}, {"seconds": LONG_S - 1}])
-def test_nobody_is_asked_about_short_work_without_a_terminal_or_with_yes(options, monkeypatch):
-    said = ask(monkeypatch, "n\n", **{"seconds": 2 * LONG_S, **options})
-    assert "will take about" in said
-    assert "Go on?" not in said
+    announce_encoding([])
+    assert "encoding 9 documents will take about 2:00:00" in capsys.readouterr().err

@@ -244,7 +244,7 @@ def test_an_exported_index_is_evaluated_and_its_recall_is_known(bench, folder, t
     assert export(bench, folder, tmp_path / "deployed").code == 0
     assert built == [300]
     bare = Bench(tmp_path / "another machine")
-    again = run(bare, folder, "--from-index", tmp_path / "deployed")
+    again = run(bare, folder, "--index", tmp_path / "deployed")
     assert built == [300]
     assert again.result.timings.encoded_documents == 0
     assert rankings(again) == rankings(first)
@@ -257,9 +257,9 @@ def test_an_exported_index_whose_recall_is_not_known_is_compared_unless_told_not
 ):
     assert export(bench, folder, tmp_path / "deployed").code == 0
     bare = Bench(tmp_path / "another machine")
-    quick = run(bare, folder, "--from-index", tmp_path / "deployed", "--recall-queries", 0).result
+    quick = run(bare, folder, "--index", tmp_path / "deployed", "--recall-queries", 0).result
     assert (quick.timings.encoded_documents, quick.index_recall) == (0, {})
-    whole = run(bare, folder, "--from-index", tmp_path / "deployed").result
+    whole = run(bare, folder, "--index", tmp_path / "deployed").result
     assert whole.timings.encoded_documents == 300
     assert searched_exactly == [20]
     assert whole.index_recall == run(bench, folder, "--index", SPEC).result.index_recall
@@ -276,7 +276,7 @@ def test_time_is_stated_for_documents_that_are_encoded_and_for_no_others(
         "--model",
         "hashing",
         *COMMON,
-        "--from-index",
+        "--index",
         tmp_path / "unmeasured",
     )
     bare = Bench(tmp_path / "another machine")
@@ -296,7 +296,7 @@ def test_a_result_of_an_index_that_was_brought_is_not_that_of_the_own_index(
 ):
     own = run(bench, folder, "--index", SPEC)
     assert export(bench, folder, tmp_path / "deployed").code == 0
-    brought = ("--from-index", tmp_path / "deployed")
+    brought = ("--index", tmp_path / "deployed")
     assert bench("run", folder, "--model", "hashing", *COMMON, *brought).code == 0
     assert len(list(own.folder.parent.iterdir())) == 2
     again = bench("run", folder, "--model", "hashing", *COMMON, "--index", SPEC)
@@ -312,31 +312,27 @@ def test_recall_of_a_sample_as_large_as_the_collection_is_that_of_all(bench, fol
 def test_an_index_of_another_model_or_corpus_is_refused(bench, folder, tmp_path):
     assert export(bench, folder, tmp_path / "deployed").code == 0
     other = write_collection(tmp_path / "tiny")
-    asked = ("run", other, "--model", "hashing", "--from-index", tmp_path / "deployed")
+    asked = ("run", other, "--model", "hashing", "--index", tmp_path / "deployed")
     refused = bench(*asked)
     assert refused.code == 2
     assert "is an index of words, 300 documents" in refused.stderr
-    half = ("--set", "store_dtype=float16", "--from-index", tmp_path / "deployed")
+    half = ("--set", "store_dtype=float16", "--index", tmp_path / "deployed")
     refused = bench("run", folder, "--model", "hashing", *half)
     assert refused.code == 2
     assert "its vectors are not those of hashing with these settings" in refused.stderr
-    refused = bench("run", folder, "--model", "bm25", "--from-index", tmp_path / "deployed")
+    refused = bench("run", folder, "--model", "bm25", "--index", tmp_path / "deployed")
     assert refused.code == 2
     assert "searches no index" in refused.stderr
 
 
 def test_what_is_no_index_is_refused(bench, folder, tmp_path):
-    refused = bench("run", folder, "--model", "hashing", "--from-index", tmp_path)
+    refused = bench("run", folder, "--model", "hashing", "--index", tmp_path)
     assert refused.code == 2
     assert "holds no index" in refused.stderr
     assert export(bench, folder, tmp_path / "deployed").code == 0
-    both = ("--index", SPEC, "--from-index", tmp_path / "deployed")
-    assert "leave one out" in bench("run", folder, "--model", "hashing", *both).stderr
-    flat = ("--index", "flat", "--from-index", tmp_path / "deployed")
-    assert "leave one out" in bench("run", folder, "--model", "hashing", *flat).stderr
     path = tmp_path / "deployed" / INDEX_FILE
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    refused = bench("run", folder, "--model", "hashing", *both[2:])
+    refused = bench("run", folder, "--model", "hashing", "--index", tmp_path / "deployed")
     assert refused.code == 2
     assert "is not the file that was written" in refused.stderr
 

@@ -305,16 +305,3 @@ def test_the_digest_of_the_program_is_of_all_sources_that_scores_come_from(tmp_p
     assert program_digest.__wrapped__(tmp_path) == digests[-1]
     assert digests[0] == ""
     assert len(set(digests)) == 3
-
-
-def test_a_run_file_is_written_where_it_is_asked_for(bench, folder, run):
-    assert run()
-    place = bench.results("tiny", "hashing")
-    assert not list(bench.out.rglob("*.trec.gz"))
-    assert not run("--run-file")
-    scored = bench("score", place / "run.trec.gz", "--dataset", folder, "--name", "text")
-    assert scored.code == 0, scored.stderr
-    again = bench("score", place / RUN_FILE, "--dataset", folder, "--name", "columns")
-    assert again.code == 0, again.stderr
-    results = [load(bench.results("tiny", name)).result for name in ("hashing", "text", "columns")]
-    assert results[0].measures == results[1].measures == results[2].measures
