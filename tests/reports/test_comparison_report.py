@@ -11,7 +11,7 @@ from bench.comparing.panels import FieldDifference
 from bench.comparing.statistics import Difference, Resampling
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table, legend
-from tests.support.markdown import added, notes_of, numbers, rows_of, tables_of
+from tests.support.markdown import notes_of, numbers, rows_of, tables_of
 
 PAIRED = Difference(
     difference=-0.01234,
@@ -137,13 +137,6 @@ def test_an_incomplete_suite_names_what_is_missing():
     assert rows_of(text)[1]["better"] == ""
 
 
-def test_a_long_gap_names_the_first_members_and_counts_all():
-    gap = changed(SUITE, paired=None, missing=tuple("abcdefg"))
-    assert notes_of(table(suites=[gap]))[0].endswith("a, b, c, d and 3 more")
-    gap = changed(SUITE, paired=None, missing=tuple("abcd"))
-    assert notes_of(table(suites=[gap]))[0].endswith("a, b, c, d")
-
-
 @pytest.mark.parametrize(
     ("fields", "column", "cell"),
     [
@@ -179,12 +172,6 @@ def test_a_note_says_what_qualifies_a_figure_and_only_then(fields, words):
     (note,) = notes_of(table(changed(ROW, **fields)))
     assert all(word in note for word in words)
     assert notes_of(table()) == []
-
-
-def test_what_is_not_known_is_left_empty():
-    unknown = changed(PAIRED, low=None, high=None, effect=None, detectable=None)
-    (row,) = rows_of(table(changed(ROW, paired=unknown)))
-    assert {row[name] for name in ("95 % interval", "effect", "detectable")} == {""}
 
 
 def test_where_no_query_changed_that_is_said():
@@ -239,22 +226,12 @@ def test_a_changed_query_shows_relevant_documents_and_rankings_side_by_side():
     ]
 
 
-def test_more_relevant_documents_than_are_shown_are_counted():
-    text = changes_table(changed(CHANGES, queries=(changed(QUERY, more_judged=15),)))
-    assert numbers(added(text, changes_table(CHANGES))) == ["15"]
-
-
 def test_ids_without_a_collection_are_shown_with_the_reason():
     bare = changed(QUERY, text=None, judged=())
     text = changes_table(changed(CHANGES, without="tiny is not here", queries=(bare,)))
     assert "tiny is not here" in text.split("\n\n")[1]
     assert "query q1\n" in text
     assert [list(rows[0]) for rows in tables_of(text)] == [["rank", "old", "new"]]
-
-
-def test_accepted_answers_are_shown_where_they_decide():
-    text = changes_table(changed(CHANGES, queries=(changed(QUERY, answers=("Paris", "Rome")),)))
-    assert added(text, changes_table(CHANGES)).endswith("Paris; Rome")
 
 
 def test_a_long_text_is_cut_to_one_line():

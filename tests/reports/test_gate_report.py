@@ -15,7 +15,6 @@ from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, GateSettings, LostQuery, PairVerdict
 from reports.check import junit, markdown, verdict_sentence, verdict_sentences
 from reports.format import interval
-from reports.markdown import plain
 from retrievers.models.card import Expected
 from tests.support.markdown import numbers
 
@@ -221,8 +220,3 @@ def test_json_keeps_the_names_of_its_fields(check):
     document = to_builtins(check)
     assert [one["source"] for one in document["foreseen"]] == ["a guess"]
     assert {"against", "warnings", "reasons", "exit_code"} <= document.keys()
-
-
-def test_plain_text_stays_on_one_line_and_keeps_its_words():
-    assert plain("one\n two") == "one two"
-    assert plain("a|b") == "a\\|b"

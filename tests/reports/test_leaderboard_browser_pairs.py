@@ -16,7 +16,6 @@ from retrievers.models.parameters import Parameters
 from tests.support.browser import (
     HOSTILE,
     PHONE,
-    asked_for,
     awaited,
     choose,
     opened,
@@ -152,17 +151,6 @@ def test_the_plot_is_reached_with_the_tabulator_and_says_what_it_is(browser, pai
     assert browser.find_element("css selector", ".note").get_attribute("role") == "status"
 
 
-def test_pointing_at_a_dot_tells_its_query_and_leaving_hides_it(browser, pair):
-    from selenium.webdriver import ActionChains
-
-    dot = browser.find_elements("css selector", ".query")[-1]
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
-    ActionChains(browser).move_to_element(dot).perform()
-    assert "alpha" in note(browser)
-    ActionChains(browser).move_to_element(browser.find_element("css selector", "h3")).perform()
-    assert texts(browser, NOTE) == []
-
-
 def test_what_changed_most_has_its_text_judged_documents_and_both_rankings(browser, pair):
     assert texts(browser, "h4") == ["alpha is better", "beta is better"]
     summaries = texts(browser, "details.changed summary")
@@ -197,17 +185,6 @@ def test_hostile_queries_and_documents_are_text(browser, pair):
     assert browser.get_log("browser") == []
 
 
-def test_only_files_beside_the_page_are_read(browser, index, pair):
-    asked_for(browser)  # what earlier pages asked for
-    opened(browser, pair)
-    focus(browser, RIGHT)
-    note(browser)
-    root = index.parent.as_uri()
-    addresses = asked_for(browser)
-    assert any(address.startswith(f"{root}/queries/") for address in addresses)
-    assert [one for one in addresses if not one.startswith((root, "data:,"))] == []
-
-
 def page_of_pair(place: Path, scores: dict[str, list[float]], resamples: int = 99) -> Path:
     """The page of two models with these scores of queries, on two collections."""
     for name, values in scores.items():
@@ -225,43 +202,11 @@ def page_of_pair(place: Path, scores: dict[str, list[float]], resamples: int = 9
     return page
 
 
-def test_the_largest_dot_hides_no_label_of_the_axes(browser, tmp_path):
-    opened(browser, page_of_pair(tmp_path, {"a": [0.0] * 300 + [1.0], "b": [0.0] * 300 + [0.5]}))
-    awaited(browser, "return document.querySelectorAll('svg.cloud circle').length > 0")
-    hidden = browser.execute_script(
-        "const box = (one) => one.getBoundingClientRect();"
-        "const meet = (a, b) => a.left < b.right && b.left < a.right"
-        "  && a.top < b.bottom && b.top < a.bottom;"
-        "const labels = [...document.querySelectorAll('svg.cloud text')];"
-        "const dots = [...document.querySelectorAll('svg.cloud circle')];"
-        "return [labels.length, dots.length, labels.filter((label) =>"
-        "  dots.some((dot) => meet(box(label), box(dot)))).map((label) => label.textContent)];"
-    )
-    assert hidden == [12, 2, []]
-
-
 def test_a_p_that_four_digits_would_show_as_zero_is_a_power_of_ten(browser, tmp_path):
     scores = {"a": [1.0] * 17, "b": [0.9 - number / 100 for number in range(17)]}
     opened(browser, page_of_pair(tmp_path, scores, resamples=2**17))
     shown = texts(browser, "main > .scroll tbody td:nth-child(6)")
     assert shown == ["3e-5", "3e-5"]  # 2 of 2 ** 17 sign flips; corrected by Holm for two
-
-
-def test_all_columns_of_a_pair_with_long_names_are_on_a_screen_of_1400_pixels(browser, tmp_path):
-    names = [f"minilm@max_document_tokens={length}@dtype=bfloat16" for length in (32, 256)]
-    page = page_of_pair(tmp_path, {names[0]: [0.5, 0.0, 0.25], names[1]: [0.5, 0.5, 0.25]})
-    screen = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    try:
-        opened(browser, page)
-        hidden = browser.execute_script(
-            "const table = document.querySelector('main > .scroll');"
-            "return table.scrollWidth - table.clientWidth"
-        )
-        assert hidden == 0
-        assert texts(browser, "main > .scroll thead th")[-1].startswith("detectable")
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen_tooltips_included(browser, pair):
@@ -280,20 +225,6 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_tooltips_included(browser, 
         assert width == PHONE["width"]
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_parameters_are_shown_and_sorted_and_told_of_adapters(browser, index):
-    opened(browser, index)
-    press(browser, "thead th[data-column='parameters'] button")
-    script = (
-        "const at = [...document.querySelectorAll('#table thead th')]"
-        ".findIndex(one => one.dataset.column === 'parameters');"
-        "return [...document.querySelectorAll('#table tbody tr')].slice(0, 2)"
-        ".map(line => line.children[at].textContent)"
-    )
-    assert browser.execute_script(script) == ["110.0 Madapter 600.0 k", "22.7 M"]
-    opened(browser, index.parent / "models" / "beta.html")
-    assert "110.0 M, of which 600.0 k in the adapter" in texts(browser, "dd")
 
 
 def test_published_systems_are_marked_can_be_hidden_and_are_in_no_group(browser, index):

@@ -9,7 +9,7 @@ from bench.boards.records import Board
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from foundation.errors import BenchError
-from reports.pages import HEADING, LIST, SiteFolder, check_free, write_site
+from reports.pages import HEADING, LIST, check_free, write_site
 from tests.support.leaderboards import store
 
 
@@ -96,16 +96,6 @@ def test_wherever_a_process_was_killed_the_next_site_is_whole(tmp_path, monkeypa
         assert contents(site) == expected
 
 
-def test_a_first_site_that_was_cut_short_is_known_again(tmp_path, monkeypatch):
-    def dies(path: Path, content: bytes) -> int:
-        raise Killed
-
-    monkeypatch.setattr(Path, "write_bytes", dies)
-    with pytest.raises(Killed):
-        write_site(board(tmp_path / "results", "a"), tmp_path / "site")
-    check_free(tmp_path / "site")
-
-
 def test_a_file_of_somebody_else_is_never_replaced_by_a_page(tmp_path, site):
     (site / "models" / "c.html").write_text("mine")
     with pytest.raises(BenchError, match=r"c\.html is in the way"):
@@ -138,15 +128,3 @@ def test_what_a_link_leads_to_is_neither_removed_nor_replaced(tmp_path, site):
     (site / "style.css").symlink_to(outside / "b.html")
     write_site(second, site)
     assert (outside / "b.html").read_text() == "mine"
-
-
-def test_a_cut_last_line_of_the_list_names_nothing(tmp_path):
-    with SiteFolder(tmp_path / "site") as folder:
-        folder.write("a/b.html", b"")
-    with (tmp_path / "site" / LIST).open("a") as file:
-        file.write("models/mini")
-    (tmp_path / "site" / "models").mkdir()
-    (tmp_path / "site" / "models" / "mini").write_text("mine")
-    with SiteFolder(tmp_path / "site"):
-        pass
-    assert (tmp_path / "site" / "models" / "mini").read_text() == "mine"

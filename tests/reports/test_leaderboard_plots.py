@@ -11,7 +11,6 @@ from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
 from bench.comparing.statistics import Resampling
 from bench.results.result import Timings
-from reports.plots.labels import MOST
 from reports.plots.leaderboard import (
     differences,
     heat_map,
@@ -77,22 +76,6 @@ def test_the_heat_map_shades_each_column_from_worst_to_best_and_leaves_gaps(boar
     assert [text.get_text() for text in axes.texts] == [".56", ".38", ".50", ".19", ".25"]
 
 
-def test_where_nothing_is_to_be_compared_nothing_is_best_or_worst(tmp_path):
-    for model, score in (("a", 0.5), ("b", 0.25)):
-        store(tmp_path, model, "both", [score])
-        store(tmp_path, model, "same", [0.75])
-    store(tmp_path, "a", "alone", [0.5])
-    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
-    figure = figure_module.Figure()
-    heat_map(figure, board.rows, board.columns, "")
-    coloured, grey = (image.get_array().filled(-1) for image in figure.axes[0].images)
-    by_name = {column.name: number for number, column in enumerate(board.columns)}
-    for name in ("same", "alone"):
-        assert set(coloured[:, by_name[name]]) == {-1}
-    assert grey[:, by_name["same"]].tolist() == [0, 0]
-    assert sorted(coloured[:, by_name["both"]]) == [0, 1]
-
-
 def test_only_models_with_a_speed_and_a_score_are_points_and_the_front_is_named(board):
     figure = figure_module.Figure()
     place = board.columns[0]
@@ -109,13 +92,6 @@ def test_speeds_of_different_machines_do_not_share_a_picture(tmp_path):
     board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
     points = speed_points(board.rows, board.columns[0], "")
     assert [row.name for row, _, _ in points] == ["m0", "m1"]
-
-
-def test_without_two_speeds_there_is_only_the_heat_map(tmp_path):
-    store(tmp_path, "a", "one", [0.5], timings=encoded(100))
-    store(tmp_path, "b", "one", [0.5])
-    board = assemble(results_in(tmp_path), {}, Choice(), Resampling(resamples=99))
-    assert names(board) == ["heatmap"]
 
 
 def test_names_that_look_like_formulas_or_markup_are_drawn_as_they_are(tmp_path):
@@ -170,15 +146,6 @@ def test_a_pair_that_was_asked_for_has_a_picture_with_each_collection(compared):
     assert ("differences-1", "good − bad") in asked
     assert [name for name, _ in asked if "differences" in name] == ["differences-1"]
     assert "neighbours" in names(compared)
-
-
-def test_long_names_are_cut_in_a_forest_plot(compared):
-    figure = figure_module.Figure()
-    ((_, one), *_) = lines_of(compared.pairs[0].versus)
-    differences(figure, [(f"{'x' * 400} − b", one)], "title")
-    (label,) = figure.axes[0].get_yticklabels()
-    assert label.get_text().endswith("x − b")
-    assert len(label.get_text()) == MOST + len(" − b")
 
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)))

@@ -76,17 +76,6 @@ def test_dots_of_all_pairs_refer_to_one_list_of_queries_for_each_collection(tmp_
         assert found["changes"]["without"] == "not here"
 
 
-def test_a_pair_that_was_not_looked_at_has_no_queries(tmp_path):
-    for model, scores in (("a", [0.5, 0.75]), ("b", [0.25, 0.25])):
-        store(tmp_path / "results", model, "set", scores)
-    board = assemble(
-        results_in(tmp_path / "results"), {}, Choice(neighbours=True), Resampling(resamples=99)
-    )
-    site = write_site(board, tmp_path / "site").parent
-    assert script_data(site / "pairs" / "a-b.js")["queries"] == {}
-    assert not (site / "queries").exists()
-
-
 def test_every_file_that_a_page_names_is_there_and_is_named_relatively(site):
     for page in site.rglob("*.html"):
         named = re.findall(r'(?:src|href)="([^"#][^"]*)"', page.read_text())
@@ -147,19 +136,6 @@ def test_every_name_has_a_page_of_its_own_on_any_file_system(names):
     found = slugs("models", names)
     assert len({path.lower() for path in found}) == len(names)
     assert all(re.fullmatch(r"models/[a-z0-9][a-z0-9.-]{0,80}", path) for path in found)
-
-
-def test_names_that_are_plain_are_the_names_of_their_pages():
-    assert slugs("models", ["minilm", "A b", "a/b"])[:2] == ["models/minilm", "models/a-b"]
-    assert slugs("models", ["..", "con/../x"])[1] == "models/con-..-x"
-
-
-def test_the_title_of_a_page_is_text(tmp_path):
-    store(tmp_path / "results", "</title><script>alert(1)</script>", "set", [0.5])
-    site = written(tmp_path / "results", tmp_path / "site").parent
-    (page,) = (site / "models").glob("*.html")
-    assert "<script>alert" not in page.read_text()
-    assert "&lt;/title&gt;" in page.read_text()
 
 
 def test_two_sites_of_the_same_results_are_the_same_bytes(tmp_path, site):

@@ -33,13 +33,6 @@ def test_the_ranking_shows_groups_intervals_and_marks_what_was_trained_on(tmp_pa
     assert ranking[0]["95 % interval"] == "0.500–0.500"
 
 
-def test_a_gap_is_an_empty_cell(tmp_path):
-    store(tmp_path, "a", "one", [0.5])
-    store(tmp_path, "b", "two", [0.25])
-    ranking = tables_of(markdown(board_of(tmp_path), ""))[0]
-    assert [row[f"two {MEASURE}"] for row in ranking] == ["", "0.2500"]
-
-
 def test_a_mean_stands_beside_its_zero_shot_mean_or_is_a_gap(tmp_path):
     for number, name in enumerate(FORUMS):
         store(tmp_path, "whole", name, [number / 12], in_domain=number == 0)
@@ -123,13 +116,6 @@ def test_published_systems_stand_in_a_table_of_their_own_with_their_average_and_
     assert "published system" not in markdown(board_of(tmp_path), "")
 
 
-def test_a_measure_that_nobody_claims_leaves_no_table(tmp_path):
-    store(tmp_path, "a", "beir/scifact", {MEASURE: [0.5], "R@5": [0.5]})
-    text = markdown(board_of(tmp_path, "R@5", published=()), "R@5")
-    assert len(tables_of(text)) == 3
-    assert not text.endswith("|")
-
-
 def test_csv_and_latex_mark_claims(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     board = board_of(tmp_path, published=("dupmae",))
@@ -140,14 +126,6 @@ def test_csv_and_latex_mark_claims(tmp_path):
     text = latex(board, "")
     assert r"\textit{DupMAE} & 0.4750 & 0.6990 \\" in text
     assert "italic: claims" in text
-
-
-def test_another_protocol_is_a_column_that_says_so(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.5])
-    store(tmp_path, "a", "beir/scifact", [0.25], protocol=protocol_of("beir/scifact", depth=10))
-    (row,) = tables_of(markdown(board_of(tmp_path), ""))[0]
-    assert row[f"beir/scifact {MEASURE}"] == "0.5000"
-    assert row[f"beir/scifact@depth=10 {MEASURE}"] == "0.2500"
 
 
 def test_csv_holds_every_score_unrounded_with_what_qualifies_it(tmp_path):
@@ -164,19 +142,6 @@ def test_csv_holds_every_score_unrounded_with_what_qualifies_it(tmp_path):
     assert (second["model"], second["published"]) == ('b, "quoted"', "")
 
 
-def test_csv_names_what_a_mean_lacks(tmp_path):
-    for name in FORUMS:
-        store(tmp_path, "whole", name, [0.5])
-    store(tmp_path, "partly", FORUMS[0], [0.5])
-    text = figures(board_of(tmp_path), "").csv()
-    means = {
-        row["model"]: row for row in csv.DictReader(io.StringIO(text)) if row["kind"] == "suite"
-    }
-    assert means["whole"]["value"] == "0.5"
-    assert means["partly"]["value"] == ""
-    assert means["partly"]["missing"].split() == FORUMS[1:]
-
-
 def test_latex_is_a_table_with_the_first_group_in_bold(tmp_path):
     store(tmp_path, "a_1", "set", [0.5] * 60)
     store(tmp_path, "b", "set", [0.0] * 30 + [0.5] * 30)
@@ -184,15 +149,6 @@ def test_latex_is_a_table_with_the_first_group_in_bold(tmp_path):
     assert r"a\_1 & \textbf{0.5000} \\" in lines
     assert r"b & 0.2500 \\" in lines
     assert lines[-1] == r"\end{tabular}"
-
-
-def test_latex_has_models_as_columns_where_they_are_fewer_than_collections(tmp_path):
-    for name in ("one", "two"):
-        store(tmp_path, "a", name, [0.5])
-    lines = latex(board_of(tmp_path), "").splitlines()
-    assert r" & a \\" in lines
-    assert rf"one {MEASURE} & \textbf{{0.5000}} \\" in lines
-    assert r"\begin{tabular}{lr}" in lines
 
 
 def test_another_measure_is_shown_where_it_was_measured(tmp_path):

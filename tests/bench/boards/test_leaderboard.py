@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.boards.assembly import Choice, assemble
-from bench.boards.records import Board, natural
+from bench.boards.records import Board
 from bench.boards.rows import results_in
 from bench.boards.standings import groups
 from bench.comparing.statistics import PairedScores, Resampled, Resampling, holm, paired, resample
@@ -44,12 +44,6 @@ def test_a_score_stands_in_the_row_of_its_model_and_the_column_of_its_collection
     assert row_of(board, "b").score("beir/fiqa", MEASURE).value == 0.5
 
 
-def test_models_and_collections_are_in_the_order_of_their_numbers(tmp_path):
-    for model in ("step-10", "step-9"):
-        store(tmp_path, model, "set", [0.5])
-    assert names(board_of(tmp_path)) == ["step-9", "step-10"]
-
-
 def test_a_suite_mean_is_the_mean_of_its_members_with_an_inner_suite_counted_once(tmp_path):
     members = suite_for("beir").members
     plain = [name for name in members if name != "beir/cqadupstack"]
@@ -70,13 +64,6 @@ def test_a_suite_with_a_gap_has_no_mean_and_names_what_is_missing(tmp_path):
     board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
     mean = row_of(board, "a").means["beir/cqadupstack"][MEASURE]
     assert (mean.score, mean.zero_shot, mean.missing) == (None, None, (FORUMS[0],))
-
-
-def test_a_suite_that_nobody_has_whole_is_shown_only_when_asked_for(tmp_path):
-    store(tmp_path, "a", FORUMS[0], [0.5])
-    assert board_of(tmp_path).suites == ()
-    asked = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
-    assert [suite.name for suite in asked.suites] == ["beir/cqadupstack"]
 
 
 def test_the_zero_shot_mean_leaves_out_what_the_model_was_trained_on(tmp_path):
@@ -139,13 +126,6 @@ def test_a_run_file_scored_without_its_corpus_stands_beside_models_on_that_corpu
     assert row_of(board, "theirs").score("set", MEASURE).value == 0.25
 
 
-def test_where_the_corpus_could_be_one_of_two_a_run_file_has_a_column_of_its_own(tmp_path):
-    for corpus in ("", "1" * 64, "2" * 64):
-        protocol = protocol_of("set", corpus_sha256=corpus)
-        store(tmp_path, f"model{corpus[:1]}", "set", [0.5], protocol=protocol)
-    assert len(board_of(tmp_path).columns) == 3
-
-
 def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
     for tokens in (128, 512):
         recipe = recipe_of("a", max_document_tokens=tokens)
@@ -153,14 +133,6 @@ def test_two_recipes_of_a_model_have_rows_that_name_what_differs(tmp_path):
     board = board_of(tmp_path)
     assert names(board) == ["a@max_document_tokens=128", "a@max_document_tokens=512"]
     assert row_of(board, "a@max_document_tokens=128").score("set", MEASURE).value == 0.128
-
-
-def test_a_name_holds_no_more_facts_than_tell_the_rows_apart(tmp_path):
-    kinds = (("cls", "float32"), ("mean", "bfloat16"), ("last", "float16"))
-    for number, (pooling, dtype) in enumerate(kinds):
-        recipe = recipe_of("a", pooling=pooling, dtype=dtype)
-        store(tmp_path, "a", "set", [number / 4], recipe=recipe)
-    assert set(names(board_of(tmp_path))) == {"a@pooling=cls", "a@pooling=mean", "a@pooling=last"}
 
 
 def test_a_run_file_is_told_from_a_model_of_its_name_by_its_hash(tmp_path):
@@ -192,12 +164,6 @@ def test_two_prompts_on_one_collection_split_it(tmp_path):
     assert set(names(board_of(tmp_path))) == {"a@prompts.query=query: ", "a@prompts.query=find: "}
 
 
-def test_run_files_of_one_name_are_told_apart_where_they_meet(tmp_path):
-    for fingerprint in ("1" * 64, "2" * 64):
-        store(tmp_path, "a", "set", [0.5], recipe=None, index="", fingerprint=fingerprint)
-    assert names(board_of(tmp_path)) == [f"a@run file={digit * 12}" for digit in "12"]
-
-
 def test_a_repeated_evaluation_is_shown_once_and_the_newest_is_kept(tmp_path):
     for machine, time in (("x", "2026-01-01T00:00:00+00:00"), ("y", "2026-02-01T00:00:00+00:00")):
         store(tmp_path / machine, "a", "set", [0.5], conditions={"time": time, "machine": machine})
@@ -214,14 +180,6 @@ def test_a_repeat_with_fewer_measures_hides_none_of_the_others(tmp_path, newest)
     board = board_of(tmp_path)
     assert (names(board), board.results) == (["a"], 1)
     assert board.rows[0].score("set", "R@100").value == 0.75
-
-
-def test_of_two_evaluations_with_a_measure_of_their_own_both_are_shown(tmp_path):
-    for name in ("R@10", "R@100"):
-        store(tmp_path / name, "a", "set", {MEASURE: [0.5], name: [0.75]})
-    rows = board_of(tmp_path).rows
-    for name in ("R@10", "R@100"):
-        assert [row.score("set", name).value for row in rows if row.score("set", name)] == [0.75]
 
 
 def test_a_repeat_with_other_scores_is_a_row_of_its_own(tmp_path):
@@ -241,15 +199,6 @@ def test_published_scores_stand_beside_measured_ones_with_their_source(tmp_path)
     score = row.score("beir/scifact", MEASURE)
     assert (score.value, score.published, score.source) == (0.5, 0.625, "a paper")
     assert row.score("beir/scifact", "R@100").published is None
-
-
-def test_published_scores_do_not_stand_beside_another_protocol(tmp_path):
-    protocol = protocol_of("beir/scifact", official=False)
-    store(tmp_path, "a", "beir/scifact", [0.5], protocol=protocol)
-    expected = (Expected(dataset="beir/scifact", measure=MEASURE, value=0.625, source="a paper"),)
-    card = Card(name="a", title="A", missing="x", expected=expected)
-    board = board_of(tmp_path, cards={"a": card})
-    assert row_of(board, "a").score("beir/scifact", MEASURE).published is None
 
 
 def test_speed_is_all_tokens_over_all_seconds_on_the_machine_that_encoded_most(tmp_path):
@@ -339,16 +288,6 @@ def test_too_few_resamples_to_tell_so_many_models_apart_are_refused(tmp_path):
     assert sorted(row.score("set", MEASURE).group for row in board.rows) == [1, 2, 3, 4, 5, 6]
 
 
-def test_equal_models_are_one_group():
-    scores = np.tile(np.random.default_rng(0).random((50, 1)), (1, 5))
-    assert groups(scores.mean(axis=0), resample(scores, QUICK).flipped) == [1] * 5
-
-
-def test_one_model_is_the_first_group():
-    scores = np.array([[0.5], [0.25]])
-    assert groups(scores.mean(axis=0), resample(scores, QUICK).flipped) == [1]
-
-
 def by_pairs(scores: np.ndarray, drawn: Resampled) -> list[int]:
     """The definition, one pair at a time."""
     rest = sorted(range(scores.shape[1]), key=lambda model: -scores[:, model].mean())
@@ -423,12 +362,6 @@ def test_a_suite_of_collections_with_other_main_measures_has_none_of_its_own(tmp
     )
 
 
-def test_no_results_are_an_error_that_says_what_to_type(tmp_path):
-    with pytest.raises(BenchError, match="holds no results") as caught:
-        results_in(tmp_path)
-    assert "python -m bench run" in caught.value.hint
-
-
 def test_a_measure_that_nothing_has_is_an_error_that_lists_what_there_is(tmp_path):
     store(tmp_path, "a", "set", [0.5])
     with pytest.raises(BenchError, match="no result has R@7") as caught:
@@ -442,15 +375,3 @@ def test_a_suite_without_results_and_an_unknown_one_are_errors(tmp_path):
         board_of(tmp_path, Choice(suite="beir/cqadupstack"))
     with pytest.raises(BenchError):
         board_of(tmp_path, Choice(suite="beri"))
-
-
-def test_a_suite_leaves_out_what_is_not_in_it(tmp_path):
-    store(tmp_path, "a", FORUMS[0], [0.5])
-    store(tmp_path, "b", "set", [0.5])
-    board = board_of(tmp_path, Choice(suite="beir/cqadupstack"))
-    assert names(board) == ["a"]
-    assert [column.name for column in board.columns] == [FORUMS[0]]
-
-
-def test_numbers_inside_names_sort_as_numbers():
-    assert sorted(["dl20", "dl9", "a"], key=natural) == ["a", "dl9", "dl20"]

@@ -72,10 +72,6 @@ def test_where_the_printed_mean_is_another_a_note_says_so(model):
     assert all("misprint" in note for note in notes)
 
 
-def test_all_publications_are_named_by_their_word_too():
-    assert gathered({}, [], ["all"]) == gathered({}, [], []) != []
-
-
 def test_an_unknown_publication_is_an_error_that_says_what_was_meant():
     with pytest.raises(BenchError, match="no published scores are called 'dupmea'") as caught:
         gathered({}, [], ["dupmea"])
@@ -102,13 +98,6 @@ def test_a_file_that_is_not_strict_is_refused_by_name(content, problem, tmp_path
     assert "bad.toml" in str(caught.value)
 
 
-def test_a_misspelt_key_gets_a_suggestion(tmp_path):
-    (tmp_path / "bad.toml").write_text('title = "t"\nsource = "s"\nsystem = []')
-    with pytest.raises(BenchError) as caught:
-        publications(tmp_path)
-    assert "systems" in caught.value.hint
-
-
 def test_without_being_asked_no_publication_is_shown(tmp_path):
     store(tmp_path, "a", "beir/scifact", [0.5])
     board = board_of(tmp_path, None)
@@ -125,13 +114,6 @@ def test_claims_of_a_publication_stand_beside_rows_and_change_no_measured_value(
     assert {claim.publication for claim in shown.claims} >= {"DupMAE paper", "MTEB results"}
     assert {suite.name for suite in shown.suites} >= {"beir/cqadupstack", "beir-18"}
     assert all(row.means["beir-18"][MEASURE].score is None for row in shown.rows)
-
-
-def test_claims_are_kept_only_for_what_is_shown(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.5])
-    board = board_of(tmp_path, ("dupmae",))
-    assert {claim.name for claim in board.claims} == {"beir/scifact", "beir-18"}
-    assert {claim.publication for claim in board.claims} == {"DupMAE paper"}
 
 
 def test_a_system_of_a_publication_never_claims_for_a_row_of_its_name(tmp_path):
@@ -159,12 +141,3 @@ def test_systems_are_told_apart_by_their_source_and_rows_are_none(tmp_path):
     assert "a" not in [name for name, _ in found]
     assert len([name for name, _ in found if name == "BM25"]) == 2
     assert len(found) == len(set(found))
-
-
-def test_of_named_publications_only_those_are_shown(tmp_path):
-    store(tmp_path, "a", "beir/scifact", [0.5])
-    assert systems(tmp_path, ("cards",)) == [("other", "a paper")]
-    named = systems(tmp_path, ("openmatch",))
-    assert {source for _, source in named} == {"https://github.com/OpenMatch/OpenMatch"}
-    both = systems(tmp_path, ("openmatch", "cards"))
-    assert set(both) == {("other", "a paper"), *named}

@@ -45,10 +45,6 @@ def test_neighbours_are_each_row_with_the_next_one_of_the_headline(results):
     assert [(pair.a, pair.b) for pair in pairs] == [("good", "close"), ("close", "bad")]
 
 
-def test_without_being_asked_no_pair_is_compared(results):
-    assert board_of(results, Choice()).pairs == ()
-
-
 @pytest.mark.parametrize("pair", [("good", "bad"), ("bad", "close")])
 @pytest.mark.parametrize("every", [False, True])
 def test_a_pair_has_the_figures_of_compare_on_collections_and_suites(results, pair, every):
@@ -73,12 +69,6 @@ def test_a_suite_that_one_of_a_pair_lacks_a_member_of_is_left_out(results):
         store(results, "partly", name, [0.5] * 80)
     (pair,) = board_of(results, Choice(pairs=(("good", "partly"),))).pairs
     assert [one.on for one in pair.versus] == FORUMS[1:]
-
-
-def test_a_pair_without_a_common_collection_has_nothing_to_say(results):
-    store(results, "other", "elsewhere", [0.5])
-    (pair,) = board_of(results, Choice(pairs=(("good", "other"),))).pairs
-    assert pair.versus == ()
 
 
 def test_an_unknown_row_is_an_error_that_says_what_was_meant(results):

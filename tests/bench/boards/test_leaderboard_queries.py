@@ -44,11 +44,6 @@ def test_every_query_is_in_one_dot_and_no_dot_is_wider_than_a_cell(pairs):
     assert max(cells.values()) <= 4  # means stay in their cell, but for its border
 
 
-def test_queries_of_equal_scores_are_one_dot():
-    (dot,) = dots(["a", "b", "c", "d"], np.full(4, 0.5), np.full(4, 0.25))
-    assert (dot.a, dot.b, dot.count, dot.queries) == (0.5, 0.25, 4, ("a", "b", "c"))
-
-
 @given(st.lists(st.sampled_from([-0.5, -0.25, 0.0, 1e-15, 0.25, 0.5]), max_size=20))
 def test_the_most_different_are_the_largest_each_way_and_of_ties_the_first(gains):
     def best(sign: int) -> list[int]:
@@ -162,19 +157,6 @@ def test_large_rankings_are_read_only_for_pairs_that_were_asked_for(
     assert "--pair" in neighbours.queries[0].without_rankings
     assert neighbours.queries[0].changes.queries[0].top_a == ()
     assert looked(results, opened).changes.queries[0].top_a != ()
-
-
-def test_no_query_that_changed_can_be_asked_for(results, collection):
-    found = looked(results, lambda protocol: collection, changed=0)
-    assert found.changes is None
-    assert sum(dot.count for dot in found.dots) == 4
-
-
-def test_equal_scores_are_changes_of_nothing(tmp_path, collection):
-    for model in "ab":
-        evaluated(tmp_path / "r", collection, model, [1.0, 0.5, 0.25, 0.0], ranked="0123")
-    changes = looked(tmp_path / "r", lambda protocol: collection).changes
-    assert (changes.changed, changes.queries) == (0, ())
 
 
 def test_a_collection_is_at_hand_only_with_the_queries_that_were_evaluated(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Stored results beside each other: found, chosen, put on the same queries, compared."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,16 +131,6 @@ def test_different_evaluations_of_a_collection_are_listed_with_what_differs(tmp_
         assert f"words@dtype={dtype}" in error.value.hint
 
 
-def test_the_names_that_an_error_suggests_each_choose_one_result(tmp_path):
-    for recipe, depth in ((RECIPE, 10), (HALF, 10), (RECIPE, 100)):
-        stored(tmp_path, result(recipe=recipe, depth=depth))
-    with pytest.raises(BenchError) as error:
-        results_of("words", tmp_path)
-    suggested = re.findall(r"'(.*?)'", error.value.hint)
-    chosen = [results_of(name, tmp_path)["beir/scifact"].folder for name in suggested]
-    assert sorted(chosen) == sorted(one.folder for one in find_results(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("other", "condition"),
     [
@@ -175,30 +164,12 @@ def test_one_of_several_evaluations_is_named_by_a_field_by_key_or_by_folder(
         results_of("words@typo=", tmp_path)
 
 
-SHORT = msgspec.structs.replace(RECIPE, max_document_tokens=48)
 LORA = AdapterIdentity("peft", {"adapter_model.safetensors": "c" * 64})
 ADAPTED = msgspec.structs.replace(RECIPE, adapter=LORA)
 
 
 def suggested(error: BenchError) -> list[str]:
     return re.findall(r"'(.*?)'", error.hint)
-
-
-def test_recipes_of_one_name_are_never_mixed_over_collections(tmp_path):
-    stored(tmp_path, result(collection="beir/nfcorpus"))
-    stored(tmp_path, result(collection="beir/scifact", recipe=SHORT))
-    with pytest.raises(BenchError) as error:
-        results_of("words", tmp_path)
-    assert "2 results of 2 kinds on 2 collections, which differ in max_document_tokens" in str(
-        error.value
-    )
-    assert suggested(error.value) == [
-        "words@max_document_tokens=512",
-        "words@max_document_tokens=48",
-    ]
-    assert "--on" in error.value.hint
-    chosen = [list(results_of(name, tmp_path)) for name in suggested(error.value)]
-    assert chosen == [["beir/nfcorpus"], ["beir/scifact"]]
 
 
 def test_collections_that_are_not_asked_for_make_no_name_ambiguous(tmp_path):
@@ -210,46 +181,6 @@ def test_collections_that_are_not_asked_for_make_no_name_ambiguous(tmp_path):
     assert results_of("words", tmp_path, ["beir/quora"]) == {}
     with pytest.raises(BenchError, match=r"adapter\.kind"):
         results_of("words", tmp_path, ["beir/scifact"])
-
-
-def test_a_base_is_told_from_its_adapters_by_an_empty_field(tmp_path):
-    for recipe in (RECIPE, ADAPTED):
-        stored(tmp_path, result(recipe=recipe))
-    with pytest.raises(BenchError) as error:
-        results_of("words", tmp_path)
-    assert suggested(error.value) == ["words@adapter.kind=", "words@adapter.kind=peft"]
-    chosen = [results_of(name, tmp_path)["beir/scifact"] for name in suggested(error.value)]
-    assert [one.result.recipe.adapter for one in chosen] == [None, LORA]
-
-
-def test_two_trainings_of_one_name_are_chosen_by_the_hash_of_their_files(tmp_path):
-    trained = [
-        msgspec.structs.replace(RECIPE, files={"model.safetensors": digit * 64}) for digit in "12"
-    ]
-    for recipe, name in zip(trained, ("beir/nfcorpus", "beir/scifact"), strict=True):
-        stored(tmp_path, result(collection=name, recipe=recipe))
-    with pytest.raises(BenchError) as error:
-        results_of("words", tmp_path)
-    chosen = [results_of(name, tmp_path) for name in suggested(error.value)]
-    assert [[one.result.recipe for one in found.values()] for found in chosen] == [
-        [recipe] for recipe in trained
-    ]
-
-
-def test_prompts_of_each_collection_are_one_recipe(tmp_path):
-    for name, query in (("beir/nfcorpus", "find: "), ("beir/scifact", "check: ")):
-        recipe = msgspec.structs.replace(RECIPE, prompts=Prompts(query=query))
-        stored(tmp_path, result(collection=name, recipe=recipe))
-    assert list(results_of("words", tmp_path)) == ["beir/nfcorpus", "beir/scifact"]
-
-
-def test_a_folder_of_several_recipes_is_chosen_from_like_a_model(tmp_path):
-    for recipe in (RECIPE, SHORT):
-        stored(tmp_path, result(recipe=recipe))
-    with pytest.raises(BenchError) as error:
-        results_of(str(tmp_path), tmp_path / "elsewhere")
-    for name in suggested(error.value):
-        assert len(results_of(name, tmp_path / "elsewhere")) == 1
 
 
 def test_a_misspelt_field_is_an_error_that_names_the_one_that_was_meant(tmp_path):
@@ -305,15 +236,6 @@ def test_every_name_that_is_suggested_chooses_one_recipe_and_together_they_choos
     assert chosen == {one.key for one in results}
 
 
-def test_run_files_of_one_name_are_told_apart_by_their_content(tmp_path):
-    scored = result(recipe=None)
-    stored(tmp_path, scored)
-    stored(tmp_path, msgspec.structs.replace(scored, fingerprint="b" * 64))
-    with pytest.raises(BenchError, match="differ in run file") as error:
-        results_of("words", tmp_path)
-    assert "words@" in error.value.hint
-
-
 def test_a_folder_of_results_stands_for_its_model_and_only_for_one(tmp_path):
     stored(tmp_path, result())
     found = results_of(str(tmp_path), tmp_path / "elsewhere")
@@ -334,20 +256,6 @@ def test_a_model_without_results_is_refused(name, tmp_path):
 def test_an_empty_folder_of_results_is_refused(tmp_path):
     with pytest.raises(BenchError, match="holds no results"):
         results_of("words", tmp_path / "absent")
-
-
-def test_a_file_that_is_no_result_is_refused_with_what_run_files_need(tmp_path):
-    (tmp_path / "x.trec").write_text("q Q0 d 1 1 t\n")
-    with pytest.raises(BenchError, match="is no result") as error:
-        results_of(str(tmp_path / "x.trec"), tmp_path)
-    assert "--dataset" in error.value.hint
-
-
-def test_a_damaged_record_is_refused_by_name(tmp_path):
-    folder = stored(tmp_path, result())
-    (folder / RESULT_FILE).write_text("{}")
-    with pytest.raises(BenchError, match=r"result\.json"):
-        results_of("words", tmp_path)
 
 
 # Comparing
@@ -442,13 +350,6 @@ def test_models_without_a_common_collection_are_refused():
     models = [entrant("a", collections=["beir/nfcorpus"]), entrant("b")]
     with pytest.raises(BenchError, match="a: beir/nfcorpus; b: beir/scifact"):
         compare(models, FAST)
-
-
-def test_only_the_collections_that_were_named_are_compared():
-    names = ("beir/nfcorpus", "beir/scifact")
-    models = [entrant("a", 1, names), entrant("b", 2, names)]
-    choices = Choices(collections={"beir/scifact"}, resampling=FAST.resampling)
-    assert only(compare(models, choices)).collection == "beir/scifact"
 
 
 def other(value):
@@ -613,16 +514,3 @@ def test_suites_of_different_measures_have_no_mean():
     models = [entrant(name, seed, names) for seed, name in enumerate("ab")]
     (found,) = compare(models, Choices(suites=["msmarco"], resampling=FAST.resampling))
     assert found.suites == ()
-
-
-def test_copying_a_folder_of_results_changes_no_figure(tmp_path):
-    rng = np.random.default_rng(1)
-    for model in ("a", "b"):
-        stored(tmp_path / "here", result(model), rng.random(20))
-    shutil.copytree(tmp_path / "here", tmp_path / "there")
-    found = []
-    for place in ("here", "there"):
-        sides = [results_of(name, tmp_path / place) for name in ("a", "b")]
-        models = [Entrant(name, side) for name, side in zip("ab", sides, strict=True)]
-        found.append(compare(models, FAST))
-    assert found[0] == found[1]

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -113,13 +112,6 @@ def test_run_files_are_scored_by_the_collection_and_compared_with_stored_results
     assert good_bad["paired"]["p"] == 2 / 2**3
 
 
-def test_run_files_of_one_name_keep_their_paths(place, tmp_path):
-    again = shutil.copy(place.good, tmp_path / "good.trec")
-    found = place.document(place.good, again, dataset=str(place.collection))
-    assert found["comparisons"][0]["a"] == str(place.good)
-    assert row(found)["paired"]["ties"] == 3
-
-
 def test_queries_that_a_run_file_lacks_are_counted_in_a_warning(place, tmp_path, capsys):
     short = write_ranking(tmp_path / "short.trec", {"q1": ["d1"]})
     place.compare(place.good, short, dataset=str(place.collection))
@@ -183,14 +175,6 @@ def test_of_many_relevant_documents_the_highest_grades_and_best_ranks_are_shown(
     assert query["judged"][1]["text"] == "text 5"
 
 
-def test_changed_queries_are_printed_with_a_text_for_each_document(place):
-    text = place.compare(place.good, place.bad, dataset=str(place.collection), changed=1)
-    assert "tiny, good and bad: 1 of 3 changed queries, by nDCG@10" in text
-    assert "slabs that conduct heat" in text
-    text = place.compare("bm25", place.bad, dataset=str(place.collection), changed=3)
-    assert "(not in this corpus)" in text
-
-
 def test_without_the_collection_ids_are_shown_and_it_is_said_why(place, tmp_path):
     elsewhere = {"changed": 5, "data_dir": tmp_path, "cache": tmp_path / "another cache"}
     found = place.document("bm25", "hashing", **elsewhere)
@@ -247,25 +231,6 @@ def test_the_user_chooses_between_results_of_one_model(place, tmp_path):
     (found,) = place.document(*names, **options)["comparisons"]
     assert (found["a"], found["b"]) == names
     assert found["recipes"] == [{"field": "store_dtype", "a": "float32", "b": "float16"}]
-
-
-def test_results_of_two_recipes_on_two_collections_are_never_one_row(place, tmp_path):
-    shutil.copytree(place.bench.out, tmp_path / "results")
-    other = write_collection(tmp_path / "other")
-    again = Bench(tmp_path)
-    for words in (["bm25"], ["hashing", "--set", "max_document_tokens=3"]):
-        done = again("run", other, "--out", tmp_path / "results", "--model", *words)
-        assert done.code == 0, done.stderr
-    options = {"results": tmp_path / "results"}
-    with pytest.raises(BenchError, match="differ in max_document_tokens") as error:
-        place.compare("hashing", "bm25", **options)
-    paired = []
-    for name in re.findall(r"'(.*?)'", error.value.hint):
-        (found,) = place.document(name, "bm25", **options)["comparisons"]
-        paired += [one["collection"] for one in found["collections"] if one["paired"]]
-    assert paired == ["other", "tiny"]
-    found = row(place.document("hashing", "bm25", **options, on=["tiny"]))
-    assert found["collection"] == "tiny"
 
 
 @pytest.mark.parametrize(

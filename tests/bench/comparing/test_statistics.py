@@ -13,7 +13,6 @@ from statsmodels.stats.power import TTestPower
 
 from bench.comparing.statistics import (
     ALPHA,
-    FEW,
     Difference,
     PairedScores,
     Resampling,
@@ -164,12 +163,6 @@ def test_one_query_has_a_difference_and_nothing_more():
     assert (found.low, found.high, found.effect, found.detectable) == (None,) * 4
 
 
-def test_below_a_number_of_changed_queries_the_comparison_says_so():
-    for changed, few in ((FEW - 1, True), (FEW, False)):
-        values = np.concatenate([RNG.normal(0, 1, changed), np.zeros(30)])
-        assert compared(values, np.zeros(len(values))).few is few
-
-
 def scipy_limits(values: np.ndarray, drawn: np.ndarray, method: str) -> np.ndarray:
     """Limits from the same bootstrap distribution, at the level of t and not of the normal."""
     count = len(values)
@@ -261,11 +254,6 @@ def test_the_effect_is_the_mean_over_the_standard_deviation():
     values = RNG.normal(0.1, 0.3, 80)
     expected = values.mean() / values.std(ddof=1)
     assert compared(values, np.zeros(80)).effect == pytest.approx(expected)
-
-
-def test_a_suite_of_one_collection_is_that_collection():
-    part = differences(RNG.random(70), RNG.random(70))
-    assert paired([part], [1.0]) == paired([part])
 
 
 def test_collections_count_equally_whatever_their_size():

@@ -257,6 +257,7 @@ def test_an_anchor_is_a_second_comparison(place):
         ("bm25", ("--anchor", "published"), "no anchor"),
         ("bm25", ("--anchor", "published", "--expect-same"), "no anchor"),
         ("bm25", ("--measure", "nDCG@x"), "nDCG@x"),
+        ("bm25", ("--margin", "2"), "--margin 2.0 is not from 0 to 1"),
         ("bm25", ("--resamples", "38"), "38 resamples can find no difference"),
     ],
 )
