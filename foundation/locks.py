@@ -7,24 +7,8 @@ other time.
 import fcntl
 import os
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-
-@dataclass(frozen=True)
-class FileLocks:
-    """Leases that are locked files of a local folder, ``NAME.lock``."""
-
-    folder: Path
-
-    def take(self, name: str) -> "FileLock | None":
-        """Lock the file of a name; None where another holds the lock."""
-        return FileLock.take(self.folder / f"{name}.lock")
-
-    def wait(self, name: str) -> "FileLock":
-        """Lock the file of a name when its holder lets go of it."""
-        return FileLock.wait(self.folder / f"{name}.lock")
 
 
 class FileLock:

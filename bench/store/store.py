@@ -11,6 +11,7 @@ was and ends with the same files, and another split, subset or collection encode
 it does not share.
 """
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -22,23 +23,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.store.encoding import Advance, Batch, Encode, ShardWork
-from bench.store.facts import encode_fact, fact_path, read_fact
 from bench.store.keys import corpus_keys, query_keys
-from bench.store.planning import EncodingPlan, Planner
-from bench.store.shards import DamagedShardError, discard, sweep, write_shard
-from bench.store.vectors import StoredVectors
+from bench.store.planning import Advance, Batch, Encode, EncodingPlan, Planner, ShardWork
+from bench.store.shards import DamagedShardError, StoredVectors, discard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.arrays import Float32Array, Int64Array, UInt64Array
 from foundation.errors import BenchError
 from foundation.files import replacing
-from foundation.locks import FileLock, FileLocks, FolderInUse
-from foundation.records import read_json
+from foundation.locks import FileLock, FolderInUse
+from foundation.records import Record, decode_json, read_json
 from retrievers.encoders.protocol import Clock, Encoder
 from retrievers.models.recipe import Recipe, Role
 
 KEYS_FOLDER = "keys"
 RECIPE_FILE = "recipe.json"
+FACT_SUFFIX = ".fact.json"
 
 logger = logging.getLogger(__name__)
 
@@ -207,12 +206,9 @@ class VectorStore:
         def is_there(batch: Batch) -> bool:
             return self.has(side, role, batch.name)
 
-        return ShardWork(FileLocks(folder), is_there, prepare, keep, advance)
+        return ShardWork(folder, is_there, prepare, keep, advance)
 
     def _tidy(self, folder: Path, plan: EncodingPlan) -> None:
-        if folder.is_dir():
-            sweep(folder)
-        sweep(self._made(self.folder / KEYS_FOLDER))
         for manifest_path in plan.damaged:
             discard(manifest_path)
             self._planner.forget(manifest_path)
@@ -246,6 +242,49 @@ class VectorStore:
         else:
             _keep(path, msgspec.json.format(msgspec.json.encode(recipe), indent=1))
         return folder
+
+
+class _KeptFact(Record):
+    """A fact as it is on disk; ``sha256`` is of ``value`` as it stands there."""
+
+    about: str
+    sha256: str
+    value: msgspec.Raw
+
+
+def fact_path(folder: Path, about: str) -> Path:
+    """Where a fact is kept."""
+    return folder / f"{hashlib.sha256(about.encode()).hexdigest()}{FACT_SUFFIX}"
+
+
+def encode_fact(about: str, fact: dict[str, Any]) -> bytes:
+    """The bytes of a fact on disk."""
+    value = msgspec.json.encode(fact)
+    kept = _KeptFact(about, hashlib.sha256(value).hexdigest(), msgspec.Raw(value))
+    return msgspec.json.encode(kept)
+
+
+def read_fact(path: Path) -> dict[str, Any] | None:
+    """Read a fact; None where there is none, or one of an older version without a checksum.
+
+    Raises:
+        DamagedShardError: it is not what was written.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if b'"sha256"' not in content:
+        return None
+    try:
+        kept = decode_json(content, _KeptFact, path.name)
+        if hashlib.sha256(kept.value).hexdigest() != kept.sha256:
+            raise DamagedShardError(f"{path.name} has another checksum")
+        if fact_path(path.parent, kept.about) != path:
+            raise DamagedShardError(f"{path.name} is a fact about something else")
+        return decode_json(bytes(kept.value), dict[str, Any], path.name)
+    except BenchError as error:
+        raise DamagedShardError(str(error)) from error
 
 
 def folder_name(recipe: Recipe) -> str:

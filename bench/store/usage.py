@@ -9,11 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.store.facts import FACT_SUFFIX, read_fact
 from bench.store.indexes import INDEX_FILE, IndexFolder
 from bench.store.keys import CORPUS_SUFFIX, KEY_BYTES, is_whole
 from bench.store.shards import MANIFEST_NAME, DamagedShardError, ShardManifest, read_shard
-from bench.store.store import KEYS_FOLDER, RECIPE_FILE
+from bench.store.store import FACT_SUFFIX, KEYS_FOLDER, RECIPE_FILE, read_fact
 from foundation.errors import BenchError
 from foundation.locks import FolderInUse
 from foundation.records import read_json

