@@ -12,13 +12,13 @@ where t are the teacher's scores, and s_i and t_i run over the documents of quer
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foundation.errors import BenchError
 from retrievers.training.finetune.finetune_preset import (
     KL,
     Contrastive,
@@ -84,10 +84,8 @@ class Distilled(nn.Module):
         self._weight = settings.contrastive_weight
         self._contrast: Any = _contrastive(model, temperature, 0, gather)
 
-    def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+    def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """The loss of one batch."""
-        if labels is None:
-            raise BenchError("a distillation needs the teacher's scores")
         vectors = [self.model(each)["sentence_embedding"] for each in features]
         targets = labels / self._teacher_temperature
         loss: Tensor = self._distil.compute_loss_from_embeddings(vectors, targets)
@@ -149,13 +147,11 @@ def _contrastive(model: Any, temperature: float, chunk: int, gather: bool) -> nn
         "similarity_fct": all_pairs,
         "gather_across_devices": gather,
     }
+    loss: Any = MultipleNegativesRankingLoss
     if chunk:
-        cached: nn.Module = CachedMultipleNegativesRankingLoss(
-            model, mini_batch_size=chunk, **shared
-        )
-        return cached
-    plain: nn.Module = MultipleNegativesRankingLoss(model, **shared)
-    return plain
+        loss = partial(CachedMultipleNegativesRankingLoss, mini_batch_size=chunk)
+    built: nn.Module = loss(model, **shared)
+    return built
 
 
 def all_pairs(queries: Tensor, documents: Tensor) -> Tensor:

@@ -27,8 +27,6 @@ from retrievers.training.continual.sequence import (
     read_method,
 )
 from retrievers.training.engine.arguments import Progress
-from retrievers.training.objectives.mlm import MLM
-from retrievers.training.objectives.objective import read_objective
 from retrievers.training.pretrain.preset import Pretraining, Start
 from retrievers.training.pretrain.pretrain import Trained, pretrain
 from retrievers.training.pretrain.start import open_start
@@ -245,14 +243,6 @@ def test_what_cannot_work_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_plain_goes_on_with_any_objective(start, tmp_path):
-    table = {"name": "retromae"}
-    changed = preset(start, objective=table)
-    found = adapt(changed, DOMAINS[:2], learning("plain"), on_cpu(tmp_path / "out"))
-    assert [one.objective for one in found] == ["retromae", "retromae"]
-    assert not isinstance(read_objective(table), MLM)
-
-
 @pytest.fixture(scope="module")
 def base(start, tmp_path_factory) -> Path:
     """A start that says how it is used."""
@@ -352,7 +342,8 @@ def test_a_method_is_added_with_one_file(start, tmp_path, monkeypatch):
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "halves.py").write_text(HALVES)
     monkeypatch.setattr(continual, "__path__", [*continual.__path__, str(tmp_path / "new")])
-    assert "halves" in method_names()
+    methods = {"plain", "ewc", "das", "adapter", "replay", "joint", "distill"}
+    assert {*method_names()} == {*methods, "halves"}
     (found,) = run(start, tmp_path / "out", "halves", count=1, share=0.25)
     pretrain(preset(start), DOMAINS[0].texts[:5], on_cpu(tmp_path / "by hand"))
     assert equal(found.folder, tmp_path / "by hand")
@@ -361,9 +352,3 @@ def test_a_method_is_added_with_one_file(start, tmp_path, monkeypatch):
     with pytest.raises(BenchError, match="no method") as caught:
         learning("halfs")
     assert "halves" in caught.value.hint
-
-
-def test_every_file_but_that_of_the_sequence_is_a_method():
-    assert {"plain", "ewc", "das", "adapter", "replay", "joint", "distill"} == {*method_names()}
-    with pytest.raises(BenchError, match="no method"):
-        learning("sequence")

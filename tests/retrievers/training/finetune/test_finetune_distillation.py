@@ -77,6 +77,13 @@ def test_lists_have_all_their_negatives_the_missing_ones_at_random():
     batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
     assert batch["query"] == [QUERIES[row] for row in places[[1, 0], :, 0].ravel()]
     assert batch["label"].tolist() == [1, 0, 0, 0, 0, 0] * 2
+    pairs = TextPairs(examples(), np.array([[0, 1, 1], [2, 30, 0]]))([{"place": 1}, {"place": 0}])
+    assert pairs["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
+
+
+def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from():
+    assert Teacher(batch_size=2, negatives=3).pairs_at_once == 2
+    assert Teacher(batch_size=2, negatives=3, loss="listwise").pairs_at_once == 2 * 4
 
 
 def test_a_teacher_learns_from_lists(tmp_path):
@@ -107,14 +114,6 @@ def test_a_teacher_scores_on_the_device_that_is_named(tmp_path):
     with pytest.raises(BenchError, match="cuda was asked for"):
         finetune(preset(table, steps=1), model(tmp_path), examples(), context, mine=Search())
     assert "teacher scores" not in stages
-
-
-def test_pairs_are_query_and_title_with_text():
-    places = np.array([[0, 1, 1], [2, 30, 0]])
-    batch = TextPairs(examples(), places)([{"place": 1}, {"place": 0}])
-    assert batch["query"] == [QUERIES[2], QUERIES[0]]
-    assert batch["document"] == [f"{TEXTS[30].split()[0]} {TEXTS[30]}", TEXTS[1]]
-    assert batch["label"].tolist() == [0, 1]
 
 
 def test_too_few_pairs_for_a_batch_are_refused():
@@ -196,37 +195,6 @@ def test_a_trained_teacher_is_used_as_it_is(tmp_path):
         finetune(
             preset(table, steps=1), start, examples(), on_cpu(tmp_path / "other"), mine=Search()
         )
-
-
-@pytest.mark.parametrize(("kind", "most"), [("binary", 2), ("listwise", 2 * 4)])
-def test_a_teacher_scores_as_many_pairs_at_once_as_it_learns_from(
-    tmp_path, monkeypatch, kind, most
-):
-    """A real cross-encoder, whose forward passes are counted: 7 queries, 14 relevant documents."""
-    from transformers import BertForSequenceClassification as Network
-
-    forward, pairs = Network.forward, []
-
-    def counted(self, input_ids=None, **others):
-        pairs.append(len(input_ids))
-        return forward(self, input_ids=input_ids, **others)
-
-    monkeypatch.setattr(Network, "forward", counted)
-    table = (
-        f'{MINED}[loss]\nname = "kl"\n[teacher]\nmodel = "{trained_teacher(tmp_path)}"\n'
-        f'max_tokens = 24\nloss = "{kind}"\nnegatives = 3\nbatch_size = 2\n'
-    )
-    finetune(
-        preset(table, steps=1),
-        model(tmp_path),
-        examples(),
-        on_cpu(tmp_path / "out"),
-        mine=Search(),
-    )
-    scored = np.load(next((tmp_path / "out" / "teacher-scores").glob("*.npy")))
-    assert sum(pairs) == len(scored) > 14
-    assert set(pairs[:-1]) == {most}
-    assert pairs[-1] <= most
 
 
 def test_an_encoder_is_not_taken_for_a_trained_teacher(tmp_path):

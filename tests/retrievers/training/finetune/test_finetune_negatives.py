@@ -16,7 +16,7 @@ from retrievers.training.finetune.training_data import (
     merged,
     mine_source,
 )
-from tests.support.small_finetuning import ListedDocuments, Search, examples, model, preset, ranked
+from tests.support.small_finetuning import ListedDocuments, Search, examples, model, ranked
 
 DOCUMENTS = 12
 
@@ -105,17 +105,3 @@ def test_equal_keys_are_equal_texts():
     found = keys.of(np.array([0, 1, 2, 3])).tolist()
     assert found[0] == found[2]
     assert len(set(found)) == 3
-
-
-@pytest.mark.parametrize(
-    ("table", "problem"),
-    [
-        ('sources = ["bm25"]\nmargin = 0.1', "margin and refresh_steps need"),
-        ('sources = ["bm25", "bm25"]', "named twice"),
-        ('sources = ["model"]\ndepth = 0', "1 or more"),
-        ('sources = ["web"]', "Invalid enum value 'web'"),
-    ],
-)
-def test_settings_that_contradict_themselves_are_refused(table, problem):
-    with pytest.raises(BenchError, match=problem):
-        preset(f"hard_negatives = 1\n[[rounds]]\n{table}\n")

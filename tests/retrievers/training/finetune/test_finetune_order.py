@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foundation.errors import BenchError
 from retrievers.training.finetune.batches import Batches, Pool, ScoredPool, draw_negatives, order_of
 from retrievers.training.finetune.student import Inputs, build_student
 from retrievers.training.finetune.training_data import TextKeys, TrainingSet
@@ -27,21 +26,9 @@ def test_every_epoch_shows_every_query_once_with_a_relevant_document():
     assert set(found.positives.ravel()) == set(np.concatenate(examples(6).positives))
 
 
-def test_the_same_seed_gives_the_same_order_and_another_one_another():
-    first, again, other = (order(examples(), 3, 5, seed) for seed in (1, 1, 2))
-    assert (first.queries == again.queries).all()
-    assert (first.positives == again.positives).all()
-    assert (first.queries != other.queries).any()
-
-
 def test_a_longer_training_begins_like_a_shorter_one():
     short, long = order(examples(), 3, 4), order(examples(), 3, 9)
     assert (long.queries[:4] == short.queries).all()
-
-
-def test_a_batch_larger_than_the_queries_is_refused():
-    with pytest.raises(BenchError, match="8 queries is more than the 7"):
-        order(examples(), 8, 1)
 
 
 @settings(max_examples=50)
@@ -131,15 +118,6 @@ def test_the_relevant_document_comes_first_and_negatives_are_of_the_pool(batches
 
 
 def test_a_query_without_negatives_gets_random_documents_that_are_not_its_own(batches):
-    made = batches(np.full((7, 3), -1))
-    drawn = [made.rows_at(place)[1:] for place in range(12)]
-    for place, rows in enumerate(drawn):
-        query = made.order.queries.ravel()[place]
-        assert not set(rows) & set(examples().positives[query])
-    assert len({tuple(rows) for rows in drawn}) > 6
-
-
-def test_random_documents_are_all_that_are_not_relevant(batches):
     made = batches(np.full((7, 3), -1), count=400)
     query = made.order.queries.ravel()[0]
     assert set(made.rows_at(0)[1:]) == {*range(42)} - set(examples().positives[query])

@@ -6,7 +6,6 @@ import pytest
 from foundation.errors import BenchError
 from retrievers.training.finetune.finetune_preset import (
     FILES,
-    KL,
     PRESETS,
     Contrastive,
     Mining,
@@ -17,6 +16,7 @@ from retrievers.training.finetune.finetune_preset import (
 )
 from tests.support.small_finetuning import preset
 
+BM25 = "hard_negatives = 1\n[[rounds]]\nsources = ['bm25']\n"
 PAPERS = {
     # name: queries of a step over all devices, negatives, lr, epochs, lengths of both
     "ance": (64, 1, 1e-6, None, 64, 512),
@@ -117,6 +117,16 @@ def test_epochs_become_steps_of_whole_batches():
             "",
         ),
         ("[teacher]\nmodel = 'a'\nstart = 'b'", "either a trained model", ""),
+        (BM25 + "margin = 0.1", "margin and refresh_steps need", ""),
+        (BM25.replace("['", "['bm25', '"), "named twice", ""),
+        (BM25 + "depth = 0", "1 or more", ""),
+        (BM25.replace("bm25", "web"), "Invalid enum value 'web'", ""),
+        ('part = { name = "first-layers" }', "Invalid value 'first-layers'", ""),
+        (
+            'part = { name = "biases" }\nadapter = { method = "lora" }',
+            "drop part, or the adapter",
+            "",
+        ),
         ("= 3", "not TOML", ""),
     ],
 )
@@ -126,39 +136,3 @@ def test_a_wrong_preset_is_refused_and_says_what_was_meant(text, problem, hint):
         parse(f'title = "t"\nsteps = 3\n{head}{text}'.encode(), "mine.toml")
     assert "mine.toml" in str(caught.value)
     assert hint in caught.value.hint
-
-
-def test_an_unknown_name_is_refused_with_a_suggestion():
-    with pytest.raises(BenchError, match="called 'retromae-bier'") as caught:
-        load_preset("retromae-bier")
-    assert "retromae-beir" in caught.value.hint
-    with pytest.raises(BenchError, match=r"cannot read nowhere\.toml: No such file"):
-        load_preset("nowhere.toml")
-
-
-def test_fields_are_changed_by_dotted_name():
-    found = changed(
-        load_preset("cocondenser"),
-        {"rounds.1.depth": 7, "optimizer.lr": 0.5, "steps": 3, "loss.temperature": 0.1},
-        "typed",
-    )
-    assert [one.depth for one in found.rounds] == [1000, 7]
-    assert (found.optimizer.lr, found.steps, found.epochs) == (0.5, 3, None)
-    assert found.loss == Contrastive(temperature=0.1, chunk=32)
-
-
-def test_another_loss_drops_the_settings_of_the_old_one():
-    changes = {"loss.name": "kl", "loss.teacher_temperature": 2.0, "teacher": {"negatives": 3}}
-    found = changed(load_preset("cocondenser"), changes, "typed")
-    assert found.loss == KL(teacher_temperature=2.0)
-
-
-@pytest.mark.parametrize("name", ["rounds.7.depth", "optimiser.lr", "rounds.one.depth"])
-def test_a_change_of_what_is_not_there_is_refused(name):
-    with pytest.raises(BenchError, match=f"typed: a preset for fine-tuning has no {name}"):
-        changed(load_preset("cocondenser"), {name: 1}, "typed")
-
-
-def test_a_whole_round_is_not_changed_by_its_number():
-    with pytest.raises(BenchError, match=r"typed: rounds\.0 is a whole table"):
-        changed(load_preset("cocondenser"), {"rounds.0": 1}, "typed")

@@ -1,4 +1,4 @@
-"""The model in training gives the vectors with which its folder is evaluated."""
+"""The model in training: vectors of its folder, the part that is trained, and what is refused."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,10 @@ import torch
 from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
+from retrievers.training.engine.run_folder import read_size
 from retrievers.training.engine.save import save_checkpoint
 from retrievers.training.finetune.finetune import finetune
+from retrievers.training.finetune.finetune_preset import FILES, from_table, load_preset
 from retrievers.training.finetune.student import (
     Inputs,
     build_student,
@@ -25,6 +27,7 @@ from tests.support.small_finetuning import (
     on_cpu,
     preset,
     tiny,
+    weights,
 )
 from tests.support.tiny_roberta import write_roberta
 
@@ -119,28 +122,72 @@ def test_what_the_start_was_trained_on_stays_on_the_card(tmp_path):
         ({}, "[use]\nmax_document_tokens = 65\n", "65 tokens do not fit"),
         ({}, "max_query_tokens = 80\n", "80 tokens do not fit"),
         ({}, '[use]\nsimilarity = "cos"\n', "cos needs normalize"),
+        ({"query_checkpoint": "start"}, "", "it has two encoders"),
+        ({}, 'part = { name = "last-layers", layers = 3 }\n', "3 layers, and the encoder has 2"),
     ],
 )
 def test_a_start_that_cannot_be_trained_so_is_refused(tmp_path, card, table, problem):
     with pytest.raises(BenchError, match=problem):
-        finished_card(model(tmp_path, **card), preset(table), ())
-
-
-def test_a_model_without_a_checkpoint_cannot_be_trained():
-    with pytest.raises(BenchError, match="bm25 cannot be fine-tuned: it is no transformer"):
-        finished_card(resolve_model("bm25"), preset(), ())
-
-
-def test_two_encoders_are_refused(tmp_path):
-    for name in ("one", "two"):
-        tiny.write_bert(tmp_path / name)
-    card = tiny.write_card(
-        tmp_path / "untied.toml", checkpoint="one", query_checkpoint="two", pooling="cls"
-    )
-    with pytest.raises(BenchError, match="it has two encoders"):
-        finished_card(resolve_model(str(card)), preset(), ())
+        finetune(preset(table), model(tmp_path, **card), examples(), on_cpu(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_preset_that_mines_needs_a_search(tmp_path):
     with pytest.raises(BenchError, match="no search was handed in"):
         finetune(preset(MINED), model(tmp_path), examples(), on_cpu(tmp_path / "out"))
+
+
+LAYER = "encoder.layer.1."
+EVERY_WEIGHT = "[optimizer]\nlr = 3e-3\nwarmup = 0.0\nweight_decay = 0.1\n"
+
+
+def trained(folder, part, name="out"):
+    start = model(folder)
+    out = folder / name
+    finetune(preset(part + EVERY_WEIGHT, steps=3), start, examples(), on_cpu(out))
+    return weights(start.document.root), weights(out), read_size(out)
+
+
+def changed(before, after):
+    return {name for name in after if not np.array_equal(before[name], after[name])}
+
+
+def used(names):
+    """Without the pooler, which no vector depends on."""
+    return {name for name in names if not name.startswith("pooler.")}
+
+
+@pytest.mark.parametrize(
+    ("part", "belongs"),
+    [
+        ('part = { name = "biases" }\n', lambda name: name.endswith(".bias")),
+        ('part = { name = "last-layers", layers = 1 }\n', lambda name: name.startswith(LAYER)),
+    ],
+)
+def test_exactly_the_weights_of_the_part_change_and_are_counted(tmp_path, part, belongs):
+    before, after, size = trained(tmp_path, part)
+    wanted = {name for name in used(before) if belongs(name)}
+    # The gradient of the bias of keys is 0: softmax does not see what is added to all its inputs.
+    exempt = {name for name in wanted if name.endswith("key.bias")}
+    assert wanted - exempt <= used(changed(before, after)) <= wanted
+    assert size.trained == sum(before[name].size for name in before if belongs(name))
+    assert size.parameters == sum(value.size for value in before.values())
+
+
+def test_a_part_has_a_learning_rate_of_its_own(tmp_path):
+    text = 'part = { name = "biases", lr = 0.5 }\n' + EVERY_WEIGHT
+    settings = preset(text)
+    assert (settings.trained_by().lr, settings.trained_by().weight_decay) == (0.5, 0.1)
+    assert preset(text.replace(", lr = 0.5", "")).trained_by() == settings.optimizer
+
+
+def test_the_shipped_presets_of_parts_differ_from_dpr_small_in_the_part_alone():
+    dpr = load_preset("dpr-small")
+    parts = {name: own for name in FILES.names() if (own := load_preset(name)).part}
+    assert {own.part.__struct_config__.tag for own in parts.values()} == {
+        *("biases", "last-layers")
+    }
+    for own in parts.values():
+        fields = ("rounds", "batch_size", "hard_negatives", "steps", "max_document_tokens")
+        assert all(getattr(own, field) == getattr(dpr, field) for field in fields)
+    assert from_table({"title": "t", "steps": 1}, "t").part is None
