@@ -4,7 +4,8 @@ The expected vectors come from the model in memory, one unpadded text at a time,
 put together by hand: nothing of the encoder's own path is used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from foundation.errors import BenchError
 from retrievers.encoders.routed import open_encoder
 from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
@@ -20,11 +22,35 @@ from tests.support import tiny_checkpoints as tiny
 CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")
 PLAIN = ["the river of stone", "alpha beta gamma", "cloud", "a stone and the cloud of delta"]
 TITLED = ["alpha", "", "the cloud", "beta gamma"]
+Forward = Callable[[list[int]], torch.Tensor]
 
 
-def one_by_one(forward: Callable[[list[int]], torch.Tensor], ids: Sequence[list[int]]) -> Any:
-    with torch.inference_mode():
-        return np.stack([forward(row).squeeze(0).float().numpy() for row in ids])
+@dataclass
+class Layout:
+    """A checkpoint as its authors publish it, and what it must give.
+
+    Attributes:
+        card: fields of its card.
+        forward: token ids of a document to its vector ``(1, dim)``.
+        of_queries: the same of queries, where they have an encoder of their own.
+        separated: title and text have a separator between them, and not a space.
+        ids: of a text, with special tokens.
+    """
+
+    card: dict[str, Any]
+    forward: Forward
+    of_queries: Forward | None = None
+    separated: bool = False
+    dim: int = 32
+    atol: float = 1e-5
+    ids: Callable[[str], list[int]] = lambda text: [CLS, *tiny.word_ids(text), SEP]
+
+    def documents(self) -> Iterable[list[int]]:
+        for title, text in zip(TITLED, PLAIN, strict=True):
+            if title and self.separated:
+                yield [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP]
+            else:
+                yield self.ids(f"{title} {text}".strip())
 
 
 def hidden(model: Any, ids: list[int]) -> torch.Tensor:
@@ -32,57 +58,24 @@ def hidden(model: Any, ids: list[int]) -> torch.Tensor:
     return states
 
 
-def single(text: str) -> list[int]:
-    return [CLS, *tiny.word_ids(text), SEP]
+def cls_of(model: Any) -> Forward:
+    return lambda row: hidden(model, row)[:, 0]
 
 
-def titled_rows() -> list[list[int]]:
-    """Title and text with separators between them; a text alone where it has no title."""
-    return [
-        [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP] if title else single(text)
-        for title, text in zip(TITLED, PLAIN, strict=True)
-    ]
+def retromae(folder: Path) -> Layout:
+    """A pickle with an MLM head."""
+    return Layout({"pooling": "cls"}, cls_of(tiny.write_mlm_pickle(folder).bert))
 
 
-def test_retromae_is_the_cls_vector_of_a_pickle_with_an_mlm_head(tmp_path: Path) -> None:
-    model = tiny.write_mlm_pickle(tmp_path / "retro").bert
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="retro", pooling="cls")
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    joined = [single(f"{title} {text}".strip()) for title, text in zip(TITLED, PLAIN, strict=True)]
-    expected = one_by_one(lambda row: hidden(model, row)[:, 0], joined)
-    assert encoder.dim == 32
-    np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
-    queries = one_by_one(lambda row: hidden(model, row)[:, 0], [single(text) for text in PLAIN])
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), queries, atol=1e-5)
+def retromae_msmarco(folder: Path) -> Layout:
+    """Title and text are joined by a literal separator."""
+    card = {"pooling": "cls", "title_join": "sep", "segment_ids": False}
+    return Layout(card, cls_of(tiny.write_mlm_pickle(folder).bert), separated=True)
 
 
-def test_retromae_msmarco_joins_title_and_text_by_a_literal_separator(tmp_path: Path) -> None:
-    model = tiny.write_mlm_pickle(tmp_path / "retro").bert
-    card = tiny.write_card(
-        tmp_path / "tiny.toml",
-        checkpoint="retro",
-        pooling="cls",
-        title_join="sep",
-        segment_ids=False,
-    )
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    expected = one_by_one(lambda row: hidden(model, row)[:, 0], titled_rows())
-    np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("segment_ids", [True, False])
-def test_a_title_pair_is_two_segments(tmp_path: Path, segment_ids: bool) -> None:
-    model = tiny.write_bert(tmp_path / "bert")
-    card = tiny.write_card(
-        tmp_path / "tiny.toml",
-        checkpoint="bert",
-        pooling="cls",
-        title_join="pair",
-        segment_ids=segment_ids,
-    )
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
+def pair(folder: Path, segment_ids: bool = True) -> Layout:
+    """Title and text are two segments."""
+    model = tiny.write_bert(folder)
 
     def forward(row: list[int]) -> torch.Tensor:
         first = row.index(SEP) + 1
@@ -91,43 +84,28 @@ def test_a_title_pair_is_two_segments(tmp_path: Path, segment_ids: bool) -> None
         vector: torch.Tensor = out.last_hidden_state[:, 0]
         return vector
 
-    expected = one_by_one(forward, titled_rows())
-    np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
+    card = {"pooling": "cls", "title_join": "pair", "segment_ids": segment_ids}
+    return Layout(card, forward, cls_of(model), separated=True)
 
 
-def test_dpr_has_two_encoders_of_dpr_classes(tmp_path: Path) -> None:
-    config = transformers.DPRConfig(
-        **tiny.SIZES, vocab_size=len(tiny.VOCABULARY), max_position_embeddings=64
-    )
+def pair_of_one_segment(folder: Path) -> Layout:
+    return pair(folder, segment_ids=False)
+
+
+def dpr(folder: Path) -> Layout:
+    """Two encoders of DPR's own classes."""
+    sizes = {"vocab_size": len(tiny.VOCABULARY), "max_position_embeddings": 64}
+    config = transformers.DPRConfig(**tiny.SIZES, **sizes)
     documents = tiny.seeded(lambda: transformers.DPRContextEncoder(config), 1)
     queries = tiny.seeded(lambda: transformers.DPRQuestionEncoder(config), 2)
-    tiny.write_pickle(documents, tmp_path / "ctx", "DPRContextEncoder")
-    tiny.write_pickle(queries, tmp_path / "question", "DPRQuestionEncoder")
-    tiny.write_tokenizer(tmp_path / "ctx")
-    tiny.write_tokenizer(tmp_path / "question")
-    card = tiny.write_card(
-        tmp_path / "tiny.toml",
-        checkpoint="ctx",
-        query_checkpoint="question",
-        pooling="pooler",
-        title_join="pair",
-        segment_ids=False,
-    )
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    def cls_of(model: Any) -> Callable[[list[int]], torch.Tensor]:
-        return lambda row: hidden(model, row)[:, 0]
-
-    pairs = [
-        [CLS, *tiny.word_ids(title), SEP, *tiny.word_ids(text), SEP] if title else single(text)
-        for title, text in zip(TITLED, PLAIN, strict=True)
-    ]
-    expected = one_by_one(cls_of(documents.ctx_encoder.bert_model), pairs)
-    np.testing.assert_allclose(encoder.encode_documents(TITLED, PLAIN), expected, atol=1e-5)
-    expected = one_by_one(
-        cls_of(queries.question_encoder.bert_model), [single(text) for text in PLAIN]
-    )
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-5)
+    other = folder.with_name("question")
+    tiny.write_pickle(documents, folder, "DPRContextEncoder")
+    tiny.write_pickle(queries, other, "DPRQuestionEncoder")
+    for each in (folder, other):
+        tiny.write_tokenizer(each)
+    card = {"query_checkpoint": "question", "pooling": "pooler", "title_join": "pair"}
+    encoders = (documents.ctx_encoder.bert_model, queries.question_encoder.bert_model)
+    return Layout(card | {"segment_ids": False}, *map(cls_of, encoders), separated=True)
 
 
 def roberta_tokenizer(folder: Path) -> Any:
@@ -158,53 +136,33 @@ def roberta_config(tokenizer: Any) -> Any:
     )
 
 
-def test_ance_is_a_roberta_with_a_head_and_a_norm_in_one_state_dict(tmp_path: Path) -> None:
-    tokenizer = roberta_tokenizer(tmp_path / "ance")
+def ance(folder: Path) -> Layout:
+    """A RoBERTa with a head and a norm in one state dict."""
+    tokenizer = roberta_tokenizer(folder)
     config = roberta_config(tokenizer)
     model = tiny.seeded(lambda: transformers.RobertaForMaskedLM(config), 3)
     head, norm = torch.nn.Linear(32, 24), torch.nn.LayerNorm(24)
     torch.nn.init.normal_(norm.weight)
-    tiny.save_config(config, tmp_path / "ance", "RobertaDot_NLL_LN")
-    state = {f"roberta.{key}": value for key, value in model.roberta.state_dict().items()}
-    state |= {f"embeddingHead.{key}": value for key, value in head.state_dict().items()}
-    state |= {f"norm.{key}": value for key, value in norm.state_dict().items()}
-    torch.save(state, tmp_path / "ance" / "pytorch_model.bin")
-    card = tiny.write_card(
-        tmp_path / "tiny.toml",
-        checkpoint="ance",
-        pooling="cls",
-        stages=[
-            {"kind": "dense", "key": "embeddingHead", "width": 24},
-            {"kind": "layer-norm", "key": "norm"},
-        ],
-        max_query_tokens=64,
-    )
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    # Written out by hand: <s> text </s>, and no space before the first word.
-    rows = [
-        [0, *tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids, 2]
-        for text in tiny.SENTENCES
+    tiny.save_config(config, folder, "RobertaDot_NLL_LN")
+    parts = {"roberta": model.roberta, "embeddingHead": head, "norm": norm}
+    state = {
+        f"{name}.{key}": value
+        for name, part in parts.items()
+        for key, value in part.state_dict().items()
+    }
+    torch.save(state, folder / "pytorch_model.bin")
+    stages = [
+        {"kind": "dense", "key": "embeddingHead", "width": 24},
+        {"kind": "layer-norm", "key": "norm"},
     ]
-    expected = one_by_one(lambda row: norm(head(hidden(model.roberta, row)[:, 0])), rows)
-    assert encoder.dim == 24
-    np.testing.assert_allclose(encoder.encode_queries(tiny.SENTENCES), expected, atol=1e-5)
-
-
-def test_roberta_cannot_be_longer_than_its_usable_positions(tmp_path: Path) -> None:
-    from foundation.errors import BenchError
-
-    tokenizer = roberta_tokenizer(tmp_path / "roberta")
-    model = tiny.seeded(lambda: transformers.RobertaModel(roberta_config(tokenizer)), 4)
-    model.save_pretrained(str(tmp_path / "roberta"))
-    fields = {"checkpoint": "roberta", "pooling": "mean", "max_query_tokens": 8}
-    fits = tiny.write_card(tmp_path / "fits.toml", **fields, max_document_tokens=64)
-    encoder = open_encoder(resolve_model(str(fits)), "cpu")
-    assert np.isfinite(encoder.encode_documents([""], ["stone " * 200])).all()
-
-    too_long = tiny.write_card(tmp_path / "too_long.toml", **fields, max_document_tokens=65)
-    with pytest.raises(BenchError, match="positions for 64"):
-        resolve_model(str(too_long))
+    # By hand: <s> text </s>, and no space before the first word.
+    plain = tokenizer.backend_tokenizer
+    return Layout(
+        {"pooling": "cls", "stages": stages, "max_query_tokens": 64, "max_document_tokens": 64},
+        lambda row: norm(head(hidden(model.roberta, row)[:, 0])),
+        dim=24,
+        ids=lambda text: [0, *plain.encode(text, add_special_tokens=False).ids, 2],
+    )
 
 
 def t5_tokenizer(folder: Path) -> Any:
@@ -231,114 +189,117 @@ def t5_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def test_gtr_is_a_t5_encoder_with_a_dense_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "gtr"
+def gtr(folder: Path) -> Layout:
+    """A T5 encoder with a dense folder."""
     tokenizer = t5_tokenizer(folder)
-    config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2
-    )
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=len(tokenizer), **sizes)
     model = tiny.seeded(lambda: transformers.T5EncoderModel(config), 5)
     tiny.write_pickle(model, folder, "T5EncoderModel")
     dense = torch.nn.Linear(32, 24, bias=False)
-    settings = {
-        "in_features": 32,
-        "out_features": 24,
-        "bias": False,
-        "activation_function": "torch.nn.modules.linear.Identity",
-    }
+    settings = {"in_features": 32, "out_features": 24, "bias": False}
+    settings["activation_function"] = "torch.nn.modules.linear.Identity"
     tiny.write_json(folder / "2_Dense" / "config.json", settings)
     torch.save({"linear.weight": dense.weight.data}, folder / "2_Dense" / "pytorch_model.bin")
-    card = tiny.write_card(
-        tmp_path / "tiny.toml",
-        checkpoint="gtr",
-        pooling="mean",
-        stages=[{"kind": "dense", "folder": "2_Dense"}],
-        max_query_tokens=128,
-        normalize=True,
-        similarity="cos",
-    )
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
 
     def forward(row: list[int]) -> torch.Tensor:
         vector = dense(hidden(model, row).mean(dim=1))
         unit: torch.Tensor = vector / vector.norm()
         return unit
 
-    rows = [
-        [*tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids, 1]
-        for text in tiny.SENTENCES
-    ]
-    assert encoder.dim == 24
-    expected = one_by_one(forward, rows)
-    np.testing.assert_allclose(encoder.encode_queries(tiny.SENTENCES), expected, atol=1e-5)
+    stages = [{"kind": "dense", "folder": "2_Dense"}]
+    card = {"pooling": "mean", "stages": stages, "normalize": True, "similarity": "cos"}
+    lengths = {"max_query_tokens": 128, "max_document_tokens": 128}
+    plain = tokenizer.backend_tokenizer
+    return Layout(
+        card | lengths,
+        forward,
+        dim=24,
+        ids=lambda text: [*plain.encode(text, add_special_tokens=False).ids, 1],
+    )
 
 
-def test_supervised_simcse_is_the_pooler_output(tmp_path: Path) -> None:
-    model = tiny.write_bert(tmp_path / "simcse")
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="simcse", pooling="pooler")
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    def forward(row: list[int]) -> torch.Tensor:
-        pooled = torch.tanh(model.pooler.dense(hidden(model, row)[:, 0]))
-        return pooled
-
-    expected = one_by_one(forward, [single(text) for text in PLAIN])
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-5)
+def supervised_simcse(folder: Path) -> Layout:
+    """The pooler's output."""
+    model = tiny.write_bert(folder)
+    return Layout(
+        {"pooling": "pooler"},
+        lambda row: torch.tanh(model.pooler.dense(hidden(model, row)[:, 0])),
+    )
 
 
-def test_distilbert_reads_no_token_types(tmp_path: Path) -> None:
+def distilbert(folder: Path) -> Layout:
+    """No token types."""
+    sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
     config = transformers.DistilBertConfig(
+        **sizes,
         vocab_size=len(tiny.VOCABULARY),
-        dim=32,
-        n_layers=2,
-        n_heads=2,
-        hidden_dim=64,
         max_position_embeddings=64,
         initializer_range=0.5,
     )
     model = tiny.seeded(lambda: transformers.DistilBertModel(config), 6)
-    tiny.write_pickle(model, tmp_path / "tas-b", "DistilBertModel")
-    tiny.write_tokenizer(tmp_path / "tas-b")
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="tas-b", pooling="cls")
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    expected = one_by_one(lambda row: hidden(model, row)[:, 0], [single(text) for text in PLAIN])
+    tiny.write_pickle(model, folder, "DistilBertModel")
+    tiny.write_tokenizer(folder)
     # Such large weights carry the rounding of a sum further: 1.5e-5 with AVX2 alone.
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-4)
+    return Layout({"pooling": "cls"}, cls_of(model), atol=1e-4)
 
 
-def test_last_token_pooling_takes_the_last_token_that_is_not_padding(tmp_path: Path) -> None:
-    model = tiny.write_bert(tmp_path / "bert")
-    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="bert", pooling="last")
-    encoder = open_encoder(resolve_model(str(card)), "cpu")
-
-    expected = one_by_one(lambda row: hidden(model, row)[:, -1], [single(text) for text in PLAIN])
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-5)
+def last_token(folder: Path) -> Layout:
+    """The last token that is not padding."""
+    model = tiny.write_bert(folder)
+    return Layout({"pooling": "last"}, lambda row: hidden(model, row)[:, -1])
 
 
-def test_an_old_sentence_transformers_folder_keeps_its_transformer_inside(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
+def old_sentence_transformers(folder: Path) -> Layout:
+    """The transformer is in a folder inside."""
     model = tiny.write_bert(folder / "0_Transformer")
-    settings = {"max_seq_length": 16, "do_lower_case": False}
-    tiny.write_json(folder / "0_Transformer" / "sentence_bert_config.json", settings)
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
     tiny.write_json(folder / "1_Pooling" / "config.json", pooling)
-    tiny.write_st_files(
-        folder,
-        [
-            ("0_Transformer", "sentence_transformers.models.Transformer"),
-            ("1_Pooling", "sentence_transformers.models.Pooling"),
-        ],
-        similarity_fn_name="dot",
-    )
-    resolved = resolve_model(str(folder))
-    encoder = open_encoder(resolved, "cpu")
+    of = "sentence_transformers.models"
+    modules = [("0_Transformer", f"{of}.Transformer"), ("1_Pooling", f"{of}.Pooling")]
+    tiny.write_st_files(folder, modules, similarity_fn_name="dot")
+    return Layout({"pooling": "mean"}, lambda row: hidden(model, row).mean(dim=1))
 
-    expected = one_by_one(
-        lambda row: hidden(model, row).mean(dim=1), [single(text) for text in PLAIN]
-    )
-    assert resolved.recipe.max_document_tokens == 16
-    np.testing.assert_allclose(encoder.encode_queries(PLAIN), expected, atol=1e-5)
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *(retromae, retromae_msmarco, pair, pair_of_one_segment, dpr, ance, gtr),
+        *(supervised_simcse, distilbert, last_token, old_sentence_transformers),
+    ],
+    ids=lambda layout: layout.__name__,
+)
+def test_a_layout_gives_the_vectors_of_a_direct_forward_pass(
+    tmp_path: Path, layout: Callable[[Path], Layout]
+) -> None:
+    known = layout(tmp_path / "published")
+    card = tiny.write_card(tmp_path / "tiny.toml", checkpoint="published", **known.card)
+    encoder = open_encoder(resolve_model(str(card)), "cpu")
+    with torch.inference_mode():
+        documents = torch.cat([known.forward(row) for row in known.documents()])
+        of_queries = known.of_queries or known.forward
+        queries = torch.cat([of_queries(known.ids(text)) for text in PLAIN])
+    assert encoder.dim == known.dim
+    found = encoder.encode_documents(TITLED, PLAIN)
+    np.testing.assert_allclose(found, documents.numpy(), atol=known.atol)
+    np.testing.assert_allclose(encoder.encode_queries(PLAIN), queries.numpy(), atol=known.atol)
+    if layout is old_sentence_transformers:  # which says itself how it is used
+        own = open_encoder(resolve_model(str(tmp_path / "published")), "cpu")
+        np.testing.assert_array_equal(own.encode_documents(TITLED, PLAIN), found)
+
+
+def test_roberta_cannot_be_longer_than_its_usable_positions(tmp_path: Path) -> None:
+    tokenizer = roberta_tokenizer(tmp_path / "roberta")
+    model = tiny.seeded(lambda: transformers.RobertaModel(roberta_config(tokenizer)), 4)
+    model.save_pretrained(str(tmp_path / "roberta"))
+    fields = {"checkpoint": "roberta", "pooling": "mean", "max_query_tokens": 8}
+    fits = tiny.write_card(tmp_path / "fits.toml", **fields, max_document_tokens=64)
+    encoder = open_encoder(resolve_model(str(fits)), "cpu")
+    assert np.isfinite(encoder.encode_documents([""], ["stone " * 200])).all()
+
+    too_long = tiny.write_card(tmp_path / "too_long.toml", **fields, max_document_tokens=65)
+    with pytest.raises(BenchError, match="positions for 64"):
+        resolve_model(str(too_long))
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])

@@ -1,8 +1,5 @@
 """Counts of parameters are those of the loaded network, and loading nothing makes them."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import transformers
@@ -98,21 +95,6 @@ def test_an_adapter_counts_besides_and_in_the_total(tmp_path):
     assert found == Parameters(base + trained, trained)
 
 
-@pytest.mark.parametrize("method", ["seq_bn", "lora", "prefix_tuning"])
-def test_an_adapterhub_adapter_counts_what_training_would_change(tmp_path, method):
-    adapters = pytest.importorskip("adapters", reason="needs adapters")
-    network = write_bert(tmp_path / "model")
-    base = size(network)
-    adapters.init(network)
-    network.add_adapter("demo", config=method)
-    network.train_adapter("demo")
-    trained = sum(one.numel() for one in network.parameters() if one.requires_grad)
-    network.save_adapter(str(tmp_path / "adapter"), "demo")
-    card = write_card(tmp_path / "tiny.toml", checkpoint=str(tmp_path / "model"), pooling="cls")
-    found = count_parameters(resolve_model(str(card), adapter=str(tmp_path / "adapter")))
-    assert found == Parameters(base + trained, trained)
-
-
 def test_the_shared_embedding_of_a_t5_pickle_counts_once(tmp_path):
     sizes = {"d_model": 32, "d_ff": 64, "d_kv": 16, "num_layers": 2, "num_heads": 2}
     config = transformers.T5Config(vocab_size=68, **sizes)
@@ -136,22 +118,6 @@ def test_a_damaged_pickle_is_refused_by_name(tmp_path):
     file.write_bytes(file.read_bytes()[:-900])
     with pytest.raises(BenchError, match=r"pytorch_model\.bin cannot be read"):
         count_parameters(resolved(tmp_path / "model", tmp_path))
-
-
-def test_safetensors_are_counted_without_torch(tmp_path):
-    write_bert(tmp_path / "model")
-    card = write_card(tmp_path / "tiny.toml", checkpoint=str(tmp_path / "model"), pooling="cls")
-    program = (
-        "import sys\n"
-        "from retrievers.models.model import resolve_model\n"
-        "from retrievers.models.parameters import count_parameters\n"
-        "count_parameters(resolve_model(sys.argv[1]))\n"
-        "print('torch' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(card)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
