@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.comparing.compare import Comparison, OnCollection, OnSuite
-from bench.comparing.panels import FieldDifference
+from bench.comparing.compare import Comparison, FieldDifference, OnCollection, OnSuite
 from bench.comparing.statistics import Resampling
 from foundation.printable import first_names, one_line
 from reports import format as fmt

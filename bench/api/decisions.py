@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
-from bench.comparing.compare import Comparison
+from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
-from bench.comparing.panels import Choices, Entrant
 from bench.comparing.statistics import Resampling
 from bench.evaluate.suites import mean_weights, with_inner
-from bench.gate.candidate import Candidate
-from bench.gate.check import conclude
 from bench.gate.evidence import check_against
 from bench.gate.records import BASELINE, Check, GateSettings, Rule
+from bench.gate.scope import Candidate
+from bench.gate.verdicts import conclude
 from bench.results.find import expand_collections
 from bench.results.location import place_of
 from bench.results.result import Evaluation

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from bench.comparing.panels import Choices, Entrant, panel_of, protocol_differences
+from bench.comparing.compare import Choices, Entrant, panel_of, protocol_differences
 from bench.comparing.statistics import (
     SAME_SCORE,
     Difference,
@@ -17,7 +17,6 @@ from bench.comparing.statistics import (
     paired,
 )
 from bench.evaluate.runs import Run
-from bench.gate.candidate import Candidate
 from bench.gate.records import (
     BASELINE,
     CANDIDATE,
@@ -27,6 +26,7 @@ from bench.gate.records import (
     PairVerdict,
     Word,
 )
+from bench.gate.scope import Candidate
 from bench.gate.skew import Studentised, largest_loss, mean_of, p_of_loss, studentise
 from bench.gate.verdicts import THE_MEAN, Evidence, decide
 from bench.results.result import Evaluation, Protocol

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.comparing.panels import protocol_differences
+from bench.comparing.compare import protocol_differences
 from bench.comparing.statistics import FEW, SAME_SCORE, detectable_effect
 from bench.gate.skew import allowance
 from bench.results.result import Evaluation, Result

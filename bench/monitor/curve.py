@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.comparing.panels import (
+from bench.comparing.compare import (
     Choices,
     Entrant,
     protocol_differences,

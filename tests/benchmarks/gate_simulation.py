@@ -42,16 +42,16 @@ import numpy as np
 from scipy import stats
 from tabulate import tabulate
 
-from bench.comparing.panels import Choices
+from bench.comparing.compare import Choices
 from bench.comparing.statistics import (
     PairedScores,
     Resampling,
     detectable_effect,
     resample,
 )
-from bench.gate.candidate import Candidate
 from bench.gate.evidence import check_against, loss_tests
 from bench.gate.records import GateSettings
+from bench.gate.scope import Candidate
 from bench.gate.skew import UNSEEN, allowance, largest_loss, studentise
 from bench.gate.verdicts import Evidence, decide
 from bench.results.result import Evaluation

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.comparing.changed import ChangedQuery, Changes, JudgedDocument, RankedDocument
-from bench.comparing.compare import Comparison, OnCollection, OnSuite
-from bench.comparing.panels import FieldDifference
+from bench.comparing.compare import Comparison, FieldDifference, OnCollection, OnSuite
 from bench.comparing.statistics import Difference, Resampling
 from foundation.printable import printable
 from reports.comparison import changes_table, comparison_table, legend

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs, to_builtins
 
 from bench.comparing.statistics import PairedScores, Resampling, paired, resample
-from bench.gate.candidate import Candidate
-from bench.gate.check import conclude
 from bench.gate.evidence import check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.records import Check, CheckRow, GateSettings, LostQuery, PairVerdict
+from bench.gate.scope import Candidate
+from bench.gate.verdicts import conclude
 from reports.check import junit, markdown, verdict_sentence, verdict_sentences
 from reports.format import interval
 from retrievers.models.card import Expected

@@ -9,16 +9,24 @@ from bench.cli.commands.common import load_model, resampling_of, workspace
 from bench.cli.options.decide import CheckOptions
 from bench.cli.printing import print_json
 from bench.comparing.changed import at_hand
-from bench.comparing.panels import Choices
+from bench.comparing.compare import Choices
 from bench.evaluate.measures import parse_measure
 from bench.evaluate.retrieval import LoadedModel, Options
 from bench.evaluate.suites import mean_weights
-from bench.gate.candidate import Candidate, evaluate_candidate, own_collections, own_name
-from bench.gate.check import blind, conclude
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect, detectable_effects, kind_of
 from bench.gate.records import ANCHOR, BASELINE, Check, PairVerdict, StoredModel
-from bench.gate.scope import Scope, checked_before, remember_checked, scope_of
+from bench.gate.scope import (
+    Candidate,
+    Scope,
+    checked_before,
+    evaluate_candidate,
+    own_collections,
+    own_name,
+    remember_checked,
+    scope_of,
+)
+from bench.gate.verdicts import blind, conclude
 from bench.results.find import choose_results, find_named, find_results
 from bench.results.location import Place
 from bench.results.result import Evaluation

@@ -9,9 +9,8 @@ from bench.cli.commands.common import check_once, resampling_of, workspace
 from bench.cli.options.decide import CompareOptions
 from bench.cli.printing import print_json
 from bench.comparing.changed import Changes, at_hand, if_evaluated, most_changed
-from bench.comparing.compare import Comparison
+from bench.comparing.compare import Choices, Comparison, Entrant
 from bench.comparing.compare import compare as compare_entrants
-from bench.comparing.panels import Choices, Entrant
 from bench.comparing.transfer import Sequenced, forgetting_of
 from bench.evaluate.pipeline import OpenDataset, evaluate_run
 from bench.evaluate.run_files import read_run_file

@@ -6,8 +6,7 @@ import pytest
 
 from bench.boards.assembly import Choice, assemble
 from bench.boards.rows import results_in
-from bench.comparing.compare import compare
-from bench.comparing.panels import Choices, Entrant
+from bench.comparing.compare import Choices, Entrant, compare
 from bench.comparing.statistics import Resampling
 from bench.results.find import find_results
 from datasets_cfg.catalogue import expand

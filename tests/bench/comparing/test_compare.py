@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from bench.comparing.compare import Comparison, OnCollection, compare
-from bench.comparing.panels import Choices, Entrant, panel_of, protocol_differences
+from bench.comparing.compare import (
+    Choices,
+    Comparison,
+    Entrant,
+    OnCollection,
+    compare,
+    panel_of,
+    protocol_differences,
+)
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.scoring import Scores

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.comparing.panels import Entrant
+from bench.comparing.compare import Entrant
 from bench.comparing.statistics import Resampling
 from bench.comparing.transfer import Forgetting, Sequenced, forgetting_of
 from bench.results.find import find_results

@@ -4,15 +4,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.comparing.panels import Choices
+from bench.comparing.compare import Choices
 from bench.comparing.statistics import Resampling
 from bench.evaluate.runs import Run
 from bench.evaluate.suites import mean_weights, suite_weights
-from bench.gate.candidate import Candidate
-from bench.gate.check import blind, conclude
 from bench.gate.evidence import check_against, check_published
 from bench.gate.power import DetectableEffect
 from bench.gate.records import GateSettings
+from bench.gate.scope import Candidate
+from bench.gate.verdicts import blind, conclude
 from bench.results.result import Evaluation
 from foundation.errors import BenchError
 from retrievers.models.card import Expected
