@@ -401,7 +401,9 @@ def _recipes(pair: Pair, collections: Collection[str]) -> tuple[FieldDifference,
     )
     if RUN_FILE_FACT in fields:
         fields = dict.fromkeys([RUN_FILE_FACT])
-    return tuple(FieldDifference(name, *(_field_values(side, name) for side in told)) for name in fields)
+    return tuple(
+        FieldDifference(name, *(_field_values(side, name) for side in told)) for name in fields
+    )
 
 
 def _field_values(recipes: Sequence[Mapping[str, str]], name: str) -> str:
