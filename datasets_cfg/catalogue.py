@@ -59,6 +59,11 @@ def facts_for(name: str) -> Facts:
     return _facts(name)
 
 
+def declared(name: str) -> str:
+    """The text of the file of a declared collection."""
+    return _fact_files()[name].read_text(encoding="utf-8")
+
+
 def is_suite(name: str) -> bool:
     """True for a declared suite, and for the TOML file of a user's own."""
     return name in _suites() or (name.endswith(".toml") and Path(name).expanduser().is_file())

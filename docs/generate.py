@@ -17,9 +17,9 @@ import msgspec
 
 from bench.boards.records import Board
 from bench.cli.commands.compose import Composed
+from bench.cli.commands.names import NameLine
 from bench.cli.commands.work import EncodedHere
 from bench.cli.main import COMMANDS
-from bench.cli.model_list import ModelLine
 from bench.comparing.changed import Changes
 from bench.comparing.compare import Comparison
 from bench.comparing.statistics import Resampling
@@ -74,7 +74,7 @@ DOCUMENTS: dict[str, Any] = {
     "ablate": Report,
     "watch": {"out": str, "curve": Curve | None},
     "list": NAMED,
-    "list models": list[ModelLine],
+    "list models": list[NameLine],
     "show": dict[str, Any],
     "fetch": NAMED,
     "verify": dict[str, list[Finding]],
@@ -94,8 +94,7 @@ BESIDE = {
     ("ablate", ""): "with --dry-run: `rows`, `tasks`, `leaks`, `differing`, `cells`",
     ("list", ""): "`name` and `about` of each",
     ("fetch", ""): "`name` and `about` of each",
-    ("show", ""): "the record that is shown, such as Card, Facts, Suite or Result; of a file "
-    "its kind, too, as `content`",
+    ("show", ""): "the record that is shown, such as Card, Facts, Suite or Result",
     ("verify", ""): "by collection",
 }
 

@@ -57,7 +57,12 @@ COMMANDS: dict[str, tuple[type[Any], Group]] = {
 }
 
 FUNCTIONS = {"list": "listing"}
-MODULES = {"pretrain": "training", "finetune": "training", "adapt": "training"}  # of functions
+# Of the functions that are not in a module of their command's name.
+MODULES = {
+    **dict.fromkeys(("pretrain", "finetune", "adapt"), "training"),
+    **dict.fromkeys(("list", "show"), "names"),
+    **dict.fromkeys(("fetch", "verify", "cache"), "data"),
+}
 
 EXAMPLES = """\
     python -m bench run stdlib-code --model minilm            the embedded default, no download

@@ -15,14 +15,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def print_rows(rows: Sequence[dict[str, str]], as_json: bool) -> None:
-    """Names with a line about each, as a table or as JSON."""
-    if as_json:
-        print_json(rows)
-    else:
-        print(columns([(row["name"], row["about"]) for row in rows]))
-
-
 def print_next(what: str, command: str) -> None:
     """The command to type next, by the name under which the program was called."""
     print(as_typed(f"{what}: {command}"))

@@ -27,34 +27,31 @@ class ListOptions:
 
     Examples:
         python -m bench list models --group ready
-        python -m bench list models --match retromae --licence apache
+        python -m bench list models --match apache
         python -m bench list datasets --match cqadupstack
         python -m bench list presets
     """
 
-    only: ClassVar[Only] = {"group": {"what": "models"}, "licence": {"what": "models"}}
+    only: ClassVar[Only] = {"group": {"what": "models"}}
 
     what: Listed
     """Kind of names to list."""
     _: KW_ONLY
     match: str = ""
-    """Only names and descriptions that contain this text, in any letter case."""
+    """Only names, descriptions and licences that contain this text, in any letter case."""
     group: Annotated[tuple[ModelGroup, ...], Several] = ()
     """Only models of these groups."""
-    licence: str = ""
-    """Only models whose licence contains this text, such as apache."""
     output: Output = Output()
 
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Show what is known of a model, collection, suite, preset, grid or result on one screen.
+    """Show what is declared of a model, collection, suite, preset or grid, or recorded of a result.
 
-    A TOML file of your own is shown as what its fields say that it is.
+    A TOML file of your own is checked, and shown as what its fields say that it is.
 
     Examples:
         python -m bench show retromae
-        python -m bench show retromae --all
         python -m bench show beir/scifact
         python -m bench show my-suite.toml
     """
@@ -62,8 +59,6 @@ class ShowOptions:
     name: str
     """Name of `list`, TOML file, or folder of a result."""
     _: KW_ONLY
-    all: bool = False
-    """Show every fact, each item of a list on a line of its own."""
     output: Output = Output()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.cli.commands.cache import cache
+from bench.cli.commands.data import cache
 from bench.store import VectorStore
 from foundation.errors import BenchError
 from tests.support.commands import options
@@ -106,7 +106,7 @@ def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp
     corpus_of(numbered(3), corpora / "whole")
     corpus_of(numbered(3), corpora / "broken")
     assert run(folder, verify=True) == 0
-    assert "all whole (vectors, and 2 corpora)" in capsys.readouterr().err
+    assert "verified, vectors and corpora: all whole" in capsys.readouterr().err
     content = bytearray((corpora / "broken" / name).read_bytes())
     content[len(content) // 2] ^= 1
     (corpora / "broken" / name).write_bytes(content)
@@ -119,15 +119,13 @@ def test_verify_names_a_damaged_corpus_as_often_as_it_is_asked(name, folder, tmp
         assert f"damaged: {corpora / 'broken'}: {name}" in output.err
 
 
-def test_verify_counts_corpora_of_an_older_version_which_are_not_damaged(folder, capsys):
+def test_verify_names_a_corpus_of_an_older_version(folder, capsys):
     corpora = folder.parent / "corpora"
     corpus_of(numbered(3), corpora / "old")
     (corpora / "old" / "checksums.json").unlink()
     (corpora / ".being-built").mkdir()
-    assert run(folder, verify=True) == 0
-    output = capsys.readouterr().err
-    assert "all whole (vectors, and 0 corpora)" in output
-    assert "1 corpora have no checksums" in output
+    assert run(folder, verify=True) == 2
+    assert "it has no checksums.json, as of an older version" in capsys.readouterr().err
 
 
 def test_verify_names_a_damaged_fact(folder, capsys):

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.describe import describe, listing
-from bench.cli.fact_page import page
+from bench.cli.commands.names import GROUPS, LISTS, describe, group_of
 from bench.cli.main import run_command
-from bench.cli.model_list import HEADINGS, group_of, model_lines
 from bench.evaluate.measures import parse_measure
 from datasets_cfg.catalogue import dataset_names, suite_names
 from foundation.errors import BenchError
@@ -23,84 +21,74 @@ from tests.support.collections import write_collection
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def printed(capsys, *words: str) -> str:
+    assert run_command(words) == 0
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("what", "names"),
     [("models", card_names), ("datasets", dataset_names), ("suites", suite_names)],
 )
-def test_every_declared_name_is_listed_once_with_a_line_about_it(what, names):
-    rows = listing(what)
-    assert sorted(name for name, _ in rows) == sorted(names())
-    assert all(about and "\n" not in about for _, about in rows)
+def test_every_declared_name_is_listed_once_with_a_line_about_it(what, names, capsys):
+    rows = json.loads(printed(capsys, "list", what, "--json"))
+    assert sorted(row["name"] for row in rows) == sorted(names())
+    assert all(row["about"] and "\n" not in row["about"] for row in rows)
+    lines = printed(capsys, "list", what).splitlines()
+    assert [line.split()[0] for line in lines] == [row["name"] for row in rows]
 
 
-def test_every_listed_measure_is_understood():
-    rows = listing("measures")
-    assert {"nDCG@k", "R@k", "RR@k"} <= dict(rows).keys()
-    for name, about in rows:
+def test_every_listed_measure_and_index_is_understood():
+    names = [line.name for line in LISTS["measures"]()]
+    assert {"nDCG@k", "R@k", "RR@k"} <= {*names}
+    for name in names:
         parse_measure(name.replace("@k", "@10"))
-        assert about
+    specs = [line.name for line in LISTS["indexes"]()]
+    assert specs[0] == "flat"
+    for spec in specs:
+        assert IndexSpec.parse(str(IndexSpec.parse(spec))) == IndexSpec.parse(spec)
 
 
-def test_every_listed_index_is_understood():
-    rows = listing("indexes")
-    assert rows[0][0] == "flat"
-    for spec, about in rows:
-        parsed = IndexSpec.parse(spec)
-        assert IndexSpec.parse(str(parsed)) == parsed
-        assert about
-
-
-def test_a_model_that_cannot_be_used_says_so():
-    lines = dict(listing("models"))
-    missing = [name for name in card_names() if load_card(name).missing]
-    assert missing
-    assert all(load_card(name).missing in lines[name] for name in missing)
-    assert "not available" not in lines["minilm"]
-
-
-def test_what_is_unverified_is_said_in_the_list():
-    lines = dict(listing("models"))
-    unverified = [
-        name for name in card_names() if load_card(name).unverified and not load_card(name).missing
-    ]
+def test_a_list_says_what_cannot_be_used_is_unverified_or_licensed():
+    about = {line.name: line.about for line in LISTS["models"]()}
+    cards = [load_card(name) for name in card_names()]
+    missing = [card for card in cards if card.missing]
+    unverified = [card for card in cards if card.unverified and not card.missing]
     assert unverified
-    assert all("unverified: " in lines[name] for name in unverified)
+    assert all(card.missing in about[card.name] for card in missing)
+    assert all("unverified: " in about[card.name] for card in unverified)
+    sets = {line.name: line.about for line in LISTS["datasets"]()}
+    assert "licensed" in sets["beir/bioasq"]
+    assert "5,183 documents; 300 queries" in sets["beir/scifact"]
 
 
-def test_a_licensed_collection_says_where_the_instructions_are():
-    lines = dict(listing("datasets"))
-    assert "licensed" in lines["beir/bioasq"]
-    assert "licensed" not in lines["beir/scifact"]
-    assert "5,183 documents; 300 queries" in lines["beir/scifact"]
+SHOWN = [
+    ("minilm", "pooling", "mean"),
+    ("beir/scifact", "exclude_self", True),
+    ("beir/cqadupstack", "mean", True),
+    ("dpr-small", "rounds", None),
+    ("objectives", "axes", None),
+]
+FILES = [
+    ("retrievers/models/cards/minilm.toml", "model card", "pooling"),
+    ("retrievers/training/presets/pretrain/mlm.toml", "preset for pre-training", "objective"),
+    ("retrievers/training/presets/finetune/dpr.toml", "preset for fine-tuning", "rounds"),
+    ("bench/experiments/plans/objectives.toml", "ablation", "axes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("minilm", "pooling", "mean"),
-        ("beir/scifact", "exclude_self", True),
-        ("beir/cqadupstack", "mean", True),
-    ],
-)
-def test_all_that_is_declared_of_a_name_is_shown(name, field, value):
-    shown = describe(name)
-    assert shown["name"] == name
-    assert shown[field] == value
+@pytest.mark.parametrize(("name", "field", "value"), SHOWN)
+def test_what_is_declared_of_a_name_is_shown(name, field, value, capsys):
+    record = json.loads(printed(capsys, "show", name, "--json"))
+    assert record[field] == value if value is not None else record[field]
+    assert field in printed(capsys, "show", name)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "field"),
-    [
-        ("retrievers/models/cards/minilm.toml", "model card", "pooling"),
-        ("retrievers/training/presets/pretrain/mlm.toml", "preset for pre-training", "objective"),
-        ("retrievers/training/presets/finetune/dpr.toml", "preset for fine-tuning", "rounds"),
-        ("bench/experiments/plans/objectives.toml", "ablation", "axes"),
-    ],
-)
-def test_a_file_is_shown_as_what_it_holds(file, content, field):
-    shown = describe(str(ROOT / file))
-    assert shown["content"] == content
-    assert shown[field]
+@pytest.mark.parametrize(("file", "content", "field"), FILES)
+def test_a_file_is_shown_as_what_it_holds(file, content, field, capsys):
+    text = (ROOT / file).read_text()
+    assert printed(capsys, "show", str(ROOT / file)) == f"{text.strip()}\n\n# {content}\n"
+    assert getattr(describe(str(ROOT / file)).record, field)
 
 
 @pytest.mark.parametrize("name", ["some.trec", ".", "", "nowhere/result.json"])
@@ -114,55 +102,38 @@ def test_what_holds_no_result_is_called_nothing(tmp_path, monkeypatch, name):
 def test_an_own_suite_and_an_own_collection_are_shown(tmp_path, capsys):
     suite = tmp_path / "product.toml"
     suite.write_text('members = ["beir/scifact", "words"]\nweights = [2, 1]\n')
-    shown = describe(str(suite))
-    assert (shown["content"], shown["members"]) == ("suite", ("beir/scifact", "words"))
-    assert printed(capsys, "show", str(suite)).splitlines()[0].split() == ["content", "suite"]
+    assert printed(capsys, "show", str(suite)).endswith("\n# suite\n")
     facts = write_collection(tmp_path / "words") / "dataset.toml"
     facts.write_text('main_measure = "RR@10"\nexclude_self = true\n')
-    shown = describe(str(facts))
-    assert (shown["content"], shown["main_measure"]) == ("facts of a collection", "RR@10")
-    assert shown["name"] == "words"
-
-
-def test_a_wrong_field_of_a_file_is_answered_by_the_kind_that_it_is(tmp_path):
-    suite = tmp_path / "product.toml"
+    record = json.loads(printed(capsys, "show", str(facts), "--json"))
+    assert (record["name"], record["main_measure"]) == ("words", "RR@10")
     suite.write_text('title = "Product"\nmembers = ["beir/scifact"]\nweigths = [2]\n')
     with pytest.raises(BenchError, match="weigths") as error:
         describe(str(suite))
     assert "weights" in error.value.hint
 
 
-@pytest.mark.parametrize(("name", "field"), [("dpr-small", "rounds"), ("objectives", "axes")])
-def test_presets_and_grids_are_shown_by_name(name, field):
-    assert describe(name)[field]
-
-
-def test_an_unknown_name_is_refused_with_the_closest_one():
-    with pytest.raises(BenchError, match="'beir/scifcat'") as error:
-        describe("beir/scifcat")
-    assert "beir/scifact" in error.value.hint
-    with pytest.raises(BenchError) as error:
-        describe("minilmm")
-    assert "minilm" in error.value.hint
-
-
-def printed(capsys, *words: str) -> str:
-    assert run_command(words) == 0
-    return capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("beir/scifcat", "beir/scifact"), ("minilmm", "minilm")]
+)
+def test_an_unknown_name_is_refused_with_the_closest_one(typed, meant):
+    with pytest.raises(BenchError, match=typed) as error:
+        describe(typed)
+    assert meant in error.value.hint
 
 
 def test_models_are_listed_in_groups_by_what_it_takes_to_use_them(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    groups = {line.name: line.group for line in model_lines()}
+    lines = list(LISTS["models"]())
+    groups = {line.name: line.group for line in lines}
     assert {groups[name] for name in ("minilm", "bm25", "hashing")} == {"ready"}
     assert groups["retromae"] == "download"
     assert groups["retromae-pretrained"] == groups["bert"] == "pretrained"
-    assert groups["seed"] == "unpublished"
-    text = printed(capsys, "list", "models")
-    places = [text.index(heading) for heading in HEADINGS.values()]
-    assert places == sorted(places)
-    (line,) = [line.split() for line in text.splitlines() if line.startswith("  minilm ")]
-    assert line == ["minilm", "23M", "384", "Apache-2.0", "all-MiniLM-L6-v2"]
+    order = [list(GROUPS).index(line.group) for line in lines]
+    assert order == sorted(order)
+    rows = [line.split() for line in printed(capsys, "list", "models").splitlines()]
+    (row,) = [row for row in rows if row[0] == "minilm"]
+    assert row == ["minilm", "ready", "23M", "384", "Apache-2.0", "all-MiniLM-L6-v2"]
 
 
 def test_a_model_in_the_cache_of_the_hub_is_ready(tmp_path, monkeypatch):
@@ -181,18 +152,14 @@ def test_models_are_chosen_by_group_text_and_licence(capsys):
     chosen = json.loads(printed(capsys, "list", "models", "--group", "pretrained", "--json"))
     assert {"bert", "roberta", "condenser"} <= {row["name"] for row in chosen}
     assert {row["group"] for row in chosen} == {"pretrained"}
-    rows = json.loads(
-        printed(capsys, "list", "models", "--match", "CONDENSER", "--licence", "apache", "--json")
-    )
-    assert {"condenser", "cocondenser-ft"} <= {row["name"] for row in rows}
-    assert all("apache" in row["licence"].lower() for row in rows)
+    rows = json.loads(printed(capsys, "list", "models", "--match", "APACHE", "--json"))
+    assert "minilm" in {row["name"] for row in rows}
     with pytest.raises(BenchError, match="none of the models"):
         run_command(["list", "models", "--match", "no such text"])
-    with pytest.raises(BenchError, match="licence 'gpl'") as error:
-        run_command(["list", "models", "--licence", "gpl"])
-    assert "Apache-2.0" in error.value.hint
-    with pytest.raises(BenchError, match="choose among models"):
+    with pytest.raises(BenchError, match="--group has no effect here"):
         run_command(["list", "datasets", "--group", "ready"])
+    with pytest.raises(BenchError, match='Did you mean "models"'):
+        run_command(["list", "modles"])
 
 
 def test_what_a_card_states_of_its_size_is_what_its_checkpoint_has():
@@ -205,42 +172,17 @@ def test_presets_and_grids_are_listed_with_the_command_and_the_variants(capsys):
     presets, grids = printed(capsys, "list", "presets"), printed(capsys, "list", "grids")
     assert "pretrain: RetroMAE" in presets
     assert "finetune: RetroMAE on MS MARCO for BEIR" in presets
-    assert "retromae-table6" in grids
     assert "variants: two-cores" in grids
 
 
-@pytest.mark.parametrize("name", [*card_names(), *dataset_names(), *suite_names()])
-def test_what_is_shown_fits_a_screen(name):
-    lines = page(describe(name), f"python -m bench show {name} --all").splitlines()
-    assert len(lines) <= 40
-    assert max(len(line) for line in lines) <= 80 or "https://" in "".join(lines)
-    assert lines[-1].endswith(f"show {name} --all")
-
-
-def test_the_page_has_the_main_facts_first_and_the_rest_with_all(capsys):
-    text = printed(capsys, "show", "minilm")
-    assert text.splitlines()[0].split() == ["name", "minilm"]
-    assert "52: beir/trec-covid nDCG@10 0.4723" in text
-    assert "beir/cqadupstack/wordpress" not in text
-    whole = printed(capsys, "show", "minilm", "--all")
-    assert "beir/cqadupstack/wordpress, R@100, 0.72151" in whole
-    assert len(whole.splitlines()) > 52
-
-
-def test_how_to_obtain_a_licensed_collection_is_on_the_page(capsys):
+def test_how_to_obtain_a_licensed_collection_is_shown(capsys):
     assert "Apply for TREC disks" in printed(capsys, "show", "beir/robust04")
-
-
-def test_a_misspelt_value_is_answered_with_the_one_that_was_meant():
-    with pytest.raises(BenchError, match='Did you mean "models"'):
-        run_command(["list", "modles"])
 
 
 def test_lists_of_declared_names_load_no_heavy_library():
     code = (
-        "import sys; from bench.cli.describe import listing; "
-        "names = 'models datasets suites indexes presets grids'.split(); "
-        "[listing(what) for what in names]; "
+        "import sys; from bench.cli.commands.names import LISTS; "
+        "[list(lines()) for what, lines in LISTS.items() if what != 'measures']; "
         "print(sorted({'torch', 'transformers', 'faiss', 'pandas'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,0 +1,110 @@
+"""``fetch``, ``verify`` and ``cache``: what lies on this machine, and whether it is whole."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.cli.commands.common import load_model, workspace
+from bench.cli.options.data import CacheOptions, FetchOptions, VerifyOptions
+from bench.cli.printing import columns, print_json
+from bench.exit_codes import ExitCode
+from bench.store.usage import Damage, ModelUsage, damaged, remove, selected, usage
+from bench.workspace import VECTORS, cache_folder
+from datasets_cfg.corpus import damage_of
+from datasets_cfg.dataset import CORPORA
+from datasets_cfg.verify import Finding
+from datasets_cfg.verify import verify as verify_dataset
+from foundation.errors import BenchError
+from reports.evaluation import cache_table
+from reports.findings import findings
+from reports.format import size
+from retrievers.models.model import Model
+
+
+def fetch(options: FetchOptions) -> int:
+    """``fetch``: download collections and models, and build the corpora."""
+    if not options.names and not options.model:
+        raise BenchError(
+            "nothing to fetch was named", "python -m bench fetch beir --model retromae"
+        )
+    space = workspace(options.places)
+    rows = []
+    for name in space.expand(options.names):
+        dataset = space.dataset(name)
+        about = f"{len(dataset.corpus):,} documents, {len(dataset.queries):,} queries"
+        rows.append({"name": name, "about": about})
+    for name in options.model:
+        model = load_model(space, name, options.use).model
+        rows.append({"name": model.card.name, "about": _files_of(model)})
+    if options.output.json:
+        print_json(rows)
+    else:
+        print(columns([(row["name"], row["about"]) for row in rows]))
+    return ExitCode.OK
+
+
+def _files_of(model: Model) -> str:
+    """Folder of each encoder, with its commit where it is one of the Hub."""
+    recipe = model.recipe
+    encoders = ((model.document, recipe.revision), (model.query, recipe.query_revision))
+    folders = [
+        f"{checkpoint.root}, revision {revision}" if revision else str(checkpoint.root)
+        for checkpoint, revision in encoders
+        if checkpoint
+    ]
+    return "; queries: ".join(folders) or "needs no files"
+
+
+def verify(options: VerifyOptions) -> int:
+    """``verify``: what is peculiar in the data. Errors give the exit code of bad input."""
+    by_collection: dict[str, list[Finding]] = {}
+    space = workspace(options.places)
+    for name in space.expand(options.names):
+        by_collection[name] = verify_dataset(space.dataset(name, options.split))
+        if not options.output.json:
+            print(findings(name, by_collection[name]), end="\n\n", flush=True)
+    if options.output.json:
+        print_json(by_collection)
+    every = [finding for found in by_collection.values() for finding in found]
+    bad = any(finding.severity == "error" for finding in every)
+    return ExitCode.BAD_INPUT if bad else ExitCode.OK
+
+
+def cache(options: CacheOptions) -> int:
+    """``cache``: a line a model. Damaged files give the exit code of bad input."""
+    cache_dir = cache_folder(options.cache_dir)
+    store = cache_dir / VECTORS
+    pruned = list(_pruned(store, options))
+    broken = [*damaged(store), *_damaged_corpora(cache_dir / CORPORA)] if options.verify else []
+    rows = usage(store)
+    if options.output.json:
+        print_json({"stored": rows, "damaged": broken, "pruned": pruned})
+    else:
+        print(cache_table(rows, time.time()) if rows else f"no vectors in {store}")
+    for damage in broken:
+        print(f"damaged: {damage.path}: {damage.reason}", file=sys.stderr)
+    if options.verify:
+        what = f"{len(broken)} damaged: made again when needed" if broken else "all whole"
+        print(f"verified, vectors and corpora: {what}", file=sys.stderr)
+    return ExitCode.BAD_INPUT if broken else ExitCode.OK
+
+
+def _pruned(store: Path, options: CacheOptions) -> Iterator[ModelUsage]:
+    """Remove what was asked for, and say what was removed, or would be."""
+    if not options.prune and options.older_than is None:
+        return
+    for row in selected(usage(store), options.prune, options.older_than, time.time()):
+        what = f"{row.model} ({row.fingerprint[:8]}, {size(row.bytes)})"
+        if not options.dry_run and not remove(store, row):
+            print(f"warning: {what} is in use by another process, and is kept", file=sys.stderr)
+            continue
+        print(f"{'would remove' if options.dry_run else 'removed'} {what}", file=sys.stderr)
+        yield row
+
+
+def _damaged_corpora(folder: Path) -> Iterator[Damage]:
+    """Damaged corpora; those that are being built have names that begin with a dot."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir() and not path.name.startswith(".") and (reason := damage_of(path)):
+            yield Damage(str(path), reason)

@@ -1,0 +1,264 @@
+"""``list`` and ``show``: names of each kind with a line about each, and what is declared of one.
+
+Reads declared facts only; no model or collection is opened.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.cli.options.data import ListOptions, ModelGroup, ShowOptions
+from bench.cli.printing import columns, print_json
+from bench.exit_codes import ExitCode
+from bench.results.location import place_of
+from datasets_cfg.catalogue import (
+    dataset_names,
+    declared,
+    facts_for,
+    suite_for,
+    suite_names,
+    unknown,
+)
+from datasets_cfg.facts import Facts, Suite
+from foundation.errors import BenchError
+from foundation.records import SUFFIX, TomlFiles, read_toml
+from retrievers.models.card import FILES as CARDS
+from retrievers.models.card import Card, all_cards, card_names, load_card
+from retrievers.models.locate import find_local
+
+GROUPS: dict[ModelGroup, str] = {
+    "ready": "on this machine",
+    "download": "needs a download, which `run` or `fetch --model NAME` makes",
+    "pretrained": "pre-trained only: fine-tune it before it retrieves",
+    "unpublished": "not published",
+}
+
+
+class NameLine(msgspec.Struct, omit_defaults=True):
+    """A name as a list shows it; what only models have is left out of others.
+
+    Attributes:
+        name: to type.
+        about: its title, with what whoever chooses it must know.
+        group: what it takes to use a model, one of `GROUPS`.
+        parameters: about how many; 0 where the card does not state it.
+        dim: length of vectors; 0 where the card does not state it, or there are none.
+        licence: followed by ``?`` where it was not read in a first-party source.
+    """
+
+    name: str
+    about: str
+    group: str = ""
+    parameters: int = 0
+    dim: int = 0
+    licence: str = ""
+
+
+def listing(options: ListOptions) -> int:
+    """``list``: one table of names, or its JSON document."""
+    lines = [
+        line
+        for line in LISTS[options.what]()
+        if options.match.lower() in f"{line.name} {line.about} {line.licence}".lower()
+        and (not options.group or line.group in options.group)
+    ]
+    if not lines:
+        raise BenchError(
+            f"none of the {options.what} matches what was typed",
+            f"see `python -m bench list {options.what}`",
+        )
+    if options.output.json:
+        print_json(lines)
+    else:
+        print(columns([_cells(line) for line in lines]))
+    return ExitCode.OK
+
+
+def _cells(line: NameLine) -> list[str]:
+    if not line.group:
+        return [line.name, line.about]
+    size = f"{line.parameters / 1e6:,.0f}M" if line.parameters else ""
+    return [line.name, line.group, size, str(line.dim or ""), line.licence, line.about]
+
+
+def group_of(card: Card) -> ModelGroup:
+    """The group of a model, by what it takes to use it.
+
+    A pre-trained checkpoint stays in its group when it is on this machine.
+    """
+    if card.missing:
+        return "unpublished"
+    if card.pretrained_only:
+        return "pretrained"
+    towers = [(card.checkpoint, card.revision), (card.query_checkpoint, card.query_revision)]
+    needed = [tower for tower in towers if tower[0]]
+    return "ready" if all(find_local(*tower, card.package) for tower in needed) else "download"
+
+
+def _models() -> Iterator[NameLine]:
+    lines = [_model(card) for card in all_cards().values()]
+    order = list(GROUPS)
+    yield from sorted(
+        lines, key=lambda line: (order.index(group_of(load_card(line.name))), line.name)
+    )
+
+
+def _model(card: Card) -> NameLine:
+    notes = [card.title]
+    if card.missing:
+        notes.append(f"not available: {card.missing}")
+    elif card.unverified:
+        notes.append(f"unverified: {', '.join(card.unverified)}")
+    notes += [card.warning] if card.warning and not card.missing else []
+    licence = card.licence + ("?" if "licence" in card.unverified else "")
+    about = " — ".join(notes)
+    return NameLine(card.name, about, group_of(card), card.parameters, card.dim, licence)
+
+
+def _datasets() -> Iterator[NameLine]:
+    for name in dataset_names():
+        facts = facts_for(name)
+        counts = (facts.counts.documents, "documents"), (facts.counts.queries, "queries")
+        sizes = [f"{count:,} {what}" for count, what in counts if count is not None]
+        access = [] if facts.public else ["licensed: see `show`"]
+        about = "; ".join([facts.title, facts.main_measure, *sizes, *access])
+        yield NameLine(name, about)
+
+
+def _suites() -> Iterator[NameLine]:
+    yield from (NameLine(name, suite_for(name).title) for name in suite_names())
+
+
+def _measures() -> Iterator[NameLine]:
+    from bench.evaluate.measures import measure_names
+
+    yield from (NameLine(*item) for item in measure_names().items())
+
+
+def _indexes() -> Iterator[NameLine]:
+    from retrievers.index.faiss_index import INDEX_EXAMPLES
+
+    yield from (NameLine(*item) for item in INDEX_EXAMPLES.items())
+
+
+class _Head(msgspec.Struct):
+    """The fields of a preset or grid that lists show; decoding all of it would import torch."""
+
+    title: str
+    variants: dict[str, Any] = {}
+
+
+def _heads(files: TomlFiles[Any], before: str = "") -> Iterator[NameLine]:
+    for name in files.names():
+        head = read_toml(files.folder / f"{name}{SUFFIX}", _Head)
+        variants = f"; variants: {', '.join(head.variants)}" if head.variants else ""
+        yield NameLine(name, f"{before}{head.title}{variants}")
+
+
+def _preset_and_grid_files() -> tuple[TomlFiles[Any], TomlFiles[Any], TomlFiles[Any]]:
+    """The presets of pre-training and fine-tuning, and the grids."""
+    from bench.experiments.grid import FILES as GRIDS
+    from retrievers.training.finetune.finetune_preset import FILES as FINETUNE
+    from retrievers.training.pretrain.preset import FILES as PRETRAIN
+
+    return PRETRAIN, FINETUNE, GRIDS
+
+
+def _presets() -> Iterator[NameLine]:
+    pretrain, finetune, _ = _preset_and_grid_files()
+    yield from _heads(pretrain, "pretrain: ")
+    yield from _heads(finetune, "finetune: ")
+
+
+LISTS: dict[str, Callable[[], Iterator[NameLine]]] = {
+    "models": _models,
+    "datasets": _datasets,
+    "suites": _suites,
+    "measures": _measures,
+    "indexes": _indexes,
+    "presets": _presets,
+    "grids": lambda: _heads(_preset_and_grid_files()[2]),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is known of a name: its record, the text of its file, and what the file does not say."""
+
+    record: msgspec.Struct
+    text: str
+    computed: str = ""
+
+
+def show(options: ShowOptions) -> int:
+    """``show``: the TOML file of a name, or the JSON document of a result."""
+    found = describe(options.name)
+    if options.output.json:
+        print_json(found.record)
+    else:
+        print(found.text.strip())
+        if found.computed:
+            print(f"\n# {found.computed}")
+    return ExitCode.OK
+
+
+def describe(name: str) -> Shown:
+    """All that is declared of a name or in a TOML file, or recorded of a result.
+
+    A model, collection or suite comes before a preset or grid of the same name.
+
+    Raises:
+        BenchError: there is nothing of that name, or the file is not valid.
+    """
+    if name in card_names():
+        card = load_card(name)
+        return Shown(card, (CARDS.folder / f"{name}{SUFFIX}").read_text(), GROUPS[group_of(card)])
+    if name in dataset_names():
+        return Shown(facts_for(name), declared(name))
+    if name in suite_names():
+        return Shown(suite_for(name), _as_json(suite_for(name)))
+    for files in _preset_and_grid_files():
+        if name in files.names():
+            return Shown(files.load(name), (files.folder / f"{name}{SUFFIX}").read_text())
+    if name.endswith(SUFFIX):
+        return _own_file(name)
+    if name and (result := _result_at(name)):
+        return Shown(result, _as_json(result))
+    own = (shipped for files in _preset_and_grid_files() for shipped in files.names())
+    hint = unknown(name, (*card_names(), *dataset_names(), *suite_names(), *own)).hint
+    raise BenchError(f"nothing is called {name!r}, and there is no such file or result", hint)
+
+
+def _result_at(name: str) -> msgspec.Struct | None:
+    """The result in a folder or in its ``result.json``; None where there is none."""
+    from bench.results.load import load
+    from bench.results.result import RESULT_FILE
+
+    where = place_of(name)
+    file = where if where.name == RESULT_FILE else where / RESULT_FILE
+    return load(file).result if file.exists() else None
+
+
+def _own_file(name: str) -> Shown:
+    """The record in a TOML file of the user's own, of the kind whose fields the file has."""
+    from datasets_cfg.dataset import facts_of_folder
+
+    path = Path(name).expanduser()
+    kinds: dict[str, tuple[type[msgspec.Struct], Callable[[], msgspec.Struct]]] = {
+        CARDS.kind: (CARDS.record, lambda: load_card(path)),
+        "suite": (Suite, lambda: suite_for(name)),
+        "facts of a collection": (Facts, lambda: facts_of_folder(path.parent)),
+    } | {
+        files.kind: (files.record, partial(files.load, path)) for files in _preset_and_grid_files()
+    }
+    written = read_toml(path, dict[str, Any]).keys()
+    kind = max(kinds, key=lambda kind: len(written & set(kinds[kind][0].__struct_fields__)))
+    return Shown(kinds[kind][1](), path.read_text(encoding="utf-8"), kind)
+
+
+def _as_json(record: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
