@@ -7,6 +7,7 @@ contradicts itself is refused by name; it is never left out, shown or compared.
 
 import hashlib
 import math
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ HASHED_SINCE = 3  # schema that has the hash of the values
 SAME_MEAN = 1e-9  # sums of the same numbers differ by less between machines
 CLOCK_SKEW = timedelta(days=1)
 _STRINGS = (pa.string(), pa.large_string())
+_KEYED = re.compile(r"[0-9a-f]{12}(-.*)?")  # a folder that `save` made
 
 PAUSES_S = (0.01, 0.1)  # before a record that contradicts itself is read again
 READERS = 16  # files that are read at once, near or far
@@ -119,6 +121,12 @@ def _record(path: Place) -> Result:
         raise _contradiction(path, str(error)) from error
     if (schema >= HASHED_SINCE) != bool(result.per_query_sha256):
         raise _contradiction(path, f"schema {schema} and the hash of {SCORES_FILE} do not fit")
+    if result.recipe is not None and result.fingerprint != result.recipe.fingerprint:
+        raise _contradiction(path, "its fingerprint is not that of its recipe")
+    if _KEYED.fullmatch(path.parent.name) and not path.parent.name.startswith(result.key):
+        raise _contradiction(
+            path, f"its folder has the key of another evaluation than {result.key}"
+        )
     return result if schema == SCHEMA else msgspec.structs.replace(result, schema=SCHEMA)
 
 

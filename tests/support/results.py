@@ -35,6 +35,7 @@ CONDITIONS = Conditions(
     threads=2,
     libraries={"numpy": "2"},
 )
+RECIPE = Recipe(model="words", kind="hashing", dim=8)
 RESULT = Result(
     model="words",
     main_measure="nDCG@10",
@@ -50,8 +51,8 @@ RESULT = Result(
     index_recall={},
     in_domain=False,
     protocol=PROTOCOL,
-    recipe=Recipe(model="words", kind="hashing", dim=8),
-    fingerprint="f" * 64,
+    recipe=RECIPE,
+    fingerprint=RECIPE.fingerprint,
     preflight={},
     timings=Timings(),
     conditions=CONDITIONS,
@@ -74,6 +75,7 @@ def evaluation(
         measures=dict.fromkeys(scores, 0.5),
         protocol=protocol,
         recipe=recipe,
+        fingerprint=recipe.fingerprint if recipe else "f" * 64,
         index=index,
     )
     nowhere = Run.from_rows(ids, ["d"] * len(ids), np.ones(len(ids)))

@@ -211,7 +211,7 @@ def place(text: str) -> Place:
         ValueError: it is empty.
         BenchError: a URL that names no store.
     """
-    return place_of(text) if "://" in text else local_path(text)
+    return place_of(text) if ":/" in text else local_path(text)
 
 
 def _at_least(least: float) -> validators.Number:

@@ -80,6 +80,24 @@ def test_a_mean_and_values_that_were_changed_together_are_refused(folder):
     assert "is not the file that was written with it" in refusal(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda record: record.update(fingerprint="0" * 64),
+            "fingerprint is not that of its recipe",
+        ),
+        (lambda record: record["recipe"].update(dtype="float16"), "not that of its recipe"),
+        (lambda record: record["protocol"].update(depth=7), "the key of another evaluation"),
+        (lambda record: record.update(index="HNSW32"), "the key of another evaluation"),
+    ],
+)
+def test_a_record_of_another_recipe_protocol_or_index_than_it_says_is_refused(folder, change, said):
+    kept = folder.rename(folder.with_name(load(folder).result.key))
+    edit(kept, change)
+    assert said in refusal(kept)
+
+
 def test_values_that_are_gone_are_refused_but_an_older_record_may_have_come_without(folder):
     (folder / SCORES_FILE).unlink()
     assert "there is no per_query.parquet beside it" in refusal(folder)
