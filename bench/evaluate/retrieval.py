@@ -318,6 +318,8 @@ class ByVectors:
             busy_s=self._clock.since(begun).seconds,
             **stages.seconds,
         )
+        if tokens:
+            self.model.check_unchanged()
         return Found(hits, timings, recall, preflight)
 
     def index_of(self, dataset: Dataset) -> IndexOfCorpus:

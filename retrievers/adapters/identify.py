@@ -164,6 +164,19 @@ def identify_adapter(
     return AdapterIdentity(kind, {path.name: sha256_of_file(path) for path in files})
 
 
+def check_unchanged(folder: Path, identity: AdapterIdentity, base: Checkpoint) -> None:
+    """Refuse an adapter whose files are no longer those that were hashed.
+
+    Raises:
+        BenchError: see above.
+    """
+    if identify_adapter(folder, None, base).files != identity.files:
+        raise BenchError(
+            f"the adapter {folder} changed while it was used",
+            "run again when nothing writes there any more, or copy the folder first",
+        )
+
+
 def _hashes_of_routing(folder: Path, routing: Routing, base: Checkpoint) -> dict[str, str]:
     """Hashes of the rule, and of all files of the adapters, by path."""
     files = [folder / name for name in (ROUTING, *([] if routing.parts == 1 else [ROUTER]))]

@@ -17,6 +17,7 @@ import torch
 from foundation.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from foundation.errors import BenchError, first_line, lacks_memory
 from retrievers.adapters.folder import attach
+from retrievers.adapters.identify import check_unchanged
 from retrievers.encoders.device import full_precision, one_thread, side_by_side, warn_of_emulation
 from retrievers.encoders.int8 import replace_linear, usable
 from retrievers.encoders.packed import CompiledNetwork, can_pack, would_pack
@@ -70,6 +71,7 @@ class Tower:
         )
         if adapter is not None and recipe.adapter is not None:
             network = attach(network, adapter, recipe.adapter.kind, recipe.adapter.dropped)
+            check_unchanged(adapter, recipe.adapter, checkpoint)
         self._network = _on_backend(recipe, network.to(device), adapter is not None)
         dtype = getattr(torch, recipe.dtype)
         packed = adapter is None and can_pack(self._network, dtype, device)
@@ -81,6 +83,7 @@ class Tower:
                 recipe.model,
             )
         self._stages = [load_stage(stage, checkpoint, device) for stage in recipe.stages]
+        checkpoint.check_unchanged()  # what was read is what the fingerprint has
         self._recipe = recipe
         self._device = device
         self._clock = clock

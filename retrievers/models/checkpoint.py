@@ -77,6 +77,7 @@ class Checkpoint:
         weights: name of the file of weights, or of its index, in ``folder``.
         config: content of ``config.json``.
         hashes: sha256 (hex) of each file that can change a vector, by path relative to ``root``.
+        stamps: of each of them, size and time of the last change, as it was hashed.
     """
 
     root: Path
@@ -84,6 +85,23 @@ class Checkpoint:
     weights: str
     config: Mapping[str, Any]
     hashes: Mapping[str, str]
+    stamps: Mapping[str, tuple[int, int]]
+
+    def check_unchanged(self) -> None:
+        """Refuse files that are there and no longer those that were hashed.
+
+        Raises:
+            BenchError: one was replaced, or written to, since.
+        """
+        for name, digest in self.hashes.items():
+            path = self.root / name
+            if not path.is_file() or _stamp(path) == self.stamps[name]:
+                continue
+            if sha256_of_file(path) != digest:
+                raise BenchError(
+                    f"{path} changed while it was used: vectors would be those of other weights",
+                    "run again when nothing writes there any more, or copy the folder first",
+                )
 
     @property
     def weights_sha256(self) -> str:
@@ -141,8 +159,15 @@ def open_checkpoint(root: Path, inner: str = "", stage_folders: Iterable[str] = 
         stage = inside(root, name)
         files += [stage / "config.json", *weight_files(stage, find_weights(stage))]
     paths = sorted(set(files))
-    hashes = {path.relative_to(root).as_posix(): sha256_of_file(path) for path in paths}
-    return Checkpoint(root, folder, weights, config, hashes)
+    names = {path.relative_to(root).as_posix(): path for path in paths}
+    stamps = {name: _stamp(path) for name, path in names.items()}  # before they are read
+    hashes = {name: sha256_of_file(path) for name, path in names.items()}
+    return Checkpoint(root, folder, weights, config, hashes, stamps)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -77,6 +77,15 @@ class Model:
         """Routing of its adapters; None where they are not routed."""
         return read_routing(self.adapter) if self.adapter is not None else None
 
+    def check_unchanged(self) -> None:
+        """Refuse a checkpoint whose files are no longer those that were hashed.
+
+        Raises:
+            BenchError: see above.
+        """
+        for checkpoint in filter(None, (self.document, self.query)):
+            checkpoint.check_unchanged()
+
     def with_adapter(self, folder: Path | None) -> "Model":
         """This model with one of its routed adapters instead, or, for None, without any."""
         if self.routing is None or self.document is None:

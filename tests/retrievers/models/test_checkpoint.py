@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from foundation.errors import BenchError
+from retrievers.encoders.routed import open_encoder
 from retrievers.models.checkpoint import inside, open_checkpoint, read_safetensors_header
 from retrievers.models.locate import fetch, locate
+from retrievers.models.model import resolve_model
 from tests.support import tiny_checkpoints as tiny
 from tests.support.hub import write_hub
 
@@ -32,6 +34,22 @@ def test_the_files_that_change_a_vector_are_hashed(folder: Path) -> None:
     assert found.hashes["model.safetensors"] == found.weights_sha256
     for name, digest in found.hashes.items():
         assert digest == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
+def test_what_was_read_is_what_was_hashed(folder: Path, tmp_path: Path) -> None:
+    card = tiny.write_card(tmp_path / "card.toml", checkpoint=str(folder), pooling="cls")
+    model = resolve_model(str(card))
+    weights = folder / "model.safetensors"
+    os.utime(weights)  # written to, and the same as before
+    encoder = open_encoder(model, "cpu")
+    encoder.encode_queries(["a"])
+    tiny.write_bert(folder, seed=1)
+    with pytest.raises(BenchError, match=r"model\.safetensors changed while it was used"):
+        model.check_unchanged()
+    with pytest.raises(BenchError, match=r"model\.safetensors changed while it was used"):
+        open_encoder(model, "cpu").encode_queries(["a"])
+    weights.unlink()
+    model.check_unchanged()  # nothing else was read in its place
 
 
 @pytest.mark.parametrize("change", ["cut", "longer", "empty", "garbage", "huge header", "list"])
